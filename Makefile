@@ -1,0 +1,47 @@
+# Two commands do all: `make run` serves, `make test` tests. Everything is installed inside .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+
+.PHONY: run setup test check bench clean
+
+run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
+	@exec $(BIN)/cellgate serve $(ARGS)
+
+setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate
+
+$(STAMP): pyproject.toml kernels/image/requirements.txt kernels/image/bootstrap.py
+	@echo "Setting up in $(VENV) (once; a few minutes on a fresh machine)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "  the gateway's own packages ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check]"
+	@command -v bwrap >/dev/null || $(MAKE) --no-print-directory bubblewrap
+	@$(BIN)/cellgate setup
+	@touch $@
+
+.PHONY: bubblewrap
+bubblewrap: # isolates kernels; the one thing installed outside the checkout, and only where root may
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "  bubblewrap, with apt-get ..."; \
+	  (apt-get install -y --no-install-recommends bubblewrap || \
+	   (apt-get update && apt-get install -y --no-install-recommends bubblewrap)) >$(VENV)/bubblewrap.log 2>&1 \
+	   || echo "  bubblewrap could not be installed; see $(VENV)/bubblewrap.log"; \
+	else echo "  bubblewrap is missing: kernels will not be isolated. Install it: sudo apt-get install bubblewrap"; fi
+
+test: $(STAMP) ## all tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## style, types and layers
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m tests.house
+
+bench: $(STAMP) ## the figures of docs/benchmarks.md
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[benchmark]"
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+clean: ## remove the set-up
+	rm -rf $(VENV)

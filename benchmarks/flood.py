@@ -1,0 +1,121 @@
+"""A cell that prints 100 MB: what of it is kept, and what it does to the gateway's memory.
+
+The lines are numbered, so what is kept is compared byte by byte with what was printed. Growth is the
+process's greatest resident memory while the cell ran and its answer was read (``VmHWM``, which the kernel
+keeps exactly; nothing between two samples is missed), less its resident memory before. It is measured for
+both ways to answer, the whole result and the stream of events; the worse one is the figure. Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.client import HttpClient
+from benchmarks.figures import MB, MIB, Figure, at_least, at_most
+from benchmarks.options import Options, say
+from benchmarks.servers import Server, cellgate
+from benchmarks.sessions import Session
+
+LINES = 1_000_000
+LINE = 100
+TEXT_CAP = 10 * MIB
+CODE = f"""
+import sys
+for start in range(0, {LINES}, 100):
+    sys.stdout.write("".join(f"{{number:099d}}\\n" for number in range(start, start + 100)))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Flood:
+    """What one flood left: bytes of it in the answer, as printed, and the growth of the gateway in bytes."""
+
+    kept: int
+    truncated: bool
+    growth: int
+
+
+def measure(options: Options) -> Sequence[Figure]:
+    """The fewest bytes kept and the largest growth over both ways to answer, and each growth."""
+    answers: Mapping[str, Callable[[HttpClient, str], tuple[str, bool]]] = {"json": _json, "ndjson": _ndjson}
+    floods = {}
+    for name, answer in answers.items():
+        # A server of its own for each: memory that the first one left behind would hide the second's.
+        with cellgate(options.backend) as server, server.client() as client:
+            floods[name] = _flood(server, client, answer)
+        say(f"flood: {name}: {floods[name]}")
+    kept = min(flood.kept for flood in floods.values())
+    growth = max(flood.growth for flood in floods.values())
+    truncated = {name: flood.truncated for name, flood in floods.items()}
+    return [
+        Figure(
+            "100 MB of stdout: bytes kept as printed", kept / MIB, "MiB", at_least(TEXT_CAP / MIB), truncated
+        ),
+        Figure("100 MB of stdout: growth of the gateway", growth / MB, "MB", at_most(80)),
+        *(Figure(f"  answered as {name}", flood.growth / MB, "MB") for name, flood in floods.items()),
+    ]
+
+
+def _flood(
+    server: Server, client: HttpClient, answer: Callable[[HttpClient, str], tuple[str, bool]]
+) -> Flood:
+    session = Session(client, "flood")
+    for _ in range(20):
+        session.execute("print('x'); 1+1")
+    server.settle()
+    before = server.resident()
+    process = Path("/proc") / str(server.process.pid)
+    # proc_pid_clear_refs(5): 5 sets the recorded peak back to what is resident now.
+    (process / "clear_refs").write_text("5")
+    text, truncated = answer(client, f"{session.path}/execute")
+    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
+    peak = int(status["VmHWM"].split()[0]) * 1024
+    return Flood(_kept(text), truncated, peak - before)
+
+
+def _json(client: HttpClient, path: str) -> tuple[str, bool]:
+    result = client.request("POST", path, _request()).json(200)
+    return result["stdout"], result["truncated"]
+
+
+def _ndjson(client: HttpClient, path: str) -> tuple[str, bool]:
+    parts = []
+    event: dict[str, Any] = {}
+    for line in client.stream("POST", path, _request(), "application/x-ndjson"):
+        event = json.loads(line) if line.strip() else event
+        if event["type"] == "stream":
+            parts.append(event["text"])
+    return "".join(parts), event["truncated"]
+
+
+def _request() -> dict[str, Any]:
+    return {"code": CODE, "timeout": 240}
+
+
+def _kept(text: str) -> int:
+    """How many bytes of `text`, from its start and before its end, are what was printed there.
+
+    A cut text may keep the head alone or head and tail; the gateway's marker counts as neither.
+    """
+    head = "".join(f"{number:099d}\n" for number in range(min(LINES, len(text) // LINE + 1)))
+    tail = "".join(f"{number:099d}\n" for number in range(LINES - len(text) // LINE - 1, LINES))
+    kept = _common(text, head)
+    end = _common(text[kept:][::-1], tail[::-1])
+    # Less than a line at the end is chance: a marker ends with a newline too.
+    return kept + (end if end >= LINE else 0)
+
+
+def _common(one: str, other: str) -> int:
+    """The length of the longest beginning that both have, by bisection."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:
+        middle = (least + most + 1) // 2
+        if one[least:middle] == other[least:middle]:
+            least = middle
+        else:
+            most = middle - 1
+    return least

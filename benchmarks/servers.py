@@ -1,0 +1,212 @@
+"""Starts the real servers: Cellgate by its command, jupyter_kernel_gateway as the peer; ends them for good.
+
+Each runs in a process group and a temporary folder of its own, with a cut environment and its output in a
+file. Nothing of them outlives the `with` block. It measures nothing itself, but a `Server` can say what its
+process used: of the server alone, never of its kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.client import AnswerError, HttpClient
+
+START_TIMEOUT = 120.0
+STOP_TIMEOUT = 30.0
+SETTLE_TIMEOUT = 90.0
+SETTLE_WINDOW = 0.5
+SETTLE_SHARE = 0.06
+"""A server counts as settled when it and its kernels use less than this share of one processor."""
+
+KERNELSPECS = Path(sys.prefix) / "share" / "cellgate"
+
+
+class ServerError(Exception):
+    """A server did not start, or did not come to rest; the message holds the end of its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server. `folder` is where it, its data, its sockets and its temporary files are."""
+
+    url: str
+    token: str
+    process: psutil.Process
+    folder: Path
+
+    def client(self) -> HttpClient:
+        """A new connection to it."""
+        return HttpClient(self.url, self.token)
+
+    def cpu(self) -> float:
+        """Seconds of processor time that the server's process has used; its kernels' are not in it."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    def resident(self) -> int:
+        """Bytes of resident memory of the server's process."""
+        return int(self.process.memory_info().rss)
+
+    def unique(self) -> int:
+        """Bytes of memory that would come free if the server's process ended."""
+        return int(self.process.memory_full_info().uss)
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Stop the server's process for a while, so that it can't disturb a rival's measurement."""
+        self.process.suspend()
+        try:
+            yield
+        finally:
+            self.process.resume()
+
+    def settle(self) -> None:
+        """Wait until the server and all its kernels are at rest. Raises ServerError when they never are."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT
+        quiet = 0
+        used = _cpu_of_tree(self.process)
+        while quiet < 2:
+            if time.monotonic() > deadline:
+                raise ServerError(f"the server at {self.url} did not come to rest in {SETTLE_TIMEOUT:g} s")
+            time.sleep(SETTLE_WINDOW)
+            before, used = used, _cpu_of_tree(self.process)
+            spent = sum(seconds - before.get(pid, 0.0) for pid, seconds in used.items())
+            quiet = quiet + 1 if spent < SETTLE_SHARE * SETTLE_WINDOW else 0
+
+
+def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
+    used = {}
+    for member in (process, *process.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            times = member.cpu_times()
+            used[member.pid] = times.user + times.system
+    return used
+
+
+@contextmanager
+def cellgate(backend: str, *options: str) -> Iterator[Server]:
+    """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest."""
+    token = secrets.token_urlsafe(24)
+    command = [str(Path(sys.prefix) / "bin" / "cellgate"), "serve"]
+    with _folder() as folder:
+        data = folder / "data"
+        arguments = ["--port", "0", "--data-dir", str(data), "--backend", backend, "--token", token, *options]
+
+        def url() -> str:
+            return str(json.loads((data / "gateway.json").read_text())["url"])
+
+        with _running([*command, *arguments], folder, token, url, "/readyz") as server:
+            yield server
+
+
+@contextmanager
+def jupyter_kernel_gateway(
+    python: Path = Path(sys.executable), kernelspecs: Path = KERNELSPECS
+) -> Iterator[Server]:
+    """The peer, run by `python`, with the same kernelspecs as Cellgate and no other."""
+    token = secrets.token_urlsafe(24)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    arguments = [
+        str(python),
+        "-m",
+        "kernel_gateway",
+        "--KernelGatewayApp.ip=127.0.0.1",
+        f"--KernelGatewayApp.port={port}",
+        "--KernelGatewayApp.port_retries=0",
+        f"--KernelGatewayApp.auth_token={token}",
+        "--KernelSpecManager.ensure_native_kernel=False",
+        "--Application.log_level=WARN",
+    ]
+    with (
+        _folder() as folder,
+        _running(
+            arguments,
+            folder,
+            token,
+            lambda: f"http://127.0.0.1:{port}",
+            "/api",
+            {"JUPYTER_PATH": str(kernelspecs)},
+        ) as server,
+    ):
+        yield server
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A short path (Unix sockets lie in it) that is removed with all that the server left there."""
+    with tempfile.TemporaryDirectory(prefix="bench-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        for part in ("data", "home", "run", "tmp"):
+            (folder / part).mkdir(mode=0o700)
+        yield folder
+
+
+@contextmanager
+def _running(
+    command: Sequence[str],
+    folder: Path,
+    token: str,
+    url: Callable[[], str],
+    ready: str,
+    extra: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    environment = {
+        "PATH": f"{Path(sys.prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+        "HOME": str(folder / "home"),
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(folder / "tmp"),
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        **(extra or {}),
+    }
+    with (folder / "output.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=folder, start_new_session=True
+        )
+    try:
+        server = _await_ready(process, folder, token, url, ready)
+        server.settle()
+        yield server
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_TIMEOUT)
+        process.kill()
+        process.wait()
+        _kill_remains(folder)
+
+
+def _kill_remains(folder: Path) -> None:
+    """Kill what the server left running: every process whose arguments name this folder."""
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if any(str(folder) in argument for argument in process.cmdline()):
+                process.kill()
+
+
+def _await_ready(
+    process: subprocess.Popen[bytes], folder: Path, token: str, url: Callable[[], str], ready: str
+) -> Server:
+    deadline = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.1)
+        # The file may be absent or half written, the port closed, the server not ready yet.
+        with suppress(OSError, ValueError, AnswerError), HttpClient(url(), token) as client:
+            if client.request("GET", ready).status == 200:
+                return Server(url().rstrip("/"), token, psutil.Process(process.pid), folder)
+    output = (folder / "output.log").read_text(errors="replace")[-2000:]
+    raise ServerError(f"no server became ready in {folder}; its output ends:\n{output}")

@@ -1,0 +1,1 @@
+"""The server: HTTP, principals, sessions and their record, on top of ``kernels``."""

@@ -1,0 +1,213 @@
+"""The one place that builds and wires a gateway: from settings to serving, and an ordered way down.
+
+Nothing else makes pools, journals or managers. The way down: no new connections, running cells get their
+grace, sessions end, kernels end, the record is closed. ``commands.serve`` makes the settings from the
+command line and owns the signals.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from gateway.archive import Archive
+from gateway.auth import AccessPolicy, Principal, digest
+from gateway.errors import AddressInUse
+from gateway.handlers.base import NotFoundHandler
+from gateway.log import log_request
+from gateway.manager import ManagerSettings, SessionManager
+from gateway.metrics import Metrics
+from gateway.record.journal import Journal
+from gateway.record.schema import Sync
+from gateway.routes import routes
+from gateway.services import Services
+from gateway.workspace import WorkspaceStore
+from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
+from kernels.pool import KernelPool, PoolSettings
+from kernels.specs.catalog import KernelspecCatalog
+
+logger = logging.getLogger(__name__)
+
+RUNNING_FILE = "gateway.json"
+SOCKET_PATH_ROOM = 60
+MAX_REQUEST_BYTES = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """All that a gateway is made from. Durations in seconds."""
+
+    data_dir: Path
+    manager: ManagerSettings
+    backend: str
+    isolation: str
+    version: str
+    ip: str = "127.0.0.1"
+    port: int = 8888
+    token: str | None = None
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    kernel_dirs: tuple[Path, ...] = ()
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    warm_kernelspecs: tuple[str, ...] = ("python3",)
+    preload: tuple[str, ...] = ()
+    start_timeout: float = 60.0
+    shutdown_grace: float = 10.0
+    keep_alive: float = 15.0
+    journal_sync: Sync = "normal"
+
+
+class RunningGateway:
+    """A gateway that serves. `url` is where; `shut_down` ends it."""
+
+    def __init__(self, url: str, services: Services, server: HTTPServer, settings: GatewaySettings) -> None:
+        self.url = url
+        self.services = services
+        self._server = server
+        self._settings = settings
+
+    async def shut_down(self) -> None:
+        """Take no new work, give running cells their grace, end every kernel."""
+        self._server.stop()
+        await self.services.manager.close(self._settings.shutdown_grace)
+        await self._server.close_all_connections()
+        await self.services.pool.close()
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
+    """A serving gateway; leaving the context takes it down in order. Raises CellgateError."""
+    async with AsyncExitStack() as stack:
+        data = settings.data_dir
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        journal = await Journal.open(data / "record.sqlite3", sync=settings.journal_sync)
+        stack.push_async_callback(journal.close)
+        sockets = _bind(settings)
+        services = _build(settings, journal, _folders(settings, stack), stack)
+        recovered = await services.manager.recover()
+        if recovered:
+            logger.info("Ended %d sessions that a former gateway left open", recovered)
+        server = _http_server(services)
+        server.add_sockets(sockets)
+        url = _url(settings, sockets)
+        gateway = RunningGateway(url, services, server, settings)
+        stack.push_async_callback(gateway.shut_down)
+        services.pool.start()
+        services.manager.start()
+        stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
+        yield gateway
+
+
+def _bind(settings: GatewaySettings) -> list[socket.socket]:
+    try:
+        return bind_sockets(settings.port, settings.ip)
+    except OSError as error:
+        raise AddressInUse(
+            f"Can't listen on {settings.ip}:{settings.port}: {error.strerror}."
+            " Choose another port with --port, or stop what uses it"
+        ) from error
+
+
+def _build(
+    settings: GatewaySettings, journal: Journal, folders: KernelFolders, stack: AsyncExitStack
+) -> Services:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.max_sockets = 65_536
+    stack.callback(context.destroy, linger=0)
+    folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
+    catalog = KernelspecCatalog(backend=settings.backend, **folder)
+    launcher = KernelLauncher(
+        catalog, context, folders, start_timeout=settings.start_timeout, preload=settings.preload
+    )
+    limits = settings.manager.limits.resources
+    warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
+    pool = KernelPool(launcher, settings.pool, warm)
+    stack.push_async_callback(pool.close)
+    workspaces = WorkspaceStore(folders.workspaces)
+    manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
+    metrics = Metrics()
+    metrics.watch(lambda: _gauges(pool, manager))
+    return Services(
+        version=settings.version,
+        backend=settings.backend,
+        isolation=settings.isolation,
+        access=_access(settings),
+        catalog=catalog,
+        pool=pool,
+        journal=journal,
+        manager=manager,
+        archive=Archive(journal, manager, settings.version),
+        metrics=metrics,
+        keep_alive=settings.keep_alive,
+    )
+
+
+def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:
+    statistics = pool.statistics()
+    kernels = {name: float(getattr(statistics, name)) for name in ("warm", "starting", "in_use", "ending")}
+    return {"kernels": kernels, "sessions": {k: float(v) for k, v in manager.counts().items()}}
+
+
+def _access(settings: GatewaySettings) -> AccessPolicy:
+    tokens = {} if settings.token is None else {digest(settings.token): Principal("default")}
+    own = frozenset() if settings.ip in {"0.0.0.0", "::"} else frozenset({settings.ip})  # noqa: S104
+    return AccessPolicy(tokens, settings.allowed_hosts | own, settings.allowed_origins)
+
+
+def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
+    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
+
+    Kernels of a former gateway are gone; what a crash left of their folders is removed here.
+    """
+    workspaces = settings.data_dir / "workspaces"
+    workspaces.mkdir(mode=0o700, exist_ok=True)
+    for folder in workspaces.iterdir():
+        if not folder.name.startswith("session-"):
+            shutil.rmtree(folder, ignore_errors=True)
+    runtime = settings.data_dir.resolve() / "run"
+    if len(os.fsencode(runtime)) > SOCKET_PATH_ROOM:
+        runtime = Path(tempfile.mkdtemp(prefix="cellgate-"))
+    else:
+        shutil.rmtree(runtime, ignore_errors=True)
+        runtime.mkdir(mode=0o700)
+    stack.callback(shutil.rmtree, runtime, ignore_errors=True)
+    return KernelFolders(runtime=runtime, workspaces=workspaces)
+
+
+def _http_server(services: Services) -> HTTPServer:
+    application = Application(
+        routes(services),
+        default_handler_class=NotFoundHandler,
+        default_handler_args={"services": services},
+        log_function=log_request,
+        metrics=services.metrics,
+    )
+    return HTTPServer(application, max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_REQUEST_BYTES)
+
+
+def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
+    port = sockets[0].getsockname()[1]
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.ip, settings.ip)  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:
+    """Write where this gateway serves, for commands of the same user; returns what takes it back."""
+    temporary = path.with_suffix(".new")
+    temporary.touch(mode=0o600)
+    temporary.write_text(json.dumps({"url": url, "token": token or "", "pid": os.getpid()}))
+    temporary.replace(path)
+    return lambda: path.unlink(missing_ok=True)

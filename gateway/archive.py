@@ -1,0 +1,165 @@
+"""Reading sessions, live or ended: models, events, executions, results, notebooks.
+
+One view over ``manager`` (what lives) and the journal (what is recorded); it changes nothing. Handlers
+that only look at things talk to this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from gateway.errors import NotFound
+from gateway.manager import SessionManager
+from gateway.models import check_session_key, now
+from gateway.record.events import EventLog
+from gateway.record.journal import Journal
+from gateway.record.notebook import build_notebook, render
+from gateway.record.rows import ExecutionRow, SessionRow
+from gateway.results import ResultBuilder
+from gateway.sessions import SessionState
+from kernels.errors import InvalidInput
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Archive:
+    """Everything a principal may look at. Every method raises NotFound for what is not theirs."""
+
+    def __init__(self, journal: Journal, manager: SessionManager, version: str) -> None:
+        self._journal = journal
+        self._manager = manager
+        self._version = version
+
+    async def row(self, principal: str, key: str) -> SessionRow:
+        """The session's row, live or ended."""
+        session = self._manager.get(principal, check_session_key(key))
+        row = session.row if session is not None else await self._journal.session(principal, key)
+        if row is None:
+            raise NotFound(f"No session {key!r}")
+        return row
+
+    async def log(self, principal: str, key: str) -> EventLog:
+        """The event log; that of an ended session is closed."""
+        session = self._manager.get(principal, check_session_key(key))
+        if session is not None:
+            return session.log
+        return await self._manager.stored_log(await self.row(principal, key))
+
+    async def model(self, principal: str, key: str) -> dict[str, Any]:
+        """The session model."""
+        session = self._manager.get(principal, check_session_key(key))
+        return session.to_wire() if session is not None else _ended(await self.row(principal, key))
+
+    async def models(
+        self, principal: str, *, state: str | None, limit: int, after: str | None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of session models in order of creation, and the key that the next page comes after."""
+        if state is not None and state not in set(SessionState):
+            raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
+        await self._journal.commit()
+        last = 0 if after is None else (await self.row(principal, after)).id
+        found: list[dict[str, Any]] = []
+        while True:
+            rows = await self._journal.sessions(principal, limit=limit, after=last)
+            for row in rows:
+                session = self._manager.get(principal, row.key)
+                model = session.to_wire() if session is not None else _ended(row)
+                if state in {None, model["state"]}:
+                    found.append(model)
+                if len(found) > limit:
+                    return found[:limit], found[limit - 1]["session"]
+            if len(rows) < limit:
+                return found, None
+            last = rows[-1].id
+
+    async def executions(
+        self, principal: str, key: str, *, limit: int, after: int
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """A page of a session's executions, and the number that the next page comes after."""
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        rows = await self._journal.executions(row.id, limit=limit + 1, after=after)
+        models = [self._execution_model(principal, key, execution) for execution in rows[:limit]]
+        return models, rows[limit - 1].number if len(rows) > limit else None
+
+    def _execution_model(self, principal: str, key: str, row: ExecutionRow) -> dict[str, Any]:
+        session = self._manager.get(principal, key)
+        run = session.find(row.id) if session is not None else None
+        status = row.status or ("running" if run is not None and run.running else "queued")
+        return {
+            "session": key,
+            "execution": row.id,
+            "number": row.number,
+            "status": status,
+            "created_at": row.created_at,
+            "first_seq": row.first_seq,
+            "last_seq": row.last_seq,
+        }
+
+    async def result(
+        self, principal: str, key: str, execution: str, *, plain: bool = False, max_text: int | None = None
+    ) -> dict[str, Any]:
+        """The result of an execution, or what there is of it so far."""
+        session = self._manager.get(principal, check_session_key(key))
+        if session is not None:
+            run = session.find(execution)
+            if run is not None and run.builder is not None:
+                return run.builder.result(plain=plain, max_text=max_text)
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        found = await self._journal.execution(row.id, execution)
+        if found is None:
+            raise NotFound("No execution of this id in this session")
+        builder = ResultBuilder()
+        async for event in self.events(row, after=found.first_seq - 1, until=found.last_seq):
+            if event["execution"] == execution:
+                builder.apply(event)
+        return builder.result(plain=plain, max_text=max_text)
+
+    async def events(
+        self, row: SessionRow, *, after: int = 0, until: int | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Recorded events, decoded, read in bounded batches."""
+        async with aclosing(self._journal.event_batches(row.id, after=after, until=until)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    yield _decode(event.body)
+
+    async def notebook(self, principal: str, key: str, *, outputs: bool = True) -> tuple[bytes, str]:
+        """The session as a notebook of nbformat 4.5, and the chain's head it was made at, in hex."""
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        last = await self._journal.last_event(row.id)
+        seq, head = last if last is not None else (0, b"")
+        events = [event async for event in self.events(row, until=seq)]
+        body = await asyncio.to_thread(self._render, row, events, head.hex(), outputs)
+        return body, head.hex()
+
+    def _render(self, row: SessionRow, events: list[dict[str, Any]], head: str, outputs: bool) -> bytes:
+        notebook = build_notebook(
+            row, events, head=head, gateway_version=self._version, exported_at=now(), outputs=outputs
+        )
+        return render(notebook)
+
+
+def _ended(row: SessionRow) -> dict[str, Any]:
+    """The model of a session that has no kernel any more."""
+    return {
+        "session": row.key,
+        "kernel": row.kernel,
+        "kernel_id": None,
+        "state": row.state,
+        "cause": row.cause,
+        "isolation": row.isolation,
+        "created_at": row.created_at,
+        "last_activity": row.last_activity,
+        "execution_count": row.execution_count,
+        "queue_length": 0,
+        "limits": row.limits,
+        "metadata": row.metadata,
+    }

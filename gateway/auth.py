@@ -1,0 +1,96 @@
+"""Who is asking: tokens to principals, and which Hosts and Origins may ask.
+
+Pure checks of header values; ``handlers.base`` calls them before anything else of a request. Tokens are
+compared as digests in constant time and are never logged. Host is checked against DNS rebinding, Origin
+against foreign web pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from gateway.errors import Forbidden, NotAuthenticated
+
+SCHEMES = ("bearer ", "token ")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who owns sessions."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """Who may ask from where. `tokens` maps SHA-256 digests to principals; empty: nobody needs a token."""
+
+    tokens: Mapping[bytes, Principal] = field(default_factory=dict)
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+
+    def authenticate(self, authorization: str, query_token: str | None) -> Principal:
+        """The principal of a request. Raises NotAuthenticated."""
+        if not self.tokens:
+            return Principal("default")
+        token = query_token or ""
+        for scheme in SCHEMES:
+            if authorization.lower().startswith(scheme):
+                token = authorization[len(scheme) :].strip()
+        if not token:
+            raise NotAuthenticated(
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
+            )
+        given = digest(token)
+        found: Principal | None = None
+        for known, principal in self.tokens.items():
+            if hmac.compare_digest(given, known):
+                found = principal
+        if found is None:
+            raise NotAuthenticated("This token is not known to the gateway")
+        return found
+
+    def check_host(self, host: str) -> None:
+        """Raises Forbidden for a Host header that is neither loopback nor allowed."""
+        name = _host_name(host)
+        if not (is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts):
+            raise Forbidden(
+                f"Host {name[:100]!r} is not allowed here; add it to allowed_hosts if it is this gateway's name"
+            )
+
+    def check_origin(self, origin: str | None, host: str) -> bool:
+        """Whether the request comes from an allowed foreign Origin. Raises Forbidden for any other one."""
+        if origin is None or urlsplit(origin).netloc.lower() == host.lower():
+            return False
+        if origin in self.allowed_origins or "*" in self.allowed_origins:
+            return True
+        raise Forbidden(
+            f"Origin {origin[:100]!r} is not allowed; add it to allowed_origins to let its pages in"
+        )
+
+
+def digest(token: str) -> bytes:
+    """What is kept and compared instead of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,251 @@
+"""Reads notebooks, Python scripts and Markdown files as cells, and puts outputs back in their places.
+
+Scripts are divided at ``# %%`` lines as Jupytext and VS Code do; of a Markdown file the fenced blocks marked
+as Python are cells to run. `weave` makes the notebook of a run: the file's text with the cells that
+the gateway recorded. It reads files but talks to no gateway and prints nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from nbformat import NotebookNode, v4
+
+from kernels.errors import InvalidInput
+
+_nbformat: Any = nbformat  # untyped
+_v4: Any = v4
+
+_MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
+_CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
+_DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
+_PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
+
+
+class CellKind(StrEnum):
+    """A cell's type, as nbformat names it."""
+
+    CODE = "code"
+    MARKDOWN = "markdown"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a file. `id`, `metadata` and `attachments` are those of a notebook's cell."""
+
+    kind: CellKind
+    source: str
+    id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    attachments: Mapping[str, Any] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """It has code, and no `skip-execution` tag (nbclient's)."""
+        return self.kind is CellKind.CODE and bool(self.source.strip()) and not self._tagged("skip-execution")
+
+    @property
+    def may_fail(self) -> bool:
+        """It has the `raises-exception` tag: its exception is meant to be seen."""
+        return self._tagged("raises-exception")
+
+    def _tagged(self, tag: str) -> bool:
+        tags = self.metadata.get("tags")
+        return isinstance(tags, list) and tag in tags
+
+
+@dataclass(frozen=True, slots=True)
+class CellFile:
+    """A file's cells in order, its notebook metadata, and remarks about what will not run."""
+
+    cells: tuple[Cell, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def read_cells(path: Path) -> CellFile:
+    """The cells of an .ipynb, .py or .md file. Raises InvalidInput, naming the file and what is wrong."""
+    readers = {
+        ".ipynb": _read_notebook,
+        ".py": _read_script,
+        ".md": _read_markdown,
+        ".markdown": _read_markdown,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidInput(f"{path}: only .ipynb, .py and .md files can be run")
+    try:
+        return reader(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, SyntaxError) as error:  # SyntaxError: a coding comment that names no codec
+        raise InvalidInput(f"{path} is not text: {error}") from error
+
+
+def _read_notebook(path: Path) -> CellFile:
+    text = path.read_text(encoding="utf-8-sig")
+    try:
+        # `nbformat.read` would only log that a notebook is invalid, and warn where ids are missing.
+        notebook = _with_ids(_nbformat.convert(_nbformat.reader.reads(text), 4))
+        _nbformat.validate(notebook)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not a notebook: {error}") from error
+    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+        reason = str(getattr(error, "message", "")) or f"its cells are malformed ({error!r})"
+        raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
+    return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
+
+
+def _with_ids(notebook: NotebookNode) -> NotebookNode:
+    """As nbformat 4.5, where every cell has an id of its own."""
+    seen: set[str] = set()
+    for cell in notebook.cells:
+        if not isinstance(cell.get("id"), str) or cell.id in seen:
+            cell.id = _v4.new_raw_cell().id
+        seen.add(cell.id)
+    notebook.nbformat_minor = max(5, notebook.nbformat_minor)
+    return notebook
+
+
+def _notebook_cell(cell: NotebookNode) -> Cell:
+    return Cell(CellKind(cell.cell_type), cell.source, cell.id, cell.metadata, cell.get("attachments"))
+
+
+def _read_script(path: Path) -> CellFile:
+    with tokenize.open(path) as file:
+        text = file.read().removeprefix("\ufeff")
+    lines = text.split("\n")
+    begin = _header_length(lines)
+    inside = _lines_in_strings(text)
+    cells: list[Cell] = []
+    kind, start = CellKind.CODE, begin
+    for number, line in enumerate([*lines[begin:], "# %%"], begin):
+        marker = _MARKER.fullmatch(line) if number not in inside else None
+        if marker is None:
+            continue
+        cells.extend(_script_cell(kind, lines[start:number]))
+        named = _CELL_TYPE.search(marker["rest"] or "")
+        kind = CellKind.CODE if named is None else CellKind.RAW if named[1] == "raw" else CellKind.MARKDOWN
+        start = number + 1
+    return CellFile(tuple(cells))
+
+
+def _header_length(lines: Sequence[str]) -> int:
+    """Lines of Jupytext's header, YAML between two ``# ---`` lines: notebook metadata, no code."""
+    if lines[:1] == ["# ---"] and "# ---" in lines[1:]:
+        return lines.index("# ---", 1) + 1
+    return 0
+
+
+def _lines_in_strings(text: str) -> set[int]:
+    """Lines (from 0) that begin inside a string, where ``# %%`` is text and no marker.
+
+    IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; what follows is taken as it looks.
+    """
+    found: set[int] = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.STRING:
+                found.update(range(token.start[0], token.end[0]))
+    except (tokenize.TokenError, SyntaxError):
+        return found
+    return found
+
+
+def _script_cell(kind: CellKind, lines: Sequence[str]) -> Iterator[Cell]:
+    source = "\n".join(lines).strip("\n").rstrip()
+    if kind is not CellKind.CODE:
+        text = _DOCSTRING.fullmatch(source.strip())
+        source = text["text"].strip() if text else re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+    if source.strip():
+        yield Cell(kind, source)
+
+
+def _read_markdown(path: Path) -> CellFile:
+    text = path.read_text(encoding="utf-8-sig")
+    lines = text.split("\n")
+    cells: list[Cell] = []
+    skipped: dict[str, list[int]] = {}
+    done = 0
+    for fence in _fences(text):
+        assert fence.map is not None
+        first, end = fence.map
+        language = _language(fence.info)
+        if language not in _PYTHON:
+            skipped.setdefault(language or "no language", []).append(first + 1)
+            continue
+        cells.extend(_text_cell(lines[done:first]))
+        cells.append(Cell(CellKind.CODE, fence.content.rstrip("\n")))
+        done = end
+    cells.extend(_text_cell(lines[done:]))
+    return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped)))
+
+
+def _fences(text: str) -> Iterable[Token]:
+    """The fenced blocks, those in lists and quotes too."""
+    return (token for token in MarkdownIt("commonmark").parse(text) if token.type == "fence")
+
+
+def _language(info: str) -> str:
+    """The language of an info string: of ``python title="x"``, ``{python}`` and ``{.python #id}`` python."""
+    words = re.split(r"[\s,{}]+", info.strip().strip("{}").strip(), maxsplit=1)
+    return words[0].removeprefix(".").lower()
+
+
+def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:
+    if source := "\n".join(lines).strip("\n").rstrip():
+        yield Cell(CellKind.MARKDOWN, source)
+
+
+def _skip_notices(skipped: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    for language, lines in skipped.items():
+        where = ", ".join(map(str, lines))
+        yield f"not run, because not marked as Python: {language} (line {where})"
+
+
+def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | None]) -> NotebookNode:
+    """The notebook of a run: `source`'s cells in their order, the code cells with their recorded outputs.
+
+    `exported` is the gateway's notebook of the session. `executions` names for each cell of `source` the
+    execution that ran it, or None for a cell that did not run.
+    """
+    recorded = {
+        cell.metadata.get("cellgate", {}).get("execution"): cell
+        for cell in exported.cells
+        if cell.cell_type == CellKind.CODE
+    }
+    cells = [
+        _woven_cell(cell, recorded.get(execution) if execution else None)
+        for cell, execution in zip(source.cells, executions, strict=True)
+    ]
+    metadata = {**source.metadata, **exported.metadata}
+    return _with_ids(_v4.new_notebook(metadata=metadata, cells=cells))
+
+
+def _woven_cell(cell: Cell, recorded: NotebookNode | None) -> NotebookNode:
+    makers = {
+        CellKind.CODE: _v4.new_code_cell,
+        CellKind.MARKDOWN: _v4.new_markdown_cell,
+        CellKind.RAW: _v4.new_raw_cell,
+    }
+    woven: NotebookNode = makers[cell.kind](cell.source, metadata=_nbformat.from_dict(dict(cell.metadata)))
+    if cell.id is not None:
+        woven.id = cell.id
+    if cell.attachments is not None:
+        woven.attachments = cell.attachments
+    if recorded is not None:
+        woven.execution_count = recorded.execution_count
+        woven.outputs = recorded.outputs
+        woven.metadata.update(recorded.metadata)
+    return woven

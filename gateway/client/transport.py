@@ -1,0 +1,235 @@
+"""One HTTP/1.1 request at a time from a client to a gateway: connect, send, stream the answer, give up.
+
+It is no general HTTP client: no redirects, no proxies, no connection kept for the next request. It stands
+on tornado's `HTTP1Connection` and not on `AsyncHTTPClient`, because that can't close the connection of a
+request its caller no longer wants, which is how the gateway learns of it. ``gateway.client.api`` uses it
+and knows what the requests mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import msgspec
+from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httputil import (
+    HTTPHeaders,
+    HTTPInputError,
+    HTTPMessageDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+from tornado.iostream import IOStream, StreamClosedError
+from tornado.tcpclient import TCPClient
+
+from kernels.errors import CellgateError, InvalidInput
+
+_CONNECT_TIMEOUT = timedelta(seconds=10)
+_QUEUED_CHUNKS = 4  # of 64 KiB: a slow reader slows the gateway's sending, not fills our memory
+_MAX_PROBLEM = 256 * 1024  # bytes of an error's body
+
+
+class GatewayError(CellgateError):
+    """The gateway refused a request, or could not be reached (`status` 0).
+
+    `reason` is the wire's stable word (``queue_full``, ``not_found``...), or ``unreachable``,
+    ``connection_lost``, ``no_answer``, ``bad_answer``. `retry_after` is in seconds, where the gateway says.
+    """
+
+    reason: str  # type: ignore[misc]  # a client's reason is the server's, known only at run time
+
+    def __init__(self, status: int, reason: str, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class _Problem(msgspec.Struct):
+    """RFC 9457's fields that a client needs."""
+
+    detail: str = ""
+    title: str = ""
+    reason: str = ""
+
+
+class Answer(HTTPMessageDelegate):
+    """The answer to one request, as it comes in."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers = HTTPHeaders()
+        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_CHUNKS)
+        self._head = asyncio.Event()
+        self._complete = False
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        """Called by tornado; an interim answer (1xx) is passed over."""
+        assert isinstance(start_line, ResponseStartLine)
+        if start_line.code >= 200:
+            self.status, self.headers = start_line.code, headers
+            self._head.set()
+        return None
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        """Called by tornado, which reads on when the chunk has found room."""
+        return self._chunks.put(chunk)
+
+    def finish(self) -> None:
+        """Called by tornado at the regular end."""
+        self._complete = self.status >= 200
+
+    async def receive(self, connection: HTTP1Connection) -> None:
+        """Reads the whole answer; runs as a task beside the reader of `chunks`."""
+        try:
+            await connection.read_response(self)
+        except (StreamClosedError, HTTPInputError):
+            # What came is incomplete, or no HTTP: `chunks` reports both as a lost connection.
+            self._complete = False
+        self._head.set()
+        await self._chunks.put(None)
+
+    async def start(self) -> None:
+        """Waits for status and headers. Raises GatewayError for a lost connection and a refusal."""
+        await self._head.wait()
+        if not self.status:
+            raise _lost()
+        if self.status >= 300:
+            raise self._refusal(await self.body(limit=_MAX_PROBLEM))
+
+    def _refusal(self, body: bytes) -> GatewayError:
+        try:
+            problem = msgspec.json.decode(body, type=_Problem)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            problem = _Problem(detail=body[:200].decode(errors="replace").strip())
+        wait = self.headers.get("Retry-After", "")
+        return GatewayError(
+            self.status,
+            problem.reason or "http_error",
+            problem.detail or problem.title or f"HTTP status {self.status}",
+            retry_after=float(wait) if wait.isascii() and wait.isdigit() else None,
+        )
+
+    async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
+        """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
+        while True:
+            try:
+                async with asyncio.timeout(idle_timeout):
+                    chunk = await self._chunks.get()
+            except TimeoutError:
+                raise _lost() from None
+            if chunk is None:
+                break
+            yield chunk
+        if not self._complete:
+            raise _lost()
+
+    async def body(self, *, limit: int | None = None) -> bytes:
+        """The whole body, or about `limit` bytes of it."""
+        parts: list[bytes] = []
+        async for chunk in self.chunks():
+            parts.append(chunk)
+            if limit is not None and sum(map(len, parts)) >= limit:
+                break
+        return b"".join(parts)
+
+
+def _lost() -> GatewayError:
+    return GatewayError(0, "connection_lost", "The connection to the gateway was lost")
+
+
+class Server:
+    """Where a gateway listens: the parts of its URL, and the token for it.
+
+    Raises InvalidInput for a URL that is not http or https, and for a token that fits no header.
+    """
+
+    def __init__(self, url: str, token: str | None) -> None:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidInput(f"{url!r} is not a gateway's URL: {error}") from error
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidInput(f"{url!r} is not a gateway's URL, such as http://127.0.0.1:8888")
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            raise InvalidInput("the token holds characters that no token has")
+        self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+        self._host = parts.hostname
+        self._port = port or (443 if parts.scheme == "https" else 80)
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._prefix = parts.path.rstrip("/")
+        self._headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "cellgate"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, target: str, *, body: bytes | None = None, accept: str = "application/json"
+    ) -> AsyncIterator[Answer]:
+        """Sends a request; gives its answer when the headers are in. Leaving closes the connection.
+
+        Raises GatewayError for all that goes wrong, a refusal (status 300 and above) included.
+        """
+        stream = await self._connect()
+        answer = Answer()
+        reader: asyncio.Task[None] | None = None
+        try:
+            connection = HTTP1Connection(
+                stream, True, HTTP1ConnectionParameters(no_keep_alive=True, max_body_size=sys.maxsize)
+            )
+            headers = HTTPHeaders({**self._headers, "Accept": accept, "Connection": "close"})
+            if body is not None or method in {"POST", "PUT"}:
+                headers["Content-Type"] = "application/json"
+                headers["Content-Length"] = str(len(body or b""))
+            written = connection.write_headers(
+                RequestStartLine(method, self._prefix + target, ""), headers, body
+            )
+            connection.finish()
+            # A refusal may come while we still write, and the writing then fails: the answer says why.
+            reader = asyncio.create_task(answer.receive(connection))
+            await asyncio.gather(written, return_exceptions=True)
+            await answer.start()
+            yield answer
+        finally:
+            stream.close()
+            if reader is not None:
+                reader.cancel()
+                await asyncio.gather(reader, return_exceptions=True)
+
+    async def _connect(self) -> IOStream:
+        try:
+            stream = await TCPClient().connect(
+                self._host, self._port, ssl_options=self._tls, timeout=_CONNECT_TIMEOUT
+            )
+        except (OSError, StreamClosedError, TimeoutError) as error:
+            cause = getattr(error, "real_error", None) or error
+            text = getattr(cause, "strerror", None) or str(cause) or "no answer"
+            raise GatewayError(
+                0,
+                "unreachable",
+                f"No gateway answers at {self.url} ({text}). Start one with `cellgate serve`, "
+                "or name another with --url.",
+            ) from error
+        stream.set_nodelay(True)
+        return stream
+
+
+async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    """The lines of a body, without their ends; a last one that has no end is left out."""
+    parts: list[bytes] = []
+    async for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            yield b"".join([*parts, piece])
+            parts = []
+        parts.append(rest)

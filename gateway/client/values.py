@@ -1,0 +1,216 @@
+"""What a gateway sends, as typed values: sessions, events, results.
+
+They are the client's own reading of the wire contract, independent of the server's models: unknown fields
+are ignored and absent ones have defaults, so that a client and a gateway of different versions understand
+each other. Pure; ``gateway.client.api`` receives the bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from gateway.client.transport import GatewayError
+
+T = TypeVar("T")
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of what the gateway sends: immutable, unknown fields ignored."""
+
+
+class ErrorInfo(Value, frozen=True, kw_only=True):
+    """The exception that ended a cell. `traceback` is lines with ANSI colours."""
+
+    ename: str = ""
+    evalue: str = ""
+    traceback: list[str] = []
+
+
+class KernelInfo(Value, frozen=True, kw_only=True):
+    """The kernel after an execution; `replaced` says that its variables are lost."""
+
+    state: str = ""
+    replaced: bool = False
+
+
+class SessionModel(Value, frozen=True, kw_only=True):
+    """A session as the gateway describes it; times are RFC 3339 UTC."""
+
+    session: str
+    kernel: str = ""
+    kernel_id: str | None = None
+    state: str = ""
+    isolation: str | None = None
+    created_at: str = ""
+    last_activity: str = ""
+    execution_count: int = 0
+    queue_length: int = 0
+    limits: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+
+
+class SessionPage(Value, frozen=True, kw_only=True):
+    """A part of the list of sessions; `next` is the `after` of the following part."""
+
+    sessions: list[SessionModel]
+    next: str | None = None
+
+
+class Result(Value, frozen=True, kw_only=True):
+    """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
+
+    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more.
+    """
+
+    session: str
+    execution: str
+    status: str = ""
+    cause: str | None = None
+    execution_count: int | None = None
+    error: ErrorInfo | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_ms: float | None = None
+    queue_ms: float | None = None
+    truncated: bool = False
+    kernel: KernelInfo = KernelInfo()
+    outputs: list[dict[str, Any]] = []
+    stdout: str = ""
+    stderr: str = ""
+    text: str = ""
+
+
+class Event(Value, frozen=True, kw_only=True):
+    """A row of a session's record; `seq` rises by one per session."""
+
+    seq: int
+    session: str
+    type: str
+    execution: str | None = None
+    at: str = ""
+
+
+class Queued(Event, frozen=True, kw_only=True):
+    """The execution waits behind `position` others."""
+
+    position: int = 0
+
+
+class Started(Event, frozen=True, kw_only=True):
+    """The kernel has begun the cell."""
+
+    execution_count: int | None = None
+    code: str = ""
+
+
+class Stream(Event, frozen=True, kw_only=True):
+    """Text that the cell wrote to `name`, stdout or stderr."""
+
+    name: str = "stdout"
+    text: str = ""
+
+
+class DisplayData(Event, frozen=True, kw_only=True):
+    """Something shown, by MIME type; binary types in base64."""
+
+    data: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    display_id: str | None = None
+
+
+class UpdateDisplayData(DisplayData, frozen=True, kw_only=True):
+    """A new content of an earlier display."""
+
+
+class ExecuteResult(DisplayData, frozen=True, kw_only=True):
+    """The value of the cell's last expression."""
+
+    execution_count: int | None = None
+
+
+class ClearOutput(Event, frozen=True, kw_only=True):
+    """The cell's outputs are to be dropped; with `wait`, only when the next one comes."""
+
+    wait: bool = False
+
+
+class ErrorRaised(Event, frozen=True, kw_only=True):
+    """The cell raised; fields as in `ErrorInfo`."""
+
+    ename: str = ""
+    evalue: str = ""
+    traceback: list[str] = []
+
+
+class InputRequest(Event, frozen=True, kw_only=True):
+    """The cell waits for a line of input."""
+
+    prompt: str = ""
+    password: bool = False
+
+
+class Finished(Event, frozen=True, kw_only=True):
+    """The last event of an execution; fields as in `Result`, without the outputs."""
+
+    status: str = ""
+    cause: str | None = None
+    execution_count: int | None = None
+    error: ErrorInfo | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_ms: float | None = None
+    queue_ms: float | None = None
+    truncated: bool = False
+    kernel: KernelInfo = KernelInfo()
+
+
+class _Line(Value, frozen=True, kw_only=True):
+    """Any line of a stream: an event, a keepalive, or the problem that ends the stream."""
+
+    type: str
+
+
+class _Problem(_Line, frozen=True, kw_only=True):
+    status: int = 0
+    reason: str = "internal_error"
+    detail: str = "The gateway's stream failed"
+
+
+_EVENT_TYPES: dict[str, type[Event]] = {
+    "queued": Queued,
+    "started": Started,
+    "stream": Stream,
+    "display_data": DisplayData,
+    "update_display_data": UpdateDisplayData,
+    "execute_result": ExecuteResult,
+    "clear_output": ClearOutput,
+    "error": ErrorRaised,
+    "input_request": InputRequest,
+    "finished": Finished,
+}
+
+
+def parse_event(line: bytes) -> Event | None:
+    """The event in one line of an NDJSON answer; None for a sign of life.
+
+    Raises GatewayError when it is no event, and when it says that the stream has failed.
+    """
+    if not line.strip():
+        return None
+    kind = decode(line, _Line).type
+    if kind == "keepalive":
+        return None
+    if kind == "problem":
+        problem = decode(line, _Problem)
+        raise GatewayError(problem.status, problem.reason, problem.detail)
+    return decode(line, _EVENT_TYPES.get(kind, Event))
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """`body` as `kind`. Raises GatewayError with the reason ``bad_answer``."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise GatewayError(0, "bad_answer", f"The gateway's answer can't be read: {error}") from error

@@ -1,0 +1,58 @@
+"""``cellgate export``: writes the record of a session as a notebook.
+
+The gateway makes the notebook; this asks for it over HTTP and stores it, whole or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Unicode
+
+from gateway.commands.base import CommandApp, UsageError
+from kernels.errors import InvalidInput
+
+
+class ExportApp(CommandApp):
+    """``cellgate export``."""
+
+    name = "cellgate-export"
+    usage = "SESSION [options]"
+    description = """
+        Writes a session's record as a notebook (.ipynb): all cells that ran in it, by whichever way they
+        came, with their outputs. The session may be running, or have ended long ago.
+    """
+    examples = """
+        cellgate export my-session -o my-session.ipynb
+        cellgate export my-session --no-outputs
+    """
+
+    output = Unicode(
+        help="The file to write, replaced when it exists; default: SESSION.ipynb, never replaced."
+    ).tag(config=True, metavar="FILE")
+    no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
+
+    aliases: Any = {("o", "output"): "ExportApp.output", **CommandApp.aliases}  # noqa: RUF012
+    flags = {  # noqa: RUF012
+        "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
+    }
+
+    async def run_command(self) -> int:
+        """Streams the notebook to its file."""
+        (session,) = self.arguments("SESSION")
+        path = self._path(session)
+        try:
+            await self.gateway().notebook(session, path, outputs=not self.no_outputs)
+        except OSError as error:
+            raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
+        self.print(str(path))
+        return 0
+
+    def _path(self, session: str) -> Path:
+        if self.output:
+            return Path(self.output).expanduser()
+        path = Path(f"{session.replace('/', '-')}.ipynb")
+        if path.exists():
+            raise UsageError(f"{path} exists; name a file with -o to replace it")
+        return path

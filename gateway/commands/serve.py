@@ -1,0 +1,290 @@
+"""``cellgate serve``: settings to a running gateway, and signals to an ordered end.
+
+It builds nothing itself: ``gateway.app`` does. It chooses the backend, prints where the gateway serves,
+and waits for SIGTERM or SIGINT; a second signal ends at once what a first one began in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from traitlets import Bool, Float, Integer, List, Unicode
+from traitlets import Enum as EnumTrait
+
+from gateway.commands.base import BaseApp, UsageError
+
+
+class ServeApp(BaseApp):
+    """The command and all settings of a gateway."""
+
+    name = "cellgate-serve"
+    usage = "[options]"
+    description = """
+        Starts the gateway: it serves the HTTP interface and keeps kernels warm until it is stopped.
+
+        On SIGTERM or Ctrl-C it takes no new work, lets running cells end for a while, ends all kernels and
+        leaves with 0. The record of every session stays in the data folder.
+    """
+    examples = """
+        cellgate serve
+        cellgate serve --port 9000 --backend sandbox --pool-size 4
+        CELLGATE_TOKEN=... cellgate serve --ip 0.0.0.0 --allow-host gateway.example.org
+    """
+
+    ip = Unicode("127.0.0.1", help="The address to listen on.").tag(config=True, metavar="ADDRESS")
+    port = Integer(8888, min=0, max=65535, help="The port to listen on; 0 takes a free one.").tag(
+        config=True, metavar="PORT"
+    )
+    token = Unicode(help="The token that clients send; default: a new one, printed at the start.").tag(
+        config=True, metavar="TOKEN"
+    )
+    no_auth = Bool(False, help="Ask nobody for a token; on loopback addresses only.").tag(config=True)
+    backend = EnumTrait(
+        ("auto", "sandbox", "process"),
+        "auto",
+        help="What isolates kernels: sandbox (bubblewrap), process (nothing), or auto: the best that works.",
+    ).tag(config=True, metavar="NAME")
+    allow_unsandboxed = Bool(
+        False, help="Serve kernels without isolation on an address that other machines reach."
+    ).tag(config=True)
+    allowed_hosts = List(Unicode(), help="Host names of this gateway besides loopback.").tag(
+        config=True, metavar="NAME"
+    )
+    allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
+        config=True, metavar="ORIGIN"
+    )
+    kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
+        config=True, metavar="DIR"
+    )
+    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(
+        config=True, metavar="NAME"
+    )
+    pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
+    burst_size = Integer(8, min=0, help="Warm kernels kept ready after a burst of sessions, at most.").tag(
+        config=True
+    )
+    max_kernels = Integer(64, min=1, help="Kernels that exist at once, at most.").tag(
+        config=True, metavar="N"
+    )
+    concurrent_starts = Integer(2, min=1, help="Kernels that start at once, at most.").tag(config=True)
+    claim_timeout = Float(
+        30.0, min=0.1, help="Seconds that a request waits for a kernel when all are in use."
+    ).tag(config=True)
+    start_timeout = Float(60.0, min=1, help="Seconds that a kernel may take to start.").tag(config=True)
+    preload = List(Unicode(), help="Modules that warm Python kernels import ahead, such as numpy.").tag(
+        config=True, metavar="MODULE"
+    )
+    memory = Unicode("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
+    cpus = Float(1.0, help="Processors of a kernel.").tag(config=True, metavar="N")
+    pids = Integer(256, help="Processes and threads of a kernel.").tag(config=True)
+    disk = Unicode("1g", help="Largest file, and size of /tmp, of a kernel.").tag(config=True, metavar="SIZE")
+    cell_timeout = Float(60.0, min=0.01, help="Seconds a cell may run unless its request says else.").tag(
+        config=True, metavar="SECONDS"
+    )
+    idle_timeout = Float(1800.0, min=0.1, help="Seconds without use after which a session ends.").tag(
+        config=True, metavar="SECONDS"
+    )
+    lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
+    interrupt_grace = Float(
+        5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline to the end of its kernel."
+    ).tag(config=True)
+    max_queue = Integer(64, min=1, help="Executions that wait in one session, at most.").tag(config=True)
+    text_cap = Unicode("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
+    data_cap = Unicode("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
+    cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
+    shutdown_grace = Float(10.0, min=0, help="Seconds that running cells get at a shutdown.").tag(
+        config=True, metavar="SECONDS"
+    )
+    keep_alive = Float(15.0, min=0.05, help="Seconds between signs of life on a quiet stream.").tag(
+        config=True
+    )
+    journal_sync = EnumTrait(
+        ("normal", "full"),
+        "normal",
+        help="normal: the record survives a crash of the gateway; full: one of the machine, by an fsync a cell.",
+    ).tag(config=True)
+    log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
+
+    aliases = {  # noqa: RUF012
+        "ip": "ServeApp.ip",
+        "port": "ServeApp.port",
+        "token": "ServeApp.token",
+        "backend": "ServeApp.backend",
+        "allow-host": "ServeApp.allowed_hosts",
+        "allow-origin": "ServeApp.allowed_origins",
+        "pool-size": "ServeApp.pool_size",
+        "max-kernels": "ServeApp.max_kernels",
+        "memory": "ServeApp.memory",
+        "cpus": "ServeApp.cpus",
+        "cell-timeout": "ServeApp.cell_timeout",
+        "idle-timeout": "ServeApp.idle_timeout",
+        "preload": "ServeApp.preload",
+        **BaseApp.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask nobody for a token; on loopback addresses only."),
+        "allow-unsandboxed": (
+            {"ServeApp": {"allow_unsandboxed": True}},
+            "Serve kernels without isolation on an address that other machines reach.",
+        ),
+        "log-json": ({"ServeApp": {"log_json": True}}, "Write logs as JSON lines."),
+    }
+
+    def start(self) -> NoReturn:
+        """Serve until a signal; leaves with 0."""
+        from gateway.log import configure  # noqa: PLC0415 - --help needs none of it
+
+        if self.extra_args:
+            raise UsageError(f"unexpected argument {self.extra_args[0]!r}; see cellgate serve --help")
+        configure(
+            self.log.getEffectiveLevel() if self.log_level is None else _level(self.log_level),
+            json=self.log_json,
+        )
+        raise SystemExit(asyncio.run(self._serve()))
+
+    async def _serve(self) -> int:
+        from gateway.app import running  # noqa: PLC0415
+
+        backend, isolation, warning = await self._choose_backend()
+        token = self._token()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with running(self._settings(backend, isolation, token)) as gateway:
+            self._print_block(gateway.url, backend, isolation, token, warning)
+            await stop.wait()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            _say(
+                f"Stopping: running cells have {self.shutdown_grace:g} s to end. Press Ctrl-C again to leave at once."
+            )
+        _say("Stopped. The record of all sessions is kept.")
+        return 0
+
+    async def _choose_backend(self) -> tuple[str, str, str]:
+        """Backend, its isolation, and a warning if there is one. Raises BackendUnavailable or UsageError."""
+        from kernels.errors import BackendUnavailable  # noqa: PLC0415
+        from kernels.provisioners.process import ProcessProvisioner  # noqa: PLC0415
+        from kernels.provisioners.sandbox import SandboxProvisioner  # noqa: PLC0415
+
+        warning = ""
+        backend = self.backend
+        if backend == "auto":
+            try:
+                await SandboxProvisioner.check()
+                backend = "sandbox"
+            except BackendUnavailable as error:
+                backend = "process"
+                warning = (
+                    f"KERNELS ARE NOT ISOLATED: code can read and change all your files. {error.message}"
+                )
+        provisioner = SandboxProvisioner if backend == "sandbox" else ProcessProvisioner
+        await provisioner.check()
+        if backend == "process":
+            warning = warning or "KERNELS ARE NOT ISOLATED: code can read and change all your files."
+            self._refuse_exposed("serve kernels without isolation", allowed=self.allow_unsandboxed)
+        return backend, provisioner.isolation, warning
+
+    def _refuse_exposed(self, what: str, *, allowed: bool) -> None:
+        from gateway.auth import is_loopback  # noqa: PLC0415
+
+        if not allowed and not is_loopback(self.ip):
+            raise UsageError(
+                f"refusing to {what} on {self.ip}, which other machines may reach; use --ip 127.0.0.1"
+                + (", --backend sandbox or --allow-unsandboxed" if "isolation" in what else " or a token")
+            )
+
+    def _token(self) -> str | None:
+        if self.no_auth:
+            self._refuse_exposed("serve without a token", allowed=False)
+            return None
+        if self.token and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
+            raise UsageError("the token must have at least 8 printable ASCII characters")
+        return self.token or secrets.token_urlsafe(24)
+
+    def _settings(self, backend: str, isolation: str, token: str | None) -> Any:
+        from gateway.app import GatewaySettings  # noqa: PLC0415
+        from gateway.executions import ExecutionSettings  # noqa: PLC0415
+        from gateway.manager import ManagerSettings  # noqa: PLC0415
+        from gateway.models import SessionLimits  # noqa: PLC0415
+        from gateway.sessions import SessionSettings  # noqa: PLC0415
+        from kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
+        from kernels.outputs import OutputCaps  # noqa: PLC0415
+        from kernels.pool import PoolSettings  # noqa: PLC0415
+
+        resources = ResourceLimits(
+            memory=parse_size(self.memory, name="memory"),
+            cpus=self.cpus,
+            pids=self.pids,
+            disk=parse_size(self.disk, name="disk"),
+        )
+        caps = OutputCaps(
+            parse_size(self.text_cap, name="text_cap"), parse_size(self.data_cap, name="data_cap")
+        )
+        manager = ManagerSettings(
+            session=SessionSettings(ExecutionSettings(caps, self.interrupt_grace), self.max_queue),
+            limits=SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime),
+            default_kernel=self.default_kernel,
+            cull_interval=self.cull_interval,
+        )
+        return GatewaySettings(
+            data_dir=self.data_path,
+            manager=manager,
+            backend=backend,
+            isolation=isolation,
+            version=self.version,
+            ip=self.ip,
+            port=self.port,
+            token=token,
+            allowed_hosts=frozenset(self.allowed_hosts),
+            allowed_origins=frozenset(self.allowed_origins),
+            kernel_dirs=tuple(map(Path, self.kernel_dirs)),
+            pool=PoolSettings(
+                size=self.pool_size,
+                burst_size=max(self.burst_size, self.pool_size),
+                max_kernels=self.max_kernels,
+                concurrent_starts=self.concurrent_starts,
+                claim_timeout=self.claim_timeout,
+            ),
+            warm_kernelspecs=(self.default_kernel,),
+            preload=tuple(self.preload),
+            start_timeout=self.start_timeout,
+            shutdown_grace=self.shutdown_grace,
+            keep_alive=self.keep_alive,
+            journal_sync="full" if self.journal_sync == "full" else "normal",
+        )
+
+    def _print_block(self, url: str, backend: str, isolation: str, token: str | None, warning: str) -> None:
+        made = token is not None and token != self.token
+        shown = "none is asked for" if token is None else token if made else "the one you gave"
+        lines = [
+            "",
+            f"  Cellgate {self.version} serves at {url}",
+            "",
+            f"    token      {shown}",
+            f"    backend    {backend}",
+            f"    isolation  {isolation}",
+            f"    data       {self.data_path}",
+            "",
+            "  Try:  cellgate run FILE.ipynb     Stop:  Ctrl-C",
+            "",
+        ]
+        if warning:
+            lines[2:2] = ["", f"    WARNING: {warning}"]
+        _say("\n".join(lines))
+
+
+def _level(level: int | str) -> int:
+    return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,113 @@
+"""The gateway's own errors, and what each error of the tree is on the wire.
+
+The tree begins in ``kernels.errors``. This module adds what only a server knows and the one table from
+an error to its HTTP status and problem title (RFC 9457). It writes no responses: ``handlers.base`` does.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from gateway.record.errors import StorageError, StorageFull
+from kernels.errors import CellgateError, InvalidInput, KernelDied, PoolExhausted
+
+
+class NotAuthenticated(CellgateError):
+    """No token, or a wrong one."""
+
+    reason = "not_authenticated"
+
+
+class Forbidden(CellgateError):
+    """The request comes from a Host or an Origin that is not allowed."""
+
+    reason = "forbidden"
+
+
+class NotFound(CellgateError):
+    """No such thing, or it belongs to somebody else; the caller can't tell which."""
+
+    reason = "not_found"
+
+
+class MethodNotAllowed(CellgateError):
+    """The resource exists and does not know this method. `allowed` goes into the Allow header."""
+
+    reason = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Conflict(CellgateError):
+    """The request contradicts what exists."""
+
+    reason = "conflict"
+
+
+class TooLarge(CellgateError):
+    """The body is larger than the gateway takes."""
+
+    reason = "too_large"
+
+
+class UnsupportedMedia(CellgateError):
+    """The body is not of a type that this resource reads."""
+
+    reason = "unsupported_media"
+
+
+class NotAcceptable(CellgateError):
+    """The resource has none of the types that the Accept header names."""
+
+    reason = "not_acceptable"
+
+
+class QueueFull(CellgateError):
+    """The session's queue of executions is full. `retry_after` is in seconds."""
+
+    reason = "queue_full"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class AddressInUse(CellgateError):
+    """The gateway can't listen where it should."""
+
+    reason = "address_in_use"
+
+
+class ShuttingDown(CellgateError):
+    """The gateway takes no new work."""
+
+    reason = "shutting_down"
+
+
+_STATUS: dict[type[CellgateError], HTTPStatus] = {
+    InvalidInput: HTTPStatus.BAD_REQUEST,
+    NotAuthenticated: HTTPStatus.UNAUTHORIZED,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    NotFound: HTTPStatus.NOT_FOUND,
+    MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
+    NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
+    Conflict: HTTPStatus.CONFLICT,
+    KernelDied: HTTPStatus.CONFLICT,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
+    ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    StorageError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def status_of(error: CellgateError) -> HTTPStatus:
+    """The HTTP status of an error: its nearest class in the table; 503 for what the backend could not do."""
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind]
+    return HTTPStatus.SERVICE_UNAVAILABLE

@@ -1,0 +1,356 @@
+"""One execution on a session's kernel: sends the cell, records what comes, holds the deadline.
+
+The protocol's side of it is pure and lives in ``kernels.execution``; the queue and the choice of the kernel
+belong to ``sessions``. This is the shell between them: it owns the waiting and the escalation
+
+    deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gateway.models import ExecuteRequest, now
+from gateway.record.events import EventLog
+from gateway.record.rows import ExecutionRow
+from gateway.results import ResultBuilder
+from kernels.errors import CellgateError, InvalidInput, KernelDied
+from kernels.execution import Execution, Outcome, Status
+from kernels.kernel import Kernel
+from kernels.messages import Channel, Message, new_message
+from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
+
+END_OF_FILE = "\x04"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionSettings:
+    """Bounds of one execution; durations in seconds.
+
+    `interrupt_grace`: from the deadline's interrupt to the kill. `settle`: how long the second of
+    execute_reply and idle may take without any sign of the kernel, once the first has come.
+    """
+
+    caps: OutputCaps
+    interrupt_grace: float = 5.0
+    settle: float = 10.0
+
+
+class ExecutionRun:
+    """An execution from its request to its recorded end. `done` completes when the end is durable."""
+
+    def __init__(
+        self,
+        request: ExecuteRequest,
+        log: EventLog,
+        settings: ExecutionSettings,
+        *,
+        number: int,
+        timeout: float,
+        idempotency: tuple[str, str] | None = None,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.request = request
+        self.number = number
+        self.idempotency = idempotency
+        self.timeout = timeout
+        self.first_seq = 0
+        self.last_seq = 0
+        self.created_at = now()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.machine = Execution(uuid.uuid4().hex, request.code, OutputLimiter(settings.caps))
+        self.builder: ResultBuilder | None = ResultBuilder()
+        self.waiting_for_input = False
+        self.gave_up = False
+        self.message: str | None = None
+        self._status: str | None = None
+        self._settings = settings
+        self._log = log
+        self._progress = asyncio.Event()
+        self._stdin = list(request.stdin or ())
+        self._kernel: Kernel | None = None
+        self._queued_at = time.monotonic()
+        self._sent_at: float | None = None
+        self._started_at: str | None = None
+
+    @property
+    def msg_id(self) -> str:
+        """The id of the execute_request; every message of this execution names it as its parent."""
+        return self.machine.msg_id
+
+    @property
+    def running(self) -> bool:
+        """Whether the cell was sent and has not ended."""
+        return self._kernel is not None and not self.machine.finished
+
+    def emit(self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False) -> dict[str, Any]:
+        """Record an event of this execution."""
+        event = self._log.append(event_type, self.id, fields, withhold=withhold)
+        self.last_seq = event["seq"]
+        if self.builder is not None:
+            self.builder.apply(event)
+        return event
+
+    def queued(self, position: int) -> None:
+        """Record that the execution waits at `position` (0: it is next)."""
+        fields: dict[str, Any] = {"position": position, "code": self.request.code, "msg_id": self.msg_id}
+        if self.request.silent:
+            fields["silent"] = True
+        if self.request.env:
+            # Names only: values may be secrets, and the record is kept.
+            fields["env"] = [name for name, _ in self.request.env]
+        self.first_seq = self.emit("queued", fields)["seq"]
+
+    def receive(self, message: Message) -> None:
+        """Take a message whose parent is this execution's request."""
+        self._emit_all(self.machine.receive(message))
+        self._progress.set()
+
+    def _emit_all(self, events: Iterable[KernelEvent]) -> None:
+        for event in events:
+            if event.type == "started" and self._started_at is None:
+                self._started_at = self.emit("started", event.content)["at"]
+            else:
+                self.emit(event.type, event.content)
+            if event.type == "input_request":
+                self._answer_from_list()
+
+    def _answer_from_list(self) -> None:
+        if self._stdin:
+            self._reply_input(self._stdin.pop(0))
+        elif self.request.stdin is not None:
+            # The caller gave all the lines there are, as a pipe would: input() raises EOFError.
+            self._reply_input(END_OF_FILE)
+        else:
+            self.waiting_for_input = True
+
+    def answer(self, value: str) -> None:
+        """Answer the input_request that waits. Raises InvalidInput when none does."""
+        if not self.waiting_for_input or not self.running:
+            raise InvalidInput("This execution does not wait for input")
+        self.waiting_for_input = False
+        self._reply_input(value)
+
+    def _reply_input(self, value: str) -> None:
+        if self._kernel is not None:
+            self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
+
+    def interrupt(self) -> None:
+        """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
+        self.machine.interrupt_requested()
+        if self._kernel is not None:
+            self._kernel.interrupt()
+
+    async def run(self, kernel: Kernel) -> None:
+        """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
+        self._kernel = kernel
+        self._sent_at = time.monotonic()
+        kernel.exited.add_done_callback(self._wake)
+        try:
+            async with asyncio.timeout(self.timeout) as deadline:
+                if self.request.env:
+                    await self._set_env(kernel)
+                self._send(kernel)
+                await self._finished(kernel, deadline)
+        except TimeoutError:
+            await self._escalate(kernel)
+        except KernelDied:
+            self.machine.kernel_lost(Status.DIED, "kernel_exit")
+        finally:
+            kernel.exited.remove_done_callback(self._wake)
+            self.waiting_for_input = False
+            self._kernel = None
+
+    def _wake(self, _: object) -> None:
+        self._progress.set()
+
+    def _send(self, kernel: Kernel) -> None:
+        content = {
+            "code": self.request.code,
+            "silent": self.request.silent,
+            "store_history": not self.request.silent,
+            "user_expressions": {},
+            "allow_stdin": self.request.allow_stdin,
+            # One cell at a time is sent, so there is no queue in the kernel that an error should abort;
+            # with True ipykernel also aborts a cell that arrives just after the failed one's idle.
+            "stop_on_error": False,
+        }
+        connection = kernel.connection
+        message = new_message(
+            Channel.SHELL, "execute_request", content, session=connection.session, msg_id=self.msg_id
+        )
+        self.machine.sent()
+        connection.send(message)
+
+    async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
+        """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""
+        while not self.machine.finished:
+            if kernel.exited.done():
+                await self._drained()
+                if not self.machine.finished:
+                    self._lost(kernel)
+                return
+            ending = self.machine.replied or self.machine.idle
+            if ending and deadline is not None:
+                deadline.reschedule(None)
+            self._progress.clear()
+            if not ending:
+                await self._progress.wait()
+            elif not await self._progress_within(self._settings.settle):
+                self._emit_all(self.machine.settle())
+
+    async def _progress_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._progress.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _drained(self) -> None:
+        """A dead kernel's last messages may still be on their way through zmq: read until it is quiet."""
+        for _ in range(100):
+            self._progress.clear()
+            if not await self._progress_within(0.1):
+                return
+
+    def _lost(self, kernel: Kernel) -> None:
+        ended = kernel.exited.result()
+        self.machine.kernel_lost(Status.DIED, ended.cause)
+        self.message = ended.message
+
+    async def _escalate(self, kernel: Kernel) -> None:
+        """The deadline has passed: interrupt, give it the grace, then give the kernel up."""
+        self.machine.deadline_passed()
+        try:
+            kernel.interrupt()
+            async with asyncio.timeout(self._settings.interrupt_grace):
+                await self._finished(kernel, None)
+        except (TimeoutError, KernelDied):
+            self.gave_up = True
+            self.machine.kernel_lost(Status.TIMEOUT, "cell_timeout")
+
+    async def _set_env(self, kernel: Kernel) -> None:
+        """Set variables for this cell by a silent cell of our own; `clean_up` takes them back."""
+        values = json.dumps(dict(self.request.env))
+        await self._silent(
+            kernel,
+            "import os as _o, json as _j\n"
+            f"_e = _j.loads({values!r})\n"
+            "_o._cellgate_env = {k: _o.environ.get(k) for k in _e}\n"
+            "_o.environ.update(_e)\n"
+            "del _o, _j, _e",
+        )
+
+    async def clean_up(self, kernel: Kernel) -> None:
+        """Take back what `_set_env` set; bounded by the interrupt's grace."""
+        if not self.request.env or not kernel.alive:
+            return
+        code = (
+            "import os as _o\n"
+            "for _k, _v in _o.__dict__.pop('_cellgate_env', {}).items():\n"
+            "    _o.environ.pop(_k, None) if _v is None else _o.environ.__setitem__(_k, _v)\n"
+            "globals().pop('_k', None), globals().pop('_v', None)\n"
+            "del _o"
+        )
+        try:
+            async with asyncio.timeout(self._settings.interrupt_grace):
+                await self._silent(kernel, code)
+        except (TimeoutError, KernelDied):
+            kernel.interrupt()
+
+    async def _silent(self, kernel: Kernel, code: str) -> None:
+        """Run code of our own that is no cell: silent, not in the history, not in the record."""
+        replied = asyncio.Event()
+        content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
+        message = new_message(Channel.SHELL, "execute_request", content, session=kernel.connection.session)
+
+        def receive(received: Message) -> None:
+            if received.parent.msg_id == message.header.msg_id and received.msg_type == "execute_reply":
+                replied.set()
+
+        stop = kernel.connection.listen(receive)
+        kernel.exited.add_done_callback(wake := lambda _: replied.set())
+        try:
+            kernel.connection.send(message)
+            await replied.wait()
+        finally:
+            kernel.exited.remove_done_callback(wake)
+            stop()
+
+    def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
+        """Record the end, withheld from followers until the caller has made it durable."""
+        outcome = self.machine.outcome()
+        ended = time.monotonic()
+        sent = self._sent_at if self._sent_at is not None else ended
+        return self.emit("finished", self._final(outcome, sent, ended, kernel_state, replaced), withhold=True)
+
+    def _final(
+        self, outcome: Outcome, sent: float, ended: float, kernel_state: str, replaced: bool
+    ) -> dict[str, Any]:
+        return {
+            "status": outcome.status,
+            "cause": outcome.cause,
+            "execution_count": outcome.execution_count,
+            "error": outcome.error or self._explanation(outcome.status),
+            "started_at": self._started_at,
+            "finished_at": now(),
+            "duration_ms": round((ended - sent) * 1000, 3),
+            "queue_ms": round((sent - self._queued_at) * 1000, 3),
+            "truncated": self.machine.limiter.truncated,
+            "kernel": {"state": kernel_state, "replaced": replaced},
+        }
+
+    def _explanation(self, status: Status) -> dict[str, Any] | None:
+        """What happened, in the form of an error, where the kernel could not say it itself."""
+        if status is Status.TIMEOUT:
+            said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."
+            return {"ename": "CellTimeout", "evalue": said, "traceback": []}
+        if status is Status.DIED:
+            return {"ename": "KernelDied", "evalue": self.message or "The kernel ended.", "traceback": []}
+        return None
+
+    def row(self, session_id: int, status: str | None) -> ExecutionRow:
+        """The execution's row in the index of the record."""
+        self._status = status or self._status
+        key, request_hash = self.idempotency or (None, None)
+        return ExecutionRow(
+            session_id=session_id,
+            id=self.id,
+            number=self.number,
+            msg_id=self.msg_id,
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            status=self._status,
+            created_at=self.created_at,
+            idempotency_key=key,
+            request_hash=request_hash,
+        )
+
+    async def wait(self) -> None:
+        """Return when the end is durable. Raises StorageError when it can't be made so."""
+        await asyncio.shield(self.done)
+
+    def end(self) -> None:
+        """The end is durable: tell who waits, and keep no outputs."""
+        self.builder = None
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self, error: CellgateError) -> None:
+        """The end could not be recorded: tell who waits."""
+        self.builder = None
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # retrieved: nobody may be waiting
+
+    def lose(self, status: Status, cause: str) -> None:
+        """End it from outside: taken from the queue, or its kernel is taken away."""
+        self.machine.kernel_lost(status, cause)
+        self._progress.set()

@@ -1,0 +1,225 @@
+"""What every /v1 handler does: access checks, bodies, problem+json answers.
+
+It holds no state but what the request brought. Streaming answers are in ``handlers.streaming``; what a
+request means is decided by the handlers of the resources. Errors follow RFC 9457.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from gateway.auth import Principal
+from gateway.errors import (
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    UnsupportedMedia,
+    status_of,
+)
+from gateway.models import decode
+from gateway.services import Services
+from kernels.errors import CellgateError, InvalidInput
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MAX_JSON_BODY = 16 * 1024 * 1024
+RETRY_AFTER = "Retry-After"
+
+encode = msgspec.json.Encoder().encode
+
+
+@stream_request_body
+class BaseHandler(RequestHandler):
+    """A handler whose body is read in pieces, so that a refused request is never held in memory."""
+
+    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
+    public: ClassVar[bool] = False
+    max_body: ClassVar[int] = MAX_JSON_BODY
+
+    services: Services
+    principal: Principal
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook: what the application gives to every handler."""
+        self.services = services
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._refused: CellgateError | None = None
+        self.disconnected = False
+
+    def set_default_headers(self) -> None:
+        """Headers of every answer. Tornado calls this before `initialize`."""
+        self.set_header("Server", "cellgate")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Check Host, Origin, token and the body's type; a refusal waits until the body was read away."""
+        try:
+            self._check_access()
+            self._check_body()
+        except CellgateError as error:
+            self._refused = error
+
+    def _check_access(self) -> None:
+        policy = self.services.access
+        host = self.request.headers.get("Host", "")
+        policy.check_host(host)
+        origin = self.request.headers.get("Origin")
+        if policy.check_origin(origin, host):
+            self.set_header("Access-Control-Allow-Origin", origin or "")
+            self.set_header("Vary", "Origin")
+        if not self.public and self.request.method != "OPTIONS":
+            self.principal = policy.authenticate(
+                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
+            )
+
+    def _check_body(self) -> None:
+        headers = self.request.headers
+        length = headers.get("Content-Length", "0")
+        if length.isdecimal() and int(length) > self.max_body:
+            raise self._too_large()
+        kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind and length != "0" and kind not in {"application/json", "application/x-www-form-urlencoded"}:
+            raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body is larger than the {self.max_body} bytes that are taken here")
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep the piece, unless the request is refused already."""
+        self._body_size += len(chunk)
+        if self._refused is None and self._body_size > self.max_body:
+            self._refused = self._too_large()
+        if self._refused is None:
+            self._body.append(chunk)
+        else:
+            self._body.clear()
+
+    def body(self, kind: type[T]) -> T:
+        """The request's JSON body. Raises InvalidInput."""
+        return decode(b"".join(self._body), kind)
+
+    def check(self) -> None:
+        """Raise what `prepare` or the body found wrong. The first line of every method."""
+        if self._refused is not None:
+            raise self._refused
+
+    async def options(self, *_: str) -> None:
+        """Answer a preflight of an allowed origin (CORS)."""
+        self.check()
+        self.set_header("Access-Control-Allow-Methods", "GET, POST, DELETE")
+        self.set_header(
+            "Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
+        )
+        self.set_header("Access-Control-Max-Age", "600")
+        self.set_status(204)
+
+    def on_connection_close(self) -> None:
+        """Remember that the client has gone."""
+        self.disconnected = True
+
+    def answer(self, model: Any, status: int = 200) -> None:
+        """Answer with JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(encode(model))
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A query argument that is true or false. Raises InvalidInput."""
+        value = self.get_query_argument(name, "true" if default else "false").lower()
+        if value in {"true", "1"}:
+            return True
+        if value in {"false", "0"}:
+            return False
+        raise InvalidInput(f"{name} must be true or false")
+
+    def number(self, name: str, default: int | None, *, least: int = 0, most: int = 2**53) -> int | None:
+        """A query argument that is a whole number. Raises InvalidInput."""
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdecimal() and len(value) < 17 and least <= int(value) <= most):
+            raise InvalidInput(f"{name} must be a whole number from {least} to {most}")
+        return int(value)
+
+    # Errors
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log only what is our fault; a client's mistake is an access log line."""
+        if not isinstance(value, (CellgateError, HTTPError)):
+            logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an exception as a problem; nothing of a stack leaves the server."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        if isinstance(error, HTTPError):
+            error = _from_tornado(error, self._methods())
+        if not isinstance(error, CellgateError):
+            error = CellgateError("The gateway failed at this request; its log says why")
+            self.set_status(500)
+        else:
+            self.set_status(status_of(error))
+        if self._refused is not None:
+            error = self._refused
+            self.set_status(status_of(error))
+        self._error_headers(error)
+        self.set_header("Content-Type", "application/problem+json")
+        self.finish(encode(problem(error, self.get_status())))
+
+    def _error_headers(self, error: CellgateError) -> None:
+        if self.get_status() == 401:
+            self.set_header("WWW-Authenticate", 'Bearer realm="cellgate"')
+        if (seconds := getattr(error, "retry_after", None)) is not None:
+            self.set_header(RETRY_AFTER, str(max(1, round(seconds))))
+        if isinstance(error, MethodNotAllowed):
+            self.set_header("Allow", ", ".join(error.allowed))
+
+    def _methods(self) -> tuple[str, ...]:
+        unimplemented = RequestHandler._unimplemented_method
+        names = [name for name in self.SUPPORTED_METHODS if name != "OPTIONS"]
+        return tuple(n for n in names if getattr(type(self), n.lower()) is not unimplemented)
+
+
+def problem(error: CellgateError, status: int) -> dict[str, Any]:
+    """The members of a problem+json object."""
+    return {
+        "type": f"urn:cellgate:problem:{error.reason}",
+        "title": error.reason.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": error.message,
+        "reason": error.reason,
+    }
+
+
+def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
+    if error.status_code == 404:
+        return NotFound("There is nothing at this path")
+    if error.status_code == 405:
+        return MethodNotAllowed(f"This resource takes {', '.join(methods) or 'no requests'}", allowed=methods)
+    if error.status_code == 413:
+        return TooLarge("The body is too large")
+    if 400 <= error.status_code < 500:
+        return InvalidInput(error.log_message or "The request can't be read")
+    return CellgateError("The gateway failed at this request; its log says why")
+
+
+class NotFoundHandler(BaseHandler):
+    """Every path that no resource has."""
+
+    def prepare(self) -> None:
+        """Refuse, once access is checked: a stranger can't probe for paths."""
+        super().prepare()
+        if self._refused is None:
+            self._refused = NotFound("There is nothing at this path")
+
+    async def _refuse(self, *_: str) -> None:
+        self.check()
+
+    get = head = post = delete = patch = put = options = _refuse

@@ -1,0 +1,191 @@
+"""/v1/sessions/{s}/execute, /executions and the one-shot /v1/execute: run cells, look at them, stop them."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from gateway.errors import Conflict
+from gateway.executions import ExecutionRun
+from gateway.handlers.base import BaseHandler
+from gateway.handlers.streaming import Format, StreamingHandler
+from gateway.models import (
+    ExecuteBody,
+    ExecuteRequest,
+    InputBody,
+    OneShotBody,
+    SessionBody,
+    check_execute,
+    check_session_key,
+    check_text,
+)
+from gateway.sessions import Session
+from kernels.errors import InvalidInput
+
+MAX_IDEMPOTENCY_KEY = 255
+
+
+class ExecutionAnswers(StreamingHandler):
+    """How an execution is answered: a result, a stream, or its model at once."""
+
+    def view(self) -> dict[str, Any]:
+        """The query's wishes for a result. Raises InvalidInput."""
+        return {"plain": self.flag("plain"), "max_text": self.number("max_text", None, least=100)}
+
+    async def answer_run(
+        self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
+    ) -> None:
+        """Answer a submitted execution as the request wants it."""
+        if not body.wait and form is Format.JSON:
+            path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
+            self.set_header("Location", path)
+            self.answer(await self.result(session, run.id, view), 202)
+        elif form is Format.JSON:
+            builder = run.builder
+            self._interrupt_when_gone(session, run, body)
+            await run.wait()
+            if not self.disconnected:
+                self.answer(builder.result(**view) if builder else await self.result(session, run.id, view))
+        else:
+            self._interrupt_when_gone(session, run, body)
+            async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
+                await self.stream(batches, form)
+
+    def _interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
+        if body.on_disconnect == "interrupt":
+            self._gone.add_done_callback(lambda _: session.stop(run.id, "client_disconnected"))
+
+    async def result(self, session: Session, execution: str, view: dict[str, Any]) -> dict[str, Any]:
+        """The result so far of an execution of a live session."""
+        return await self.services.archive.result(session.row.principal, session.row.key, execution, **view)
+
+
+class ExecuteHandler(ExecutionAnswers):
+    """Run a cell in a session."""
+
+    async def post(self, key: str) -> None:
+        """Queue the cell; an absent session is made."""
+        self.check()
+        form, view = self.accepted(), self.view()
+        body = self.body(ExecuteBody)
+        request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
+        idempotency = self._idempotency(request)
+        manager = self.services.manager
+        session, _ = await manager.get_or_create(
+            self.principal.name, SessionBody(session=check_session_key(key))
+        )
+        self._check_language(session, request)
+        if idempotency is not None:
+            known = await session.known(*idempotency)
+            if known is not None:
+                await self._answer_known(session, known, form, body, view)
+                return
+        run = session.submit(request, idempotency=idempotency)
+        await self.answer_run(session, run, form, body, view)
+
+    def _check_language(self, session: Session, request: ExecuteRequest) -> None:
+        spec = self.services.catalog.get_kernel_spec(session.row.kernel)
+        if request.env and spec.language != "python":
+            raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+
+    def _idempotency(self, request: ExecuteRequest) -> tuple[str, str] | None:
+        key = self.request.headers.get("Idempotency-Key")
+        if key is None:
+            return None
+        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
+            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+        relevant = repr(replace(request, allow_stdin=False)).encode()
+        return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY), hashlib.sha256(
+            relevant
+        ).hexdigest()
+
+    async def _answer_known(
+        self,
+        session: Session,
+        known: ExecutionRun | tuple[str, int],
+        form: Format,
+        body: ExecuteBody,
+        view: dict[str, Any],
+    ) -> None:
+        if isinstance(known, ExecutionRun):
+            await self.answer_run(session, known, form, body, view)
+            return
+        execution, first_seq = known
+        if form is Format.JSON:
+            self.answer(await self.result(session, execution, view), 200 if body.wait else 202)
+            return
+        async with aclosing(session.log.follow_execution(execution, first_seq - 1)) as batches:
+            await self.stream(batches, form)
+
+
+class OneShotHandler(ExecutionAnswers):
+    """Run a cell in a fresh kernel that is thrown away."""
+
+    async def post(self) -> None:
+        """With `record` a session of it stays in the record; without, nothing does."""
+        self.check()
+        form, view = self.accepted(), self.view()
+        body = self.body(OneShotBody)
+        request = check_execute(body, interactive=False)
+        if not body.wait:
+            raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
+        manager = self.services.manager
+        wanted = SessionBody(kernel=body.kernel, limits=body.limits, env=body.env)
+        request = replace(request, env=())
+        session = await manager.open_one_shot(self.principal.name, wanted, record=body.record)
+        try:
+            run = session.submit(request)
+            await self.answer_run(session, run, form, body, view)
+        finally:
+            manager.end_later(session, "one_shot")
+
+
+class ExecutionsHandler(BaseHandler):
+    """The list of a session's executions."""
+
+    async def get(self, key: str) -> None:
+        """A page, oldest first."""
+        self.check()
+        limit = self.number("limit", 100, least=1, most=1000) or 100
+        after = self.number("after", 0) or 0
+        models, following = await self.services.archive.executions(
+            self.principal.name, key, limit=limit, after=after
+        )
+        self.answer({"executions": models, "next": following})
+
+
+class ExecutionHandler(ExecutionAnswers):
+    """One execution."""
+
+    async def get(self, key: str, execution: str) -> None:
+        """The result so far."""
+        self.check()
+        archive = self.services.archive
+        self.answer(await archive.result(self.principal.name, key, execution, **self.view()))
+
+
+class CancelHandler(BaseHandler):
+    """Stop one execution."""
+
+    async def post(self, key: str, execution: str) -> None:
+        """Take it out of the queue, or interrupt it; 409 when it has ended."""
+        self.check()
+        session = self.services.manager.get(self.principal.name, check_session_key(key))
+        if session is None or session.find(execution) is None:
+            await self.services.archive.result(self.principal.name, key, execution)
+            raise Conflict("This execution has ended already")
+        session.stop(execution)
+        self.set_status(204)
+
+
+class InputHandler(BaseHandler):
+    """Answer a cell's input()."""
+
+    async def post(self, key: str, execution: str) -> None:
+        """Send one line to the kernel."""
+        self.check()
+        value = check_text(self.body(InputBody).value, "value", 1024 * 1024)
+        self.services.manager.live(self.principal.name, key).answer(execution, value)
+        self.set_status(204)

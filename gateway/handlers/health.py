@@ -1,0 +1,81 @@
+"""GET /healthz, /readyz, /metrics and /v1/info: how the gateway is, for probes, operators and clients."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from http import HTTPStatus
+
+from gateway.handlers.base import BaseHandler
+
+
+class HealthHandler(BaseHandler):
+    """Alive: the process answers."""
+
+    public = True
+
+    async def get(self) -> None:
+        """200 as long as the loop turns."""
+        self.check()
+        self.answer({"status": "ok"})
+
+
+class ReadyHandler(BaseHandler):
+    """Ready: new work is taken."""
+
+    public = True
+
+    async def get(self) -> None:
+        """200, or 503 with what is missing."""
+        self.check()
+        services = self.services
+        missing = []
+        if services.manager.closing:
+            missing.append("shutting_down")
+        if not services.journal.healthy:
+            missing.append("storage")
+        pool = services.pool.statistics()
+        if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
+            missing.append("no_kernel_yet")
+        ready = not missing
+        self.answer(
+            {"status": "ready" if ready else "not_ready", "missing": missing},
+            HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
+
+class MetricsHandler(BaseHandler):
+    """Prometheus' text format."""
+
+    async def get(self) -> None:
+        """All metrics."""
+        self.check()
+        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.finish(self.services.metrics.render())
+
+
+class InfoHandler(BaseHandler):
+    """What this gateway is and offers."""
+
+    async def get(self) -> None:
+        """Version, isolation, kernelspecs, default limits, pool."""
+        self.check()
+        services = self.services
+        specs = {
+            name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
+        }
+        pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
+        self.answer(
+            {
+                "version": services.version,
+                "backend": services.backend,
+                "isolation": services.isolation,
+                "default_kernel": services.manager.settings.default_kernel,
+                "kernelspecs": {
+                    name: {"display_name": spec.display_name, "language": spec.language}
+                    for name, spec in specs.items()
+                },
+                "limits": services.manager.settings.limits.to_wire(),
+                "pool": pool,
+                "sessions": services.manager.counts(),
+            }
+        )

@@ -1,0 +1,71 @@
+"""/v1/sessions: make, list, look at, end, interrupt and restart sessions."""
+
+from __future__ import annotations
+
+from gateway.handlers.base import BaseHandler
+from gateway.models import SessionBody, check_metadata, check_session_key
+from kernels.errors import InvalidInput
+
+MAX_PAGE = 1000
+
+
+class SessionsHandler(BaseHandler):
+    """The collection."""
+
+    async def get(self) -> None:
+        """A page of the principal's sessions, oldest first."""
+        self.check()
+        models, following = await self.services.archive.models(
+            self.principal.name,
+            state=self.get_query_argument("state", None),
+            limit=self.number("limit", 100, least=1, most=MAX_PAGE) or 100,
+            after=self.get_query_argument("after", None),
+        )
+        self.answer({"sessions": models, "next": following})
+
+    async def post(self) -> None:
+        """Get or create: 201 when a kernel was started for it, 200 when it was there."""
+        self.check()
+        body = self.body(SessionBody)
+        check_metadata(body.metadata)
+        session, created = await self.services.manager.get_or_create(self.principal.name, body)
+        self.set_header("Location", f"/v1/sessions/{session.row.key}")
+        self.answer(session.to_wire(), 201 if created else 200)
+
+
+class SessionHandler(BaseHandler):
+    """One session."""
+
+    async def get(self, key: str) -> None:
+        """Its model."""
+        self.check()
+        self.answer(await self.services.archive.model(self.principal.name, key))
+
+    async def delete(self, key: str) -> None:
+        """End it; the record stays."""
+        self.check()
+        if self.flag("purge"):
+            raise InvalidInput("This gateway keeps records; it can't purge one")
+        await self.services.manager.delete(self.principal.name, key)
+        self.set_status(204)
+
+
+class InterruptHandler(BaseHandler):
+    """Interrupt what runs."""
+
+    async def post(self, key: str) -> None:
+        """204, also when nothing runs."""
+        self.check()
+        self.services.manager.live(self.principal.name, check_session_key(key)).interrupt()
+        self.set_status(204)
+
+
+class RestartHandler(BaseHandler):
+    """A fresh kernel for the session."""
+
+    async def post(self, key: str) -> None:
+        """The model with the new kernel. The variables are lost, and the record says so."""
+        self.check()
+        session = self.services.manager.live(self.principal.name, check_session_key(key))
+        await session.restart()
+        self.answer(session.to_wire())

@@ -1,0 +1,312 @@
+"""All sessions of a gateway: made, found, listed, culled, ended, and recovered after a restart.
+
+A key is reserved before the first await, so any number of concurrent first requests make one session.
+It knows principals by name and no HTTP; ``sessions`` is a single conversation, ``record`` what stays of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from gateway.errors import Conflict, NotFound, ShuttingDown
+from gateway.models import SessionBody, SessionLimits, check_env, check_session_key, merge_limits, now
+from gateway.record.chain import GENESIS
+from gateway.record.events import EventLog, MemoryStore
+from gateway.record.journal import Journal
+from gateway.record.rows import SessionRow
+from gateway.sessions import Session, SessionSettings, SessionState
+from gateway.workspace import WorkspaceStore
+from kernels.errors import CellgateError
+from kernels.kernel import KernelProfile
+from kernels.pool import KernelPool
+from kernels.specs.catalog import KernelspecCatalog
+
+logger = logging.getLogger(__name__)
+
+Owned = tuple[str, str]
+
+LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
+    {
+        "status": "died",
+        "cause": "gateway_restart",
+        "execution_count": None,
+        "error": {
+            "ename": "KernelDied",
+            "evalue": "The gateway stopped while this cell waited or ran.",
+            "traceback": [],
+        },
+        "started_at": None,
+        "duration_ms": None,
+        "queue_ms": None,
+        "truncated": False,
+        "kernel": {"state": "dead", "replaced": False},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """Defaults of sessions. `cull_interval` in seconds."""
+
+    session: SessionSettings
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    default_kernel: str = "python3"
+    cull_interval: float = 5.0
+
+
+class SessionManager:
+    """Finds sessions by (principal, key). `recover` once, then anything, then `close`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        pool: KernelPool,
+        catalog: KernelspecCatalog,
+        workspaces: WorkspaceStore,
+        settings: ManagerSettings,
+    ) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._pool = pool
+        self._catalog = catalog
+        self._workspaces = workspaces
+        self._live: dict[Owned, Session] = {}
+        self._opening: dict[Owned, asyncio.Task[Session]] = {}
+        self._ends: set[asyncio.Task[None]] = set()
+        self._culler: asyncio.Task[None] | None = None
+        self._closing = False
+
+    # Life
+
+    async def recover(self) -> int:
+        """End the sessions that a former gateway left open; returns how many there were."""
+        rows = await self._journal.unfinished_sessions()
+        for row in rows:
+            log = await self.stored_log(row)
+            for execution in await self._journal.unfinished_executions(row.id):
+                event = log.append("finished", execution.id, {**LOST_WITH_THE_GATEWAY, "finished_at": now()})
+                self._journal.save_execution(replace(execution, status="died", last_seq=event["seq"]))
+            log.append("session", None, {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel})
+            self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
+        await self._journal.commit()
+        return len(rows)
+
+    def start(self) -> None:
+        """Begin to cull idle and over-aged sessions."""
+        self._culler = asyncio.create_task(self._cull_forever(), name="culler")
+
+    async def close(self, grace: float) -> None:
+        """Take no new work, give running cells `grace` seconds, end all sessions."""
+        self._closing = True
+        if self._culler is not None:
+            self._culler.cancel()
+            await asyncio.gather(self._culler, return_exceptions=True)
+        quiet = [asyncio.create_task(session.quiet()) for session in self._live.values()]
+        if quiet:
+            await asyncio.wait(quiet, timeout=grace)
+            for waiting in quiet:
+                waiting.cancel()
+            await asyncio.gather(*quiet, return_exceptions=True)
+        for task in tuple(self._opening.values()):
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        ends = [*self._ends, *(self._end(s, "gateway_shutdown") for s in tuple(self._live.values()))]
+        for result in await asyncio.gather(*ends, return_exceptions=True):
+            if isinstance(result, BaseException):
+                logger.error("A session did not end cleanly", exc_info=result)
+
+    @property
+    def closing(self) -> bool:
+        """Whether the gateway shuts down."""
+        return self._closing
+
+    def counts(self) -> dict[str, int]:
+        """Live sessions by state."""
+        counts = {state.value: 0 for state in SessionState}
+        for session in self._live.values():
+            counts[session.state] += 1
+        counts[SessionState.STARTING] += len(self._opening)
+        return counts
+
+    # Making
+
+    async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
+        """The live session of the body's key, made if need be, and whether a kernel was started for it.
+
+        Raises Conflict when it exists with another kernel, InvalidInput, and the pool's errors.
+        """
+        key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
+        owned = (principal, key)
+        if self._closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        session = self._live.get(owned)
+        if session is not None and session.state is not SessionState.ENDED:
+            return self._same(session, body), False
+        task = self._opening.get(owned)
+        if task is not None:
+            return self._same(await asyncio.shield(task), body), False
+        profile, limits = self._profile(body)
+        task = asyncio.create_task(self._open(owned, body, profile, limits), name=f"open {key}")
+        self._opening[owned] = task
+        task.add_done_callback(lambda _: self._opening.pop(owned, None))
+        return await asyncio.shield(task), True
+
+    def _same(self, session: Session, body: SessionBody) -> Session:
+        if body.kernel is not None and self._catalog.resolve(body.kernel) != session.row.kernel:
+            raise Conflict(
+                f"Session {session.row.key!r} exists with kernel {session.row.kernel!r};"
+                " delete it first, or choose another key"
+            )
+        return session
+
+    def _profile(self, body: SessionBody) -> tuple[KernelProfile, SessionLimits]:
+        limits = merge_limits(self.settings.limits, body.limits)
+        name = self._catalog.resolve(body.kernel or self.settings.default_kernel)
+        self._catalog.get_kernel_spec(name)
+        return KernelProfile(name, limits.resources, check_env(body.env)), limits
+
+    async def _open(
+        self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+    ) -> Session:
+        principal, key = owned
+        former = await self._journal.session(principal, key)
+        if former is not None and former.kernel != profile.kernelspec and body.kernel is not None:
+            raise Conflict(f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key")
+        moment = now()
+        row = SessionRow(
+            id=self._journal.new_session_id() if former is None else former.id,
+            principal=principal,
+            key=key,
+            kernel=profile.kernelspec,
+            isolation="",
+            state=SessionState.STARTING,
+            cause=None,
+            created_at=moment if former is None else former.created_at,
+            last_activity=moment,
+            execution_count=0,
+            limits=limits.to_wire(),
+            metadata=body.metadata if body.metadata is not None else (former.metadata if former else {}),
+            environment={},
+        )
+        log, made = EventLog(self._journal, row.id, key), 0
+        if former is not None:
+            log = await self.stored_log(former)
+            log.reopen()
+            last = await self._journal.last_execution(row.id)
+            made = last.number if last is not None else 0
+        session = Session(
+            row, limits, profile, log, self._journal, self._pool, self._workspaces, self.settings.session
+        )
+        await session.open(made)
+        self._live[owned] = session
+        return session
+
+    async def open_one_shot(self, principal: str, body: SessionBody, *, record: bool) -> Session:
+        """A session for one execution; unless it is to be recorded it is in memory only and in no list.
+
+        The caller ends it with `end_later`. Raises the pool's errors and InvalidInput.
+        """
+        if record:
+            return (await self.get_or_create(principal, body))[0]
+        if self._closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        profile, limits = self._profile(body)
+        moment = now()
+        row = SessionRow(
+            id=self._journal.new_session_id(),
+            principal="",
+            key=f"one-shot-{uuid.uuid4()}",
+            kernel=profile.kernelspec,
+            isolation="",
+            state=SessionState.STARTING,
+            cause=None,
+            created_at=moment,
+            last_activity=moment,
+            execution_count=0,
+            limits=limits.to_wire(),
+            metadata={},
+            environment={},
+        )
+        store = MemoryStore()
+        log = EventLog(store, row.id, row.key)
+        session = Session(
+            row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
+        )
+        await session.open(0)
+        self._live["", row.key] = session
+        return session
+
+    # Finding
+
+    def get(self, principal: str, key: str) -> Session | None:
+        """The live session of this key, if there is one."""
+        return self._live.get((principal, key))
+
+    def live(self, principal: str, key: str) -> Session:
+        """The live session. Raises NotFound, whoever else may own one of this name."""
+        session = self.get(principal, check_session_key(key))
+        if session is None:
+            raise NotFound(f"No live session {key!r}")
+        return session
+
+    async def stored_log(self, row: SessionRow) -> EventLog:
+        """The closed event log of a session that is not live."""
+        last = await self._journal.last_event(row.id)
+        seq, head = last if last is not None else (0, GENESIS)
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head)
+        log.close()
+        return log
+
+    # Ending
+
+    async def delete(self, principal: str, key: str) -> None:
+        """End the session and remove its files; the record stays. Raises NotFound."""
+        owned = (principal, check_session_key(key))
+        if (task := self._opening.get(owned)) is not None:
+            await asyncio.wait([task])
+        session = self._live.get(owned)
+        if session is not None:
+            await self._end(session, "deleted", keep_files=False)
+        elif (row := await self._journal.session(*owned)) is not None:
+            await self._workspaces.remove(row.id)
+        else:
+            raise NotFound(f"No session {key!r}")
+
+    def end_later(self, session: Session, cause: str) -> None:
+        """End a session in the background, with its files."""
+        task = asyncio.create_task(self._end(session, cause, keep_files=False), name=f"end {session.row.key}")
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
+
+    async def _end(self, session: Session, cause: str, *, keep_files: bool = True) -> None:
+        try:
+            await session.end(cause, keep_files=keep_files)
+        finally:
+            for owned, known in tuple(self._live.items()):
+                if known is session:
+                    del self._live[owned]
+
+    async def _cull_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.cull_interval)
+            for session in tuple(self._live.values()):
+                if (cause := _overdue(session)) is not None:
+                    try:
+                        await self._end(session, cause)
+                    except CellgateError as error:
+                        logger.error("Could not end session %s: %s", session.row.key, error)
+
+
+def _overdue(session: Session) -> str | None:
+    moment = time.monotonic()
+    if moment - session.started > session.limits.lifetime:
+        return "lifetime"
+    if not session.busy and moment - session.idle_since > session.limits.idle_timeout:
+        return "idle_timeout"
+    return None

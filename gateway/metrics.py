@@ -1,0 +1,47 @@
+"""Numbers for operators, in Prometheus' text format.
+
+Gauges are read from the parts that own the state at the moment of a scrape, so nothing is counted twice
+and a cell costs nothing; only ends of executions and answers are counted as they happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+Gauges = Callable[[], Mapping[str, Mapping[str, float]]]
+
+
+class _Snapshot(Collector):
+    """Families of gauges: metric name -> label value -> number."""
+
+    def __init__(self, read: Gauges) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, values in self._read().items():
+            family = GaugeMetricFamily(f"cellgate_{name}", f"Number of {name} by state.", labels=["state"])
+            for state, number in values.items():
+                family.add_metric([state], number)
+            yield family
+
+
+class Metrics:
+    """A registry of its own: two gateways in one process don't share numbers."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self.responses = Counter(
+            "cellgate_http_responses", "HTTP responses by status.", ["status"], registry=self._registry
+        )
+
+    def watch(self, read: Gauges) -> None:
+        """Read gauges from `read` at each scrape."""
+        self._registry.register(_Snapshot(read))
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self._registry)

@@ -1,0 +1,95 @@
+"""What waits in a session: executions in order of arrival, and restarts before them all.
+
+A plain data structure without tasks or awaits; ``sessions`` works it off. An execution that is taken out
+waits in `cancelled` for its recorded end, so nothing leaves the queue without a trace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+
+from gateway.errors import QueueFull
+from gateway.executions import ExecutionRun
+from kernels.execution import Status
+
+
+class ExecutionQueue:
+    """A bounded FIFO. The bound counts executions that wait, not the one that runs."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._runs: deque[ExecutionRun] = deque()
+        self._restarts: deque[asyncio.Future[None]] = deque()
+        self._cancelled: deque[ExecutionRun] = deque()
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[ExecutionRun]:
+        return iter(self._runs)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to do, cancelled executions and restarts included."""
+        return not (self._runs or self._restarts or self._cancelled)
+
+    def check_room(self) -> None:
+        """Raises QueueFull when there is no room for one more."""
+        if len(self._runs) >= self._bound:
+            raise QueueFull(
+                f"{len(self._runs)} executions wait in this session already; send the next when one has finished",
+                retry_after=1.0,
+            )
+
+    def put(self, run: ExecutionRun) -> None:
+        """Add an execution at the end."""
+        self._runs.append(run)
+        self._wake.set()
+
+    def put_restart(self) -> asyncio.Future[None]:
+        """Ask for a restart; the future completes when it is done."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._restarts.append(done)
+        self._wake.set()
+        return done
+
+    def cancel(self, run: ExecutionRun, cause: str) -> None:
+        """Take one execution out."""
+        self._runs.remove(run)
+        self._set_aside(run, cause)
+
+    def cancel_all(self, cause: str) -> None:
+        """Take all executions out."""
+        while self._runs:
+            self._set_aside(self._runs.popleft(), cause)
+
+    def _set_aside(self, run: ExecutionRun, cause: str) -> None:
+        run.lose(Status.CANCELLED, cause)
+        self._cancelled.append(run)
+        self._wake.set()
+
+    def refuse_restarts(self, error: Exception) -> None:
+        """Answer all restarts that wait with an error."""
+        while self._restarts:
+            self._restarts.popleft().set_exception(error)
+
+    def take(self) -> ExecutionRun | asyncio.Future[None] | None:
+        """The next thing to do: what was cancelled (it is over already), then restarts, then executions."""
+        if self._cancelled:
+            return self._cancelled.popleft()
+        if self._restarts:
+            return self._restarts.popleft()
+        return self._runs.popleft() if self._runs else None
+
+    async def wait(self) -> None:
+        """Return when there may be something to do, or when `wake` was called."""
+        if self.empty:
+            self._wake.clear()
+            await self._wake.wait()
+
+    def wake(self) -> None:
+        """End a `wait`."""
+        self._wake.set()

@@ -1,0 +1,1 @@
+"""The durable record: what happened in every session, in order, chained by hashes, and its notebook."""

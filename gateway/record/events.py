@@ -1,0 +1,234 @@
+"""A session's event log: numbers and chains each event, stores it, and wakes those who follow.
+
+An event is made once, as the bytes that are hashed, stored and streamed. This module holds no outputs
+and knows no execution's state; it talks to a store (``journal`` or ``memory``) and to ``chain``.
+
+A follower is a cursor, not a queue: it reads forward from a sequence number, from the short memory while
+that reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and
+one that comes back later reads on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.models import now
+from gateway.record.chain import GENESIS, link
+from gateway.record.errors import StorageError
+from gateway.record.rows import EventRow
+
+MEMORY_EVENTS = 512
+MEMORY_BYTES = 1024 * 1024
+BATCH_EVENTS = 256
+BATCH_BYTES = 1024 * 1024
+
+_encode = msgspec.json.Encoder().encode
+
+
+class EventStore(Protocol):
+    """Where rows go: the journal, or memory for what is not to be recorded."""
+
+    def append(self, row: EventRow) -> None:
+        """Take a row; it is durable after the next `commit`."""
+
+    async def commit(self) -> None:
+        """Return when all rows appended before are durable. Raises StorageError."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits to be written than should."""
+
+    async def room(self) -> None:
+        """Return when the store is not `full` any more."""
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+    ) -> list[EventRow]:
+        """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
+
+
+class EventLog:
+    """The events of one session. `append` is quick and never waits."""
+
+    def __init__(
+        self, store: EventStore, session_id: int, key: str, *, last_seq: int = 0, head: bytes = GENESIS
+    ) -> None:
+        self.session_id = session_id
+        self.key = key
+        self.last_seq = last_seq
+        self.head = head
+        self._store = store
+        self._visible = last_seq
+        self._withheld: deque[int] = deque()
+        self._memory: deque[EventRow] = deque()
+        self._memory_bytes = 0
+        self._followers: set[asyncio.Event] = set()
+        self._closed = False
+        self._failure: StorageError | None = None
+
+    def append(
+        self, event_type: str, execution: str | None, fields: Mapping[str, Any], *, withhold: bool = False
+    ) -> dict[str, Any]:
+        """Number, chain and store an event; returns it as the wire shows it.
+
+        With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq.
+        """
+        seq = self.last_seq + 1
+        event = {
+            "seq": seq,
+            "session": self.key,
+            "execution": execution,
+            "type": event_type,
+            "at": now(),
+            **fields,
+        }
+        body = _encode(event)
+        head = link(self.head, body)
+        row = EventRow(self.session_id, seq, event_type, execution, body, head)
+        self._store.append(row)
+        self.last_seq, self.head = seq, head
+        if withhold:
+            self._withheld.append(seq)
+        if self._followers:
+            self._remember(row)
+        self._publish()
+        return event
+
+    def release(self, seq: int) -> None:
+        """Show followers the withheld event `seq` and what follows it."""
+        self._withheld.remove(seq)
+        self._publish()
+
+    def _publish(self) -> None:
+        self._visible = self._withheld[0] - 1 if self._withheld else self.last_seq
+        for follower in self._followers:
+            follower.set()
+
+    def _remember(self, row: EventRow) -> None:
+        self._memory.append(row)
+        self._memory_bytes += len(row.body)
+        while len(self._memory) > MEMORY_EVENTS or self._memory_bytes > MEMORY_BYTES:
+            self._memory_bytes -= len(self._memory.popleft().body)
+
+    async def commit(self) -> None:
+        """Return when all events so far are durable. Raises StorageError, to all followers too."""
+        try:
+            await self._store.commit()
+        except StorageError as error:
+            self._failure = error
+            self._publish()
+            raise
+        self._failure = None
+
+    def close(self) -> None:
+        """End all followers once they have read what is there."""
+        self._closed = True
+        self._publish()
+
+    def reopen(self) -> None:
+        """Take events again after `close`: the session got a kernel once more."""
+        self._closed = False
+
+    async def read(self, after: int, until: int | None = None) -> list[EventRow]:
+        """A batch of visible events behind `after`, possibly empty. Does not wait for new ones."""
+        until = self._visible if until is None else min(until, self._visible)
+        if after >= until:
+            return []
+        if self._memory and self._memory[0].seq <= after + 1:
+            return self._from_memory(after, until)
+        await self._store.commit()
+        return await self._store.events(
+            self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
+        )
+
+    def _from_memory(self, after: int, until: int) -> list[EventRow]:
+        start = after + 1 - self._memory[0].seq
+        count = min(until - after, BATCH_EVENTS)
+        return [self._memory[index] for index in range(start, start + count)]
+
+    async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
+        """Batches of events behind `after`, then live ones, until `close`. Close the iterator when done."""
+        wake = asyncio.Event()
+        self._followers.add(wake)
+        try:
+            while True:
+                wake.clear()
+                closed = self._closed
+                if rows := await self.read(after):
+                    after = rows[-1].seq
+                    yield rows
+                elif self._failure is not None:
+                    raise self._failure
+                elif closed:
+                    return
+                else:
+                    await wake.wait()
+        finally:
+            self._followers.discard(wake)
+            if not self._followers:
+                self._memory.clear()
+                self._memory_bytes = 0
+
+    async def follow_execution(self, execution: str, after: int) -> AsyncGenerator[list[EventRow], None]:
+        """Like `follow`, of one execution only, until its `finished`."""
+        async with aclosing(self.follow(after)) as batches:
+            async for rows in batches:
+                mine = [row for row in rows if row.execution == execution]
+                if mine:
+                    yield mine
+                if mine and mine[-1].type == "finished":
+                    return
+
+
+class MemoryStore:
+    """Rows of a session that is not to be recorded; gone with it. Bounded by the caps of its one execution."""
+
+    def __init__(self) -> None:
+        self._rows: list[EventRow] = []
+
+    def append(self, row: EventRow) -> None:
+        """Keep the row."""
+        self._rows.append(row)
+
+    async def commit(self) -> None:
+        """Memory is as durable as it gets."""
+
+    @property
+    def full(self) -> bool:
+        """Never: the caps of its execution bound it."""
+        return False
+
+    async def room(self) -> None:
+        """There is always room."""
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+    ) -> list[EventRow]:
+        """As `EventStore.events`."""
+        assert all(row.session_id == session_id for row in self._rows[:1])
+        rows: list[EventRow] = []
+        size = 0
+        for row in self._rows[after:until]:
+            if len(rows) >= limit or (rows and size + len(row.body) > max_bytes):
+                break
+            rows.append(row)
+            size += len(row.body)
+        return rows

@@ -1,0 +1,337 @@
+"""The record's journal: takes rows without waiting, writes them in groups, reads them back.
+
+One thread writes and one reads, each with a connection of its own; the SQL they run is ``schema``'s. A row is
+enqueued in microseconds; `commit` waits for its group's transaction. Until then rows wait in memory,
+bounded by `pending_bytes`. A group that could not be written is kept and tried again, so that a full
+disk costs waiting, not rows. What the rows mean is not known here. All methods belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.record import schema
+from gateway.record.database import Database, lock
+from gateway.record.errors import StorageError, StorageFull
+from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+from gateway.record.schema import Sync
+from kernels.limits import MIB
+
+__all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.05
+"""How long rows that nobody waits for may lie in memory."""
+FLUSH_BYTES = MIB
+RETRY_SECONDS = 1.0
+ROW_COST = 384
+"""Bytes that a row takes in memory besides its body."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """What goes into one transaction. Of a session or an execution only the last row counts."""
+
+    sessions: dict[int, SessionRow] = field(default_factory=dict)
+    executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
+    events: list[EventRow] = field(default_factory=list)
+    size: int = 0
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def empty(self) -> bool:
+        return not (self.events or self.executions or self.sessions)
+
+    def absorb(self, later: _Group) -> None:
+        """Add what came later; who waits is then only who waited for that."""
+        self.sessions |= later.sessions
+        self.executions |= later.executions
+        self.events += later.events
+        self.size += later.size
+        self.waiters = later.waiters
+
+    def settle(self, error: StorageError | None) -> None:
+        """Tell who waits how it went."""
+        for waiter in self.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self.waiters = []
+
+
+class Journal:
+    """The rows of all sessions in one file. Made by `open`; `close` it in the end.
+
+    Reads see what is committed, not what is still enqueued.
+    """
+
+    def __init__(self, lock: int, writer: Database, reader: Database, last_id: int, bound: int) -> None:
+        self._lock = lock
+        self._writer = writer
+        self._reader = reader
+        self._last_id = last_id
+        self._bound = bound
+        self._pending = _Group()
+        self._writing = _Group()
+        self._failure: StorageError | None = None
+        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._wanted = asyncio.Event()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._work = self._loop.create_task(self._write_forever(), name="record writer")
+
+    @classmethod
+    async def open(cls, path: Path, *, sync: Sync = "normal", pending_bytes: int = 64 * MIB) -> Journal:
+        """Open or make the record at `path`, which no other process may have open.
+
+        With `sync` "normal" a commit outlives any end of the gateway, with "full" one of the machine too.
+        About `pending_bytes` of rows may wait in memory. Raises StorageError for a folder in use, a file of a
+        newer schema and a file that is no record.
+        """
+        held = lock(path)
+        writer, reader = Database("record-writer"), Database("record-reader")
+        try:
+            await writer.open(lambda: schema.open_writer(path, sync))
+            await reader.open(lambda: schema.open_reader(path))
+            return cls(held, writer, reader, await reader.run(schema.last_session_id), pending_bytes)
+        except BaseException:
+            await reader.close()
+            await writer.close()
+            os.close(held)
+            raise
+
+    # ---- writing ------------------------------------------------------------------------------------------
+
+    def new_session_id(self) -> int:
+        """An id that no session ever had."""
+        self._last_id += 1
+        return self._last_id
+
+    def save_session(self, row: SessionRow) -> None:
+        """Enqueue the session's row; it replaces an earlier one. Its dicts must not change afterwards."""
+        self._check_open()
+        self._pending.sessions[row.id] = row
+        self._write_soon()
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Enqueue the execution's row; of an earlier one it replaces `last_seq` and `status`."""
+        self._check_open()
+        self._pending.executions[row.session_id, row.id] = row
+        self._write_soon()
+
+    def append(self, row: EventRow) -> None:
+        """Enqueue an event; its session must be saved before the loop's next turn.
+
+        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already.
+        """
+        self._check_open()
+        if self.pending_bytes >= self._bound:
+            raise StorageFull(
+                "Too much waits to be written to the record; the disk takes nothing, or not enough"
+            )
+        pending = self._pending
+        pending.events.append(row)
+        pending.size += len(row.body) + ROW_COST
+        if self.full:
+            self._has_room.clear()
+        if pending.size >= FLUSH_BYTES and self.healthy:
+            self._wanted.set()
+        else:
+            self._write_soon()
+
+    async def commit(self) -> None:
+        """Return when all that was enqueued before this call is committed.
+
+        Raises StorageError when it could not be written now. It stays enqueued and is tried again, by the
+        next `commit` or after a second.
+        """
+        group = self._writing if self._pending.empty else self._pending
+        if group.empty:
+            return
+        self._check_running()
+        waiter = self._loop.create_future()
+        group.waiters.append(waiter)
+        if group is self._pending:
+            self._wanted.set()
+        await waiter
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes in memory that wait to be written."""
+        return self._pending.size + self._writing.size
+
+    @property
+    def full(self) -> bool:
+        """Whether half of what may wait does: time to hold back those who append."""
+        return self.pending_bytes * 2 >= self._bound
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last group was written."""
+        return self._failure is None
+
+    async def room(self) -> None:
+        """Return when the journal is not `full`, however long the storage takes; also when it is closed."""
+        await self._has_room.wait()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError("The record is closed")
+
+    def _check_running(self) -> None:
+        if self._work.done():
+            raise self._failure or StorageError("The record is closed")
+
+    def _write_soon(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(FLUSH_SECONDS, self._wanted.set)
+
+    async def _write_forever(self) -> None:
+        """Group after group, cut between turns of the loop: what one turn enqueues stays together."""
+        try:
+            while True:
+                await self._wanted.wait()
+                self._wanted.clear()
+                if self._timer is not None:
+                    self._timer.cancel()
+                    self._timer = None
+                if not self._pending.empty:
+                    await self._write_group()
+        except Exception:
+            logger.exception("The record's writer failed")
+            raise
+        finally:
+            self._failure = StorageError("The record's writer has stopped")
+            self._writing.settle(self._failure)
+            self._pending.settle(self._failure)
+
+    async def _write_group(self) -> None:
+        group, self._pending = self._pending, _Group()
+        self._writing = group
+        try:
+            refused = await self._writer.run(
+                schema.write, group.sessions.values(), group.executions.values(), group.events
+            )
+        except StorageError as error:
+            self._failed(group, error)
+            return
+        self._failure = None
+        self._writing = _Group()
+        if not self.full:
+            self._has_room.set()
+        group.settle(StorageError(f"The record refused rows: {'; '.join(refused)}") if refused else None)
+
+    def _failed(self, group: _Group, error: StorageError) -> None:
+        if self.healthy:
+            logger.error("The record can't be written for now: %s", error)
+        self._failure = error
+        group.settle(error)
+        group.absorb(self._pending)
+        self._pending, self._writing = group, _Group()
+        if group.waiters:
+            self._wanted.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._wanted.set)
+
+    async def close(self) -> None:
+        """Write what is enqueued and close the file. May be called again.
+
+        Raises StorageError when something enqueued could not be written, and is lost.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name="close record")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._has_room.set()
+        try:
+            await self.commit()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._work.cancel()
+            await asyncio.wait([self._work])
+            await self._reader.close()
+            await self._writer.close()
+            os.close(self._lock)
+
+    # ---- reading ------------------------------------------------------------------------------------------
+
+    async def session(self, principal: str, key: str) -> SessionRow | None:
+        """The session that the principal calls `key`."""
+        return await self._reader.run(schema.session, principal, key)
+
+    async def sessions(
+        self,
+        principal: str | None = None,
+        states: Collection[str] | None = None,
+        *,
+        limit: int = 100,
+        after: int = 0,
+    ) -> list[SessionRow]:
+        """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state."""
+        return await self._reader.run(schema.sessions, principal, states, limit, after)
+
+    async def unfinished_sessions(self) -> list[SessionRow]:
+        """All sessions that have not ended; at the start those that a former gateway left."""
+        return await self._reader.run(schema.unfinished_sessions)
+
+    async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
+        """One execution."""
+        return await self._reader.run(schema.execution, session_id, execution_id)
+
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest execution requested under the idempotency key, however old."""
+        return await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
+
+    async def last_execution(self, session_id: int) -> ExecutionRow | None:
+        """The newest execution; its `number` is how many there are."""
+        return await self._reader.run(schema.last_execution, session_id)
+
+    async def executions(self, session_id: int, *, limit: int = 100, after: int = 0) -> list[ExecutionRow]:
+        """Up to `limit` executions with a number above `after`, in their order."""
+        return await self._reader.run(schema.executions, session_id, limit, after)
+
+    async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
+        """Executions that have not ended, in their order."""
+        return await self._reader.run(schema.unfinished_executions, session_id)
+
+    async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
+        """The sequence number and the hash of the last event."""
+        return await self._reader.run(schema.last_event, session_id)
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = MIB,
+    ) -> list[EventRow]:
+        """Events with `after` < seq <= `until`, in order.
+
+        At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
+        """
+        return await self._reader.run(schema.events, session_id, after, until, limit, max_bytes)
+
+    async def event_batches(
+        self, session_id: int, *, after: int = 0, until: int | None = None
+    ) -> AsyncGenerator[list[EventRow], None]:
+        """All events that `events` would give without its bounds, in batches of its size."""
+        while batch := await self.events(session_id, after=after, until=until):
+            yield batch
+            after = batch[-1].seq

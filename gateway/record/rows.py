@@ -1,0 +1,65 @@
+"""The rows of the record as values.
+
+Where they are stored is ``schema``, when is ``journal``, what they mean together is ``notebook``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
+
+    `limits`, `metadata` and `environment` are stored as JSON.
+    """
+
+    id: int
+    principal: str
+    key: str
+    kernel: str
+    isolation: str
+    state: str
+    cause: str | None
+    created_at: str
+    last_activity: str
+    execution_count: int
+    limits: dict[str, Any]
+    metadata: dict[str, Any]
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRow:
+    """Where in its session's events an execution is; the events say everything else about it.
+
+    `number`: its place in the order of the session's executions, from 1. `status` is None until it has ended.
+    """
+
+    session_id: int
+    id: str
+    number: int
+    msg_id: str
+    first_seq: int
+    last_seq: int | None
+    status: str | None
+    created_at: str
+    idempotency_key: str | None
+    request_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One thing that happened. `body`: the event's JSON as it is hashed, stored and streamed.
+
+    `seq` rises by one per session from 1; `hash` is the row's link of the chain.
+    """
+
+    session_id: int
+    seq: int
+    type: str
+    execution: str | None
+    body: bytes
+    hash: bytes

@@ -1,0 +1,397 @@
+"""All SQL of the record: the tables, their migrations, and every statement as a function of a connection.
+
+It starts no threads and knows no event loop: ``journal`` calls it in threads of its own. Another database
+would be another module with these functions. Statements are not committed here, except by `transaction`.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from gateway.record.errors import StorageError, StorageFull
+from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+
+Sync = Literal["normal", "full"]
+_Part = tuple[list[SessionRow], list[ExecutionRow], list[EventRow]]
+
+APPLICATION_ID = 0x43454C47
+"""Marks the file as ours ("CELG")."""
+
+MIGRATIONS = (
+    """
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        principal TEXT NOT NULL,
+        key TEXT NOT NULL,
+        kernel TEXT NOT NULL,
+        isolation TEXT NOT NULL,
+        state TEXT NOT NULL,
+        cause TEXT,
+        created_at TEXT NOT NULL,
+        last_activity TEXT NOT NULL,
+        execution_count INTEGER NOT NULL,
+        limits TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        UNIQUE (principal, key)
+    ) STRICT;
+    CREATE INDEX sessions_of_principal ON sessions (principal, id);
+    CREATE TABLE executions (
+        session_id INTEGER NOT NULL REFERENCES sessions (id),
+        id TEXT NOT NULL,
+        number INTEGER NOT NULL,
+        msg_id TEXT NOT NULL,
+        first_seq INTEGER NOT NULL,
+        last_seq INTEGER,
+        status TEXT,
+        created_at TEXT NOT NULL,
+        idempotency_key TEXT,
+        request_hash TEXT,
+        PRIMARY KEY (session_id, number),
+        UNIQUE (session_id, id)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX executions_of_key ON executions (session_id, idempotency_key, number)
+        WHERE idempotency_key IS NOT NULL;
+    CREATE INDEX executions_unfinished ON executions (session_id, number) WHERE status IS NULL;
+    CREATE TABLE events (
+        session_id INTEGER NOT NULL REFERENCES sessions (id),
+        seq INTEGER NOT NULL,
+        type TEXT NOT NULL,
+        execution TEXT,
+        body BLOB NOT NULL,
+        hash BLOB NOT NULL,
+        PRIMARY KEY (session_id, seq)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+"""From an empty file to the newest schema; `PRAGMA user_version` counts how many a file has had."""
+
+REFUSED = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    ValueError,
+    OverflowError,
+)
+"""Errors that a row itself causes: trying again would not help."""
+
+WAL_PAGES = 4000
+WAL_BYTES = 64 * 1024 * 1024
+LAST = 2**63 - 1
+
+_SESSION = """id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count,
+    limits, metadata, environment"""
+_EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key,
+    request_hash"""
+_EVENT = "session_id, seq, type, execution, body, hash"
+
+_SAVE_SESSION = f"""
+    INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET kernel = excluded.kernel, isolation = excluded.isolation,
+        state = excluded.state, cause = excluded.cause, last_activity = excluded.last_activity,
+        execution_count = excluded.execution_count, limits = excluded.limits, metadata = excluded.metadata,
+        environment = excluded.environment"""  # noqa: S608
+_SAVE_EXECUTION = f"""
+    INSERT INTO executions ({_EXECUTION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
+_APPEND = f"INSERT INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def storage_error(error: sqlite3.Error) -> StorageError:
+    """What the rest of the gateway learns of an error of the database."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        return StorageFull("There is no space left for the record; free some on the disk of the data folder")
+    return StorageError(f"The record's database failed: {error}")
+
+
+# ---- opening ----------------------------------------------------------------------------------------------
+
+
+def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
+    """The connection that writes, of a file in the newest schema and readable by its owner only.
+
+    Raises StorageError for a file that is no record, or of a newer schema.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        _migrate(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {sync}")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    except sqlite3.Error as error:
+        db.close()
+        raise StorageError(f"The record {path} can't be used: {error}") from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def open_reader(path: Path) -> sqlite3.Connection:
+    """A connection that can't write. The file must exist."""
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def _migrate(db: sqlite3.Connection, path: Path) -> None:
+    version: int = db.execute("PRAGMA user_version").fetchone()[0]
+    (application,) = db.execute("PRAGMA application_id").fetchone()
+    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    if application != APPLICATION_ID and (tables or version):
+        raise StorageError(f"{path} is a database of something else; choose another data folder")
+    if version > len(MIGRATIONS):
+        raise StorageError(
+            f"The record {path} has schema {version}, written by a newer Cellgate; this one knows none above"
+            f" {len(MIGRATIONS)}. Use the newer version, or another data folder"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        with transaction(db):
+            for statement in script.split(";"):
+                db.execute(statement)
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version = {number}")
+
+
+# ---- writing ----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing of what is written inside."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        # A full disk makes SQLite roll back by itself.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _savepoint(db: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing of a part of a transaction."""
+    db.execute("SAVEPOINT part")
+    try:
+        yield
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK TO part")
+        raise
+    finally:
+        if db.in_transaction:
+            db.execute("RELEASE part")
+
+
+def write(
+    db: sqlite3.Connection,
+    sessions: Collection[SessionRow],
+    executions: Collection[ExecutionRow],
+    events: Collection[EventRow],
+) -> list[str]:
+    """Insert or replace sessions and executions and append events, in one transaction.
+
+    Rows that can't be stored are left out with all rows of their session, so that they cost no other session
+    anything; returns what was wrong with them.
+    """
+    try:
+        with transaction(db):
+            _write(db, sessions, executions, events)
+    except REFUSED:
+        return _write_apart(db, sessions, executions, events)
+    return []
+
+
+def _write_apart(
+    db: sqlite3.Connection,
+    sessions: Iterable[SessionRow],
+    executions: Iterable[ExecutionRow],
+    events: Iterable[EventRow],
+) -> list[str]:
+    parts: defaultdict[int, _Part] = defaultdict(lambda: ([], [], []))
+    for session in sessions:
+        parts[session.id][0].append(session)
+    for execution in executions:
+        parts[execution.session_id][1].append(execution)
+    for event in events:
+        parts[event.session_id][2].append(event)
+    refused: list[str] = []
+    with transaction(db):
+        for session_id, part in parts.items():
+            try:
+                with _savepoint(db):
+                    _write(db, *part)
+            except REFUSED as error:
+                refused.append(f"session {session_id}: {error}")
+    return refused
+
+
+def _write(
+    db: sqlite3.Connection,
+    sessions: Iterable[SessionRow],
+    executions: Iterable[ExecutionRow],
+    events: Iterable[EventRow],
+) -> None:
+    db.executemany(_SAVE_SESSION, map(_session_values, sessions))
+    db.executemany(_SAVE_EXECUTION, map(_execution_values, executions))
+    db.executemany(_APPEND, [(e.session_id, e.seq, e.type, e.execution, e.body, e.hash) for e in events])
+
+
+def _session_values(row: SessionRow) -> tuple[object, ...]:
+    return (
+        row.id,
+        row.principal,
+        row.key,
+        row.kernel,
+        row.isolation,
+        row.state,
+        row.cause,
+        row.created_at,
+        row.last_activity,
+        row.execution_count,
+        _json(row.limits),
+        _json(row.metadata),
+        _json(row.environment),
+    )
+
+
+def _json(value: dict[str, Any]) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _execution_values(row: ExecutionRow) -> tuple[object, ...]:
+    return (
+        row.session_id,
+        row.id,
+        row.number,
+        row.msg_id,
+        row.first_seq,
+        row.last_seq,
+        row.status,
+        row.created_at,
+        row.idempotency_key,
+        row.request_hash,
+    )
+
+
+# ---- reading ----------------------------------------------------------------------------------------------
+
+
+def last_session_id(db: sqlite3.Connection) -> int:
+    """The highest id a session ever had, 0 before the first."""
+    found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
+    return found[0] if found else 0
+
+
+def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | None:
+    """The session that the principal calls `key`."""
+    return next(_sessions(db, "WHERE principal = ? AND key = ?", principal, key), None)
+
+
+def sessions(
+    db: sqlite3.Connection, principal: str | None, states: Collection[str] | None, limit: int, after: int
+) -> list[SessionRow]:
+    """Sessions with an id above `after`, by id; of all principals for None, in any state for None."""
+    clauses = ["id > ?"]
+    parameters: list[object] = [after]
+    if principal is not None:
+        clauses.append("principal = ?")
+        parameters.append(principal)
+    if states is not None:
+        clauses.append(f"state IN ({', '.join('?' * len(states))})")
+        parameters.extend(states)
+    return list(_sessions(db, f"WHERE {' AND '.join(clauses)} ORDER BY id LIMIT ?", *parameters, limit))
+
+
+def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
+    """Sessions that have not ended, by id."""
+    return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
+
+
+def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
+    for values in db.execute(f"SELECT {_SESSION} FROM sessions {clause}", parameters):  # noqa: S608
+        yield SessionRow(*values[:10], *map(_decode, values[10:]))
+
+
+def execution(db: sqlite3.Connection, session_id: int, execution_id: str) -> ExecutionRow | None:
+    """One execution of a session."""
+    return _execution(db, "id = ?", session_id, execution_id)
+
+
+def execution_by_key(db: sqlite3.Connection, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+    """The newest execution that was requested under the key."""
+    return _execution(db, "idempotency_key = ? ORDER BY number DESC", session_id, idempotency_key)
+
+
+def last_execution(db: sqlite3.Connection, session_id: int) -> ExecutionRow | None:
+    """The session's newest execution."""
+    return _execution(db, "number > 0 ORDER BY number DESC", session_id)
+
+
+def executions(db: sqlite3.Connection, session_id: int, limit: int, after: int) -> list[ExecutionRow]:
+    """Executions of a session with a number above `after`, in their order."""
+    return _executions(db, "number > ? ORDER BY number LIMIT ?", session_id, after, limit)
+
+
+def unfinished_executions(db: sqlite3.Connection, session_id: int) -> list[ExecutionRow]:
+    """Executions of a session without a status, in their order."""
+    return _executions(db, "status IS NULL ORDER BY number", session_id)
+
+
+def _execution(db: sqlite3.Connection, clause: str, *parameters: object) -> ExecutionRow | None:
+    found = _executions(db, f"{clause} LIMIT 1", *parameters)
+    return found[0] if found else None
+
+
+def _executions(db: sqlite3.Connection, clause: str, *parameters: object) -> list[ExecutionRow]:
+    query = f"SELECT {_EXECUTION} FROM executions WHERE session_id = ? AND {clause}"  # noqa: S608
+    return [ExecutionRow(*values) for values in db.execute(query, parameters)]
+
+
+def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | None:
+    """The sequence number and the hash of a session's last event."""
+    query = "SELECT seq, hash FROM events WHERE session_id = ? ORDER BY seq DESC LIMIT 1"
+    found: tuple[int, bytes] | None = db.execute(query, (session_id,)).fetchone()
+    return found
+
+
+def events(
+    db: sqlite3.Connection, session_id: int, after: int, until: int | None, limit: int, max_bytes: int
+) -> list[EventRow]:
+    """Events with `after` < seq <= `until`, in order, of at most `max_bytes`, but at least one."""
+    where = "session_id = ? AND seq > ? AND seq <= ?"
+    query = f"SELECT {_EVENT} FROM events WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
+    found: list[EventRow] = []
+    size = 0
+    with closing(db.execute(query, (session_id, after, LAST if until is None else until, limit))) as cursor:
+        for values in cursor:
+            row = EventRow(*values)
+            size += len(row.body)
+            if found and size > max_bytes:
+                break
+            found.append(row)
+    return found

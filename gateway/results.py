@@ -1,0 +1,112 @@
+"""The result of one execution, built from its events: live as they come, or from the record afterwards.
+
+Pure. What the outputs are is ``kernels.outputs``; HTTP and the choice of images are the handlers' affair. A
+builder holds an execution's outputs in memory, so its owner drops it when the result has been told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from kernels.outputs import OutputArea, stderr, stdout, text
+from kernels.outputs import plain as without_ansi
+
+_OF_THE_EVENT = frozenset({"seq", "type", "at", "session", "execution"})
+_NOT_FINISHED: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "status": "queued",
+        "cause": None,
+        "execution_count": None,
+        "error": None,
+        "started_at": None,
+        "finished_at": None,
+        "duration_ms": None,
+        "queue_ms": None,
+        "truncated": False,
+        "kernel": {"state": "busy", "replaced": False},
+    }
+)
+
+
+class ResultBuilder:
+    """Takes the events of one execution in their order; `result` can be asked for at any time."""
+
+    def __init__(self) -> None:
+        self._area = OutputArea()
+        self._session: str | None = None
+        self._execution: str | None = None
+        self._fields = dict(_NOT_FINISHED)
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too."""
+        self._session, self._execution = event["session"], event["execution"]
+        match event["type"]:
+            case "queued":
+                return
+            case "started":
+                self._fields["started_at"] = event["at"]
+                self._fields["execution_count"] = event["execution_count"]
+            case "finished":
+                self._fields.update((k, v) for k, v in event.items() if k not in _OF_THE_EVENT)
+            case event_type:
+                self._area.apply(event_type, event)
+        if self._fields["status"] == "queued":
+            self._fields["status"] = "running"
+
+    @property
+    def finished(self) -> bool:
+        """Whether the execution has ended."""
+        return self._fields["status"] not in {"queued", "running"}
+
+    def result(self, *, plain: bool = False, max_text: int | None = None) -> dict[str, Any]:
+        """The result of the wire contract; until `finished` the result so far, "queued" or "running".
+
+        With `plain` no string holds ANSI codes. With `max_text` no text is longer than so many characters, or
+        than the mark that stands for its middle.
+        """
+        outputs, error = self._area.outputs(), self._fields["error"]
+        if plain:
+            outputs = without_ansi(outputs)
+            error = error and without_ansi([error])[0]
+        texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": text(outputs)}
+        if max_text is not None:
+            whole = f"GET /v1/sessions/{self._session}/executions/{self._execution}"
+            texts = {name: shorten(value, max_text, whole) for name, value in texts.items()}
+            outputs = [_shorten_output(output, max_text, whole) for output in outputs]
+            error = error and _shorten_error(error, max_text, whole)
+        known = {"session": self._session, "execution": self._execution, **self._fields}
+        return {**known, "outputs": outputs, **texts, "error": error}
+
+
+def shorten(value: str, limit: int, whole: str) -> str:
+    """Head and tail of `value` in `limit` characters, with a mark between that says where the `whole` is."""
+    mark = f"\n[cellgate: {len(value)} characters, cut here; {whole} has them all]\n"
+    if len(value) <= max(limit, len(mark)):
+        return value
+    room = max(0, limit - len(mark))
+    tail = room // 2
+    return value[: room - tail] + mark + value[len(value) - tail :]
+
+
+def _shorten_output(output: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:
+    """Text for people is cut; what a program renders (HTML, images, JSON) would be broken by it."""
+    match output["output_type"]:
+        case "stream":
+            return {**output, "text": shorten(output["text"], limit, whole)}
+        case "error":
+            return _shorten_error(output, limit, whole)
+    data = output["data"]
+    if "text/plain" not in data:
+        return output
+    return {**output, "data": {**data, "text/plain": shorten(data["text/plain"], limit, whole)}}
+
+
+def _shorten_error(error: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:
+    traceback = shorten("\n".join(error["traceback"]), limit, whole)
+    return {
+        **error,
+        "evalue": shorten(error["evalue"], limit, whole),
+        "traceback": traceback.split("\n") if error["traceback"] else [],
+    }

@@ -1,0 +1,52 @@
+"""The table of paths: which handler serves which resource. Order does not matter; no two overlap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.handlers.base import BaseHandler
+from gateway.handlers.events import EventsHandler
+from gateway.handlers.executions import (
+    CancelHandler,
+    ExecuteHandler,
+    ExecutionHandler,
+    ExecutionsHandler,
+    InputHandler,
+    OneShotHandler,
+)
+from gateway.handlers.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
+from gateway.handlers.notebook import NotebookHandler
+from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
+from gateway.services import Services
+
+Route = tuple[str, type[BaseHandler], dict[str, Any]]
+
+# A key or an id is anything but a slash here; what it may be is checked where it is used, so that a bad
+# one is a 400 that says why and not a 404.
+_ONE = "([^/]*)"
+
+
+def routes(services: Services) -> list[Route]:
+    """All routes with what their handlers get."""
+    given = {"services": services}
+    session = f"/v1/sessions/{_ONE}"
+    execution = f"{session}/executions/{_ONE}"
+    table: list[tuple[str, type[BaseHandler]]] = [
+        ("/healthz", HealthHandler),
+        ("/readyz", ReadyHandler),
+        ("/metrics", MetricsHandler),
+        ("/v1/info", InfoHandler),
+        ("/v1/execute", OneShotHandler),
+        ("/v1/sessions", SessionsHandler),
+        (session, SessionHandler),
+        (f"{session}/interrupt", InterruptHandler),
+        (f"{session}/restart", RestartHandler),
+        (f"{session}/execute", ExecuteHandler),
+        (f"{session}/executions", ExecutionsHandler),
+        (execution, ExecutionHandler),
+        (f"{execution}/cancel", CancelHandler),
+        (f"{execution}/input", InputHandler),
+        (f"{session}/events", EventsHandler),
+        (f"{session}/notebook", NotebookHandler),
+    ]
+    return [(path, handler, given) for path, handler in table]

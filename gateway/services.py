@@ -1,0 +1,30 @@
+"""What handlers may use: one frozen bundle, put together in ``app`` and given to every handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.archive import Archive
+from gateway.auth import AccessPolicy
+from gateway.manager import SessionManager
+from gateway.metrics import Metrics
+from gateway.record.journal import Journal
+from kernels.pool import KernelPool
+from kernels.specs.catalog import KernelspecCatalog
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running gateway. `keep_alive` in seconds between signs of life on a quiet stream."""
+
+    version: str
+    backend: str
+    isolation: str
+    access: AccessPolicy
+    catalog: KernelspecCatalog
+    pool: KernelPool
+    journal: Journal
+    manager: SessionManager
+    archive: Archive
+    metrics: Metrics
+    keep_alive: float = 15.0

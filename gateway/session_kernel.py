@@ -1,0 +1,99 @@
+"""The kernel of a session: claimed from the pool, listened to, replaced together with its files.
+
+It knows the pool, the workspace folders and the back-pressure between a kernel and the record. It knows
+nothing of executions or of the session's state; ``sessions`` decides when a kernel is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from gateway.record.errors import StorageError
+from gateway.record.events import EventStore
+from gateway.workspace import WorkspaceStore
+from kernels.connection import Listener
+from kernels.kernel import Kernel, KernelProfile
+from kernels.messages import Message
+from kernels.pool import KernelPool
+
+
+class SessionKernel:
+    """At most one kernel at a time. `receive` gets all its messages, `exited` is called when it ends."""
+
+    def __init__(
+        self,
+        session_id: int,
+        profile: KernelProfile,
+        pool: KernelPool,
+        workspaces: WorkspaceStore,
+        store: EventStore,
+        *,
+        receive: Listener,
+        exited: Callable[[Kernel], None],
+    ) -> None:
+        self.current: Kernel | None = None
+        self._session_id = session_id
+        self._profile = profile
+        self._pool = pool
+        self._workspaces = workspaces
+        self._store = store
+        self._receive = receive
+        self._exited = exited
+        self._throttle: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a kernel that can take a cell."""
+        return self.current is not None and self.current.alive
+
+    async def claim(self) -> Kernel:
+        """A fresh kernel with the session's files. Raises the pool's errors; then there is none."""
+        assert self.current is None
+        kernel = await self._pool.claim(self._profile)
+        try:
+            await self._workspaces.restore(self._session_id, kernel.workspace)
+        except BaseException:
+            self._pool.release(kernel)
+            raise
+        self.current = kernel
+        kernel.connection.listen(self._received)
+        kernel.exited.add_done_callback(lambda _: self._exited(kernel))
+        return kernel
+
+    async def drop(self, *, keep_files: bool = True) -> None:
+        """End the kernel, if there is one, and keep its files for the next or remove them."""
+        kernel, self.current = self.current, None
+        if self._throttle is not None:
+            self._throttle.cancel()
+            await asyncio.gather(self._throttle, return_exceptions=True)
+            self._throttle = None
+        if kernel is None:
+            return
+        await kernel.shutdown()
+        try:
+            if keep_files:
+                await self._workspaces.keep(self._session_id, kernel.workspace)
+        finally:
+            self._pool.release(kernel)
+
+    async def forget_files(self) -> None:
+        """Remove what `drop` kept."""
+        await self._workspaces.remove(self._session_id)
+
+    def _received(self, message: Message) -> None:
+        self._receive(message)
+        if self._throttle is None and self._store.full:
+            self._throttle = asyncio.create_task(self._hold_back(), name=f"throttle {self._session_id}")
+
+    async def _hold_back(self) -> None:
+        """Let the kernel keep its output in its own memory while the record catches up."""
+        kernel = self.current
+        if kernel is not None:
+            kernel.connection.pause()
+            # A record that can't be written is told to whoever waits for the session's next commit.
+            with suppress(StorageError):
+                await self._store.room()
+            kernel.connection.resume()
+        self._throttle = None

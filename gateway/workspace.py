@@ -1,0 +1,59 @@
+"""Workspace folders: what a session's files are kept in while its kernels come and go.
+
+A running kernel has its own folder, made before anybody knew whose kernel it will be. When a session
+gets another kernel its entries are renamed into that kernel's folder; when the session ends they are kept
+under the session's id or removed. User code wrote these folders: names are never followed, only renamed,
+and only after the kernel that could race with us is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+
+class WorkspaceStore:
+    """The kept folders of sessions without a kernel, below one root. All file work happens in threads."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def _kept(self, session_id: int) -> Path:
+        return self._root / f"session-{session_id}"
+
+    async def move(self, source: Path, target: Path) -> None:
+        """Rename all entries of `source` into `target`, an existing folder on the same file system."""
+        await asyncio.to_thread(_move_entries, source, target)
+
+    async def keep(self, session_id: int, source: Path) -> None:
+        """Keep the entries of an ended kernel's folder for the session's next kernel, if there are any."""
+        await asyncio.to_thread(_keep, source, self._kept(session_id))
+
+    async def restore(self, session_id: int, target: Path) -> None:
+        """Give what `keep` kept to a new kernel's folder."""
+        await asyncio.to_thread(_restore, self._kept(session_id), target)
+
+    async def remove(self, session_id: int) -> None:
+        """Remove what `keep` kept."""
+        await asyncio.to_thread(shutil.rmtree, self._kept(session_id), ignore_errors=True)
+
+
+def _move_entries(source: Path, target: Path) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            # A plain rename: symlinks move as they are, and no name leads out of the two folders.
+            Path(entry.path).rename(target / entry.name)
+
+
+def _keep(source: Path, kept: Path) -> None:
+    if any(source.iterdir()):
+        kept.mkdir(mode=0o700, exist_ok=True)
+        _move_entries(source, kept)
+
+
+def _restore(kept: Path, target: Path) -> None:
+    if kept.is_dir():
+        _move_entries(kept, target)
+        kept.rmdir()

@@ -1,0 +1,175 @@
+"""One kernel's ZeroMQ sockets on the server's event loop: one reader each, many listeners.
+
+It signs what it sends, checks what it receives, and hands every message to every listener in order.
+It is not a client of the protocol: what a request means is known to ``execution`` and to the gateway.
+It talks to ``messages`` and to pyzmq; ``kernel`` owns it.
+
+The sockets are read through their edge-triggered file descriptor (zmq_getsockopt(3), ZMQ_FD): after a
+wake-up and after each send they are drained until they have no more. A drain stops after a bounded
+number of messages and goes on at the loop's next turn, so a flooding kernel can't starve the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import zmq
+
+from kernels.errors import KernelDied
+from kernels.messages import Channel, MalformedMessage, Message, Signer, new_message
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[Message], None]
+
+_SOCKET_TYPES: Final = {
+    Channel.SHELL: zmq.DEALER,
+    Channel.CONTROL: zmq.DEALER,
+    Channel.STDIN: zmq.DEALER,
+    Channel.IOPUB: zmq.SUB,
+}
+_MESSAGES_PER_TURN: Final = 64
+_BYTES_PER_TURN: Final = 4 * 1024 * 1024
+_RECONNECT_MILLISECONDS: Final = 15
+
+
+def endpoint(info: Mapping[str, Any], channel: Channel) -> str:
+    """The zmq address of a channel by a kernel's connection info (jupyter_client, "Connection files")."""
+    port = info[f"{channel}_port"]
+    if info["transport"] == "ipc":
+        return f"ipc://{info['ip']}-{port}"
+    return f"{info['transport']}://{info['ip']}:{port}"
+
+
+class KernelConnection:
+    """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`."""
+
+    def __init__(self, info: Mapping[str, Any], context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        self.session = uuid.uuid4().hex
+        self.malformed = 0
+        self._info = dict(info)
+        key = info["key"]
+        self._signer = Signer(key if isinstance(key, bytes) else str(key).encode())
+        self._context = context
+        self._sockets: dict[Channel, zmq.Socket[bytes]] = {}
+        self._listeners: list[Listener] = []
+        self._sent_listeners: list[Listener] = []
+        self._paused = False
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sockets are gone (or not made yet)."""
+        return not self._sockets
+
+    def open(self) -> None:
+        """Connect all channels; the kernel may bind its side later."""
+        try:
+            for channel, kind in _SOCKET_TYPES.items():
+                self._sockets[channel] = self._connected_socket(channel, kind)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connected_socket(self, channel: Channel, kind: int) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.linger = 0
+        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS)
+        if kind == zmq.SUB:
+            socket.setsockopt(zmq.SUBSCRIBE, b"")
+        else:
+            # The kernel sends an input_request to the stdin socket with the identity of the requester.
+            socket.setsockopt(zmq.ROUTING_ID, self.session.encode())
+        socket.connect(endpoint(self._info, channel))
+        self._loop.add_reader(socket.FD, self._drain, channel)
+        return socket
+
+    def close(self) -> None:
+        """Close the sockets and forget the listeners. May be called again."""
+        for socket in self._sockets.values():
+            self._loop.remove_reader(socket.FD)
+            socket.close()
+        self._sockets.clear()
+        self._listeners.clear()
+        self._sent_listeners.clear()
+
+    def listen(self, received: Listener, sent: Listener | None = None) -> Callable[[], None]:
+        """Call `received` with each message of the kernel, `sent` with each one sent to it.
+
+        Listeners run on the loop, must be quick and must not raise. Returns the function that ends it.
+        """
+        self._listeners.append(received)
+        if sent is not None:
+            self._sent_listeners.append(sent)
+
+        def stop() -> None:
+            if received in self._listeners:
+                self._listeners.remove(received)
+            if sent in self._sent_listeners:
+                self._sent_listeners.remove(sent)
+
+        return stop
+
+    def send(self, message: Message) -> None:
+        """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
+        socket = self._sockets.get(message.channel)
+        if socket is None:
+            raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
+        try:
+            socket.send_multipart(self._signer.serialize(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
+        for listener in tuple(self._sent_listeners):
+            listener(message)
+        # Sending may consume the edge of ZMQ_FD, so messages that arrived meanwhile must be asked for.
+        self._loop.call_soon(self._drain, message.channel)
+
+    def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
+        """Send a new message of our own; returns its msg_id."""
+        message = new_message(channel, msg_type, content, session=self.session)
+        self.send(message)
+        return message.header.msg_id
+
+    def pause(self) -> None:
+        """Stop reading iopub, so that what the kernel prints waits in the kernel's own memory."""
+        if not self._paused and (socket := self._sockets.get(Channel.IOPUB)):
+            self._paused = True
+            self._loop.remove_reader(socket.FD)
+
+    def resume(self) -> None:
+        """Read iopub again after `pause`."""
+        if self._paused and (socket := self._sockets.get(Channel.IOPUB)):
+            self._paused = False
+            self._loop.add_reader(socket.FD, self._drain, Channel.IOPUB)
+            self._loop.call_soon(self._drain, Channel.IOPUB)
+
+    def _drain(self, channel: Channel) -> None:
+        """Read what is there, up to a bound for one turn of the loop."""
+        size = 0
+        for _ in range(_MESSAGES_PER_TURN):
+            socket = self._sockets.get(channel)
+            if socket is None or size > _BYTES_PER_TURN or (self._paused and channel is Channel.IOPUB):
+                break
+            try:
+                frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            size += sum(map(len, frames))
+            self._receive(channel, frames)
+        if channel in self._sockets and not (self._paused and channel is Channel.IOPUB):
+            self._loop.call_soon(self._drain, channel)
+
+    def _receive(self, channel: Channel, frames: list[bytes]) -> None:
+        try:
+            message = self._signer.parse(channel, frames)
+        except MalformedMessage as error:
+            self.malformed += 1
+            if self.malformed == 1:
+                logger.warning("Dropped a malformed message of a kernel: %s", error.message)
+            return
+        for listener in tuple(self._listeners):
+            listener(message)

@@ -1,0 +1,332 @@
+"""One execute_request's life as a state machine: messages of its kernel in, events and an outcome out.
+
+Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
+deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` makes
+notebook outputs of the events. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
+"Messages on the IOPub channel" and "Kernel status".
+
+    queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain
+from typing import Any, ClassVar
+
+import msgspec
+
+from kernels.messages import Channel, MalformedMessage, Message
+from kernels.outputs import KernelEvent, OutputLimiter
+
+Events = tuple[KernelEvent, ...]
+
+DEEPEST = 100
+"""Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
+
+_JSON_MIME = re.compile(r"application/(.*\+)?json")
+_ABORTED = ("aborted", "abort")
+
+
+class Status(StrEnum):
+    """How an execution ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    DIED = "died"
+    CANCELLED = "cancelled"
+
+
+class Phase(StrEnum):
+    """Where an execution is in its life; it only moves forward."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    BUSY = "busy"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an execution ended, and why: `cause` is a stable word, None when the cell alone decided."""
+
+    status: Status
+    cause: str | None
+    execution_count: int | None
+    error: dict[str, Any] | None
+
+
+class Execution:
+    """One execute_request from queue to outcome.
+
+    It is finished when both its reply (shell) and its idle status (iopub) have come. They race on two
+    sockets, so output may come after the reply; after the idle status there is no more for this request.
+
+    `replied`, `idle`: whether the two have come. `execution_count`: the kernel's prompt number, once it is
+    known. `error`: `ename`, `evalue` and `traceback` of the last error, cut to the caps like its event.
+    """
+
+    def __init__(self, msg_id: str, code: str, limiter: OutputLimiter) -> None:
+        self.msg_id = msg_id
+        self.code = code
+        self.limiter = limiter
+        self.phase = Phase.QUEUED
+        self.replied = False
+        self.idle = False
+        self.execution_count: int | None = None
+        self.error: dict[str, Any] | None = None
+        self._started = False
+        self._reply_error: tuple[dict[str, Any], int] | None = None
+        self._interrupted_by: str | None = None
+        self._late = False
+        self._end: tuple[Status, str | None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the outcome is known; later messages change nothing."""
+        return self.phase is Phase.FINISHED
+
+    def sent(self) -> None:
+        """The request is on its way to the kernel."""
+        if self.phase is Phase.QUEUED:
+            self.phase = Phase.SENT
+
+    def receive(self, message: Message) -> Events:
+        """What a message of the kernel means for this execution; () for messages of others and after the end.
+
+        Never raises: content that breaks the protocol is mended where its meaning is clear, else ignored.
+        """
+        if message.parent.msg_id != self.msg_id or self.phase is Phase.FINISHED:
+            return ()
+        handler = self._HANDLERS.get(message.header.msg_type)
+        if handler is None or handler[0] is not message.channel:
+            return ()
+        return handler[1](self, message)
+
+    def interrupt_requested(self, cause: str = "interrupt_requested") -> None:
+        """The kernel is being interrupted on somebody's wish; the first cause stays."""
+        self._interrupted_by = self._interrupted_by or cause
+
+    def deadline_passed(self) -> None:
+        """The cell had its time; the shell now interrupts, and later ends, the kernel."""
+        self._late = True
+
+    def kernel_lost(self, status: Status, cause: str | None) -> None:
+        """No more messages will come: the kernel died or was ended, or the request was never sent.
+
+        After a passed deadline that is a `timeout`, whatever `status` says.
+        """
+        if not self.finished:
+            self._end = (Status.TIMEOUT, "cell_timeout") if self._late else (status, cause)
+            self.phase = Phase.FINISHED
+
+    def settle(self) -> Events:
+        """End with the one of reply and idle that has come: the other got lost. Nothing before the first.
+
+        Without a reply an error that was shown counts as the end of the cell.
+        """
+        if self.finished or not (self.replied or self.idle):
+            return ()
+        if not self.replied:
+            self._end = self._end_of_reply("ok" if self.error is None else "error")
+        return self._finish()
+
+    def outcome(self) -> Outcome:
+        """How it ended; only once it is finished.
+
+        A cell that ended well is `ok` even if its deadline passed or an interrupt was on its way. Any other
+        end after a deadline is `timeout`, any error or abort after a requested interrupt is `interrupted`:
+        libraries make errors of their own of a KeyboardInterrupt, and some kernels answer it with "abort".
+        """
+        assert self.finished, "no outcome before the end"
+        assert self._end is not None
+        status, cause = self._end
+        error = None if status in (Status.OK, Status.CANCELLED) else self.error
+        return Outcome(status, cause, self.execution_count, error)
+
+    def _end_of_reply(self, reply_status: str) -> tuple[Status, str | None]:
+        if reply_status == "ok":
+            return Status.OK, None
+        if self._late:
+            return Status.TIMEOUT, "cell_timeout"
+        if self._interrupted_by is not None:
+            return Status.INTERRUPTED, self._interrupted_by
+        if reply_status in _ABORTED:
+            return Status.CANCELLED, "aborted"
+        return Status.ERROR, None
+
+    # Each takes a message of its own channel whose parent is this request.
+
+    def _on_status(self, message: Message) -> Events:
+        state = _content(message).get("execution_state")
+        if state == "busy":
+            self.phase = Phase.BUSY
+        elif state == "idle":
+            self.idle = True
+            return self._finish() if self.replied else ()
+        return ()
+
+    def _on_execute_input(self, message: Message) -> Events:
+        if self._started:
+            return ()
+        self._started = True
+        self.phase = Phase.BUSY
+        self._take_count(_content(message))
+        return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
+
+    def _on_output(self, message: Message) -> Events:
+        event_type, size = message.header.msg_type, len(message.content_frame)
+        if not self.limiter.wants(event_type):
+            self.limiter.drop(event_type, size)
+            return ()
+        fields = _FIELDS[event_type](_content(message))
+        if fields is None:
+            return ()
+        return self.limiter.admit(KernelEvent(event_type, fields), size)
+
+    def _on_error(self, message: Message) -> Events:
+        events = self._on_output(message)
+        for event in events:
+            self.error = event.content
+        return events
+
+    def _on_execute_reply(self, message: Message) -> Events:
+        if self.replied:
+            return ()
+        content = _content(message)
+        status = _text(content.get("status"))
+        self.replied = True
+        self._end = self._end_of_reply(status)
+        self._take_count(content)
+        if status == "error":
+            self._reply_error = _error(content), len(message.content_frame)
+        return self._finish() if self.idle else ()
+
+    def _take_count(self, content: dict[str, Any]) -> None:
+        if self.execution_count is None:
+            self.execution_count = _count(content.get("execution_count"))
+
+    def _finish(self) -> Events:
+        self.phase = Phase.FINISHED
+        return () if self._reply_error is None else self._take_error(*self._reply_error)
+
+    def _take_error(self, fields: dict[str, Any], size: int) -> Events:
+        """The reply's error, where iopub did not show the same one; an event of it if it showed none."""
+        shown = self.error
+        if shown is not None and shown["ename"] == fields["ename"]:
+            return ()
+        events = self.limiter.admit(KernelEvent("error", fields), size)
+        for event in events:
+            self.error = event.content
+        # IPython puts a UsageError on stderr, bash_kernel every error: a traceback is all there is to add.
+        return events if shown is None and fields["traceback"] else ()
+
+    _HANDLERS: ClassVar[Mapping[str, tuple[Channel, Callable[[Execution, Message], Events]]]] = {
+        "status": (Channel.IOPUB, _on_status),
+        "execute_input": (Channel.IOPUB, _on_execute_input),
+        "stream": (Channel.IOPUB, _on_output),
+        "display_data": (Channel.IOPUB, _on_output),
+        "update_display_data": (Channel.IOPUB, _on_output),
+        "execute_result": (Channel.IOPUB, _on_output),
+        "clear_output": (Channel.IOPUB, _on_output),
+        "error": (Channel.IOPUB, _on_error),
+        "input_request": (Channel.STDIN, _on_output),
+        "execute_reply": (Channel.SHELL, _on_execute_reply),
+    }
+
+
+def _content(message: Message) -> dict[str, Any]:
+    """The content, or nothing when it can't be read."""
+    try:
+        content = message.content()
+    except MalformedMessage:
+        return {}
+    frame = message.content_frame
+    if frame.count(b"[") + frame.count(b"{") > DEEPEST and _too_deep(content):
+        return {}
+    return content
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        children = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
+        level = [child for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _text(value: Any) -> str:
+    """A string of whatever stands where the protocol has one; nbformat's list of lines is one too."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    return msgspec.json.encode(value).decode()
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def _stream(content: dict[str, Any]) -> dict[str, Any] | None:
+    text = _text(content.get("text"))
+    return {"name": "stderr" if content.get("name") == "stderr" else "stdout", "text": text} if text else None
+
+
+def _display(content: dict[str, Any]) -> dict[str, Any] | None:
+    data, metadata, transient = content.get("data"), content.get("metadata"), content.get("transient")
+    if not isinstance(data, dict):
+        return None
+    data = {mime: value if _JSON_MIME.fullmatch(mime) else _text(value) for mime, value in data.items()}
+    fields: dict[str, Any] = {"data": data, "metadata": metadata if isinstance(metadata, dict) else {}}
+    display_id = transient.get("display_id") if isinstance(transient, dict) else None
+    if display_id and isinstance(display_id, str):
+        fields["display_id"] = display_id
+    return fields
+
+
+def _update(content: dict[str, Any]) -> dict[str, Any] | None:
+    fields = _display(content)
+    return fields if fields is not None and "display_id" in fields else None
+
+
+def _result(content: dict[str, Any]) -> dict[str, Any] | None:
+    fields = _display(content)
+    return {"execution_count": _count(content.get("execution_count")), **fields} if fields else None
+
+
+def _clear(content: dict[str, Any]) -> dict[str, Any]:
+    return {"wait": bool(content.get("wait"))}
+
+
+def _error(content: dict[str, Any]) -> dict[str, Any]:
+    lines = content.get("traceback")
+    return {
+        "ename": _text(content.get("ename")),
+        "evalue": _text(content.get("evalue")),
+        "traceback": [_text(line) for line in lines] if isinstance(lines, list) else [],
+    }
+
+
+def _input(content: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": _text(content.get("prompt")), "password": content.get("password") is True}
+
+
+_FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "stream": _stream,
+    "display_data": _display,
+    "update_display_data": _update,
+    "execute_result": _result,
+    "clear_output": _clear,
+    "error": _error,
+    "input_request": _input,
+}

@@ -1,0 +1,265 @@
+"""One running kernel: started by a provisioner, ready when handed out, ended for good.
+
+A kernel is never restarted in place: whoever needs a new one takes it from ``pool``. This module knows
+nothing of sessions or records. It wraps jupyter_client's AsyncKernelManager, which launches through the
+provisioner that the ``specs`` catalog names, and gives out a ``connection``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.manager import AsyncKernelManager
+
+from kernels.connection import KernelConnection
+from kernels.errors import CellgateError, KernelStartFailed
+from kernels.limits import ResourceLimits
+from kernels.messages import Channel, Message
+from kernels.provisioners.base import CellgateProvisioner, KernelExit
+from kernels.specs.catalog import KernelspecCatalog
+
+logger = logging.getLogger(__name__)
+
+KERNEL_INFO_INTERVAL = 0.25
+SHUTDOWN_TIMEOUT = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """What a kernel is made of. Two kernels of one profile are interchangeable until one was used."""
+
+    kernelspec: str
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFolders:
+    """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files."""
+
+    runtime: Path
+    workspaces: Path
+
+
+class Kernel:
+    """A ready kernel. Make it by `KernelLauncher.start`; it lives until `shutdown` or its own end."""
+
+    def __init__(
+        self,
+        profile: KernelProfile,
+        manager: AsyncKernelManager,
+        connection: KernelConnection,
+        workspace: Path,
+        info: Mapping[str, Any],
+    ) -> None:
+        provisioner = manager.provisioner
+        assert isinstance(provisioner, CellgateProvisioner)
+        assert manager.kernel_id is not None
+        self.id: str = manager.kernel_id
+        self.profile = profile
+        self.connection = connection
+        self.workspace = workspace
+        self.info = info
+        self._manager = manager
+        self._provisioner = provisioner
+        self._shutdown: asyncio.Task[None] | None = None
+
+    @property
+    def isolation(self) -> str:
+        """What stands between this kernel and the host: ``none``, ``sandbox``, ``container``, ``gvisor``."""
+        return self._provisioner.isolation
+
+    @property
+    def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed once, when the kernel's process has ended. Shield it when you await it."""
+        return self._provisioner.exited
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and nobody has begun to shut it down."""
+        return self._shutdown is None and not self.exited.done()
+
+    def interrupt(self) -> None:
+        """Ask the kernel to interrupt what it runs (control channel, interrupt_request)."""
+        self.connection.request(Channel.CONTROL, "interrupt_request", {})
+
+    async def shutdown(self) -> None:
+        """Kill the kernel and remove all it had but its workspace folder. Concurrent calls share one end.
+
+        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel keeps nothing that
+        a kind word would save.
+        """
+        if self._shutdown is None:
+            self._shutdown = asyncio.create_task(self._end(), name=f"shutdown {self.id}")
+        await asyncio.shield(self._shutdown)
+
+    async def discard(self) -> None:
+        """Shut down, and remove the workspace folder with what is left in it."""
+        await self.shutdown()
+        await asyncio.to_thread(shutil.rmtree, self.workspace, ignore_errors=True)
+
+    async def _end(self) -> None:
+        self.connection.close()
+        await _end_manager(self._manager)
+
+
+async def _end_manager(manager: AsyncKernelManager) -> None:
+    """Kill what the manager started; a launch that failed half way is undone by its provisioner."""
+    if manager.provisioner is None:
+        return
+    # Interrupting first, as jupyter_client's own shutdown does, would open a control socket for nothing.
+    try:
+        async with asyncio.timeout(SHUTDOWN_TIMEOUT):
+            await manager.provisioner.kill()
+            await manager.provisioner.wait()
+    except TimeoutError:
+        logger.error("Kernel %s did not end within %s s of being killed", manager.kernel_id, SHUTDOWN_TIMEOUT)
+    await manager._async_cleanup_resources()
+
+
+class KernelLauncher:
+    """Starts kernels of the catalog's kernelspecs and waits until they are ready."""
+
+    def __init__(
+        self,
+        catalog: KernelspecCatalog,
+        context: zmq.Context[zmq.Socket[bytes]],
+        folders: KernelFolders,
+        *,
+        start_timeout: float = 60.0,
+        preload: Sequence[str] = (),
+    ) -> None:
+        self.catalog = catalog
+        self._context = context
+        # AsyncKernelManager insists on this class; a shadow shares the one context's threads and sockets.
+        self._manager_context = zmq.asyncio.Context(context)
+        self._folders = folders
+        self._start_timeout = start_timeout
+        # Read and removed by the bootstrap of Python kernels before user code runs.
+        self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
+
+    async def start(self, profile: KernelProfile) -> Kernel:
+        """A ready kernel: it has answered kernel_info_request and its iopub reaches us.
+
+        Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
+        """
+        self.catalog.get_kernel_spec(profile.kernelspec)
+        kernel_id = str(uuid.uuid4())
+        runtime = self._folders.runtime / kernel_id[:13]
+        workspace = self._folders.workspaces / kernel_id
+        runtime.mkdir(mode=0o700)
+        workspace.mkdir(mode=0o700)
+        manager = AsyncKernelManager(
+            kernel_name=profile.kernelspec,
+            kernel_spec_manager=self.catalog,
+            connection_file=str(runtime / "manager.json"),
+            transport="ipc",
+            context=self._manager_context,
+            autorestart=False,
+        )
+        # jupyter_client logs a failed start with its stack; we raise one that says what to do.
+        manager.log = logging.getLogger("cellgate.jupyter_client")
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                return await self._launch(manager, kernel_id, profile, runtime, workspace)
+        except BaseException as error:
+            await asyncio.shield(self._undo(manager, runtime, workspace))
+            if isinstance(error, (CellgateError, asyncio.CancelledError)):
+                raise
+            if isinstance(error, (TimeoutError, OSError, RuntimeError, ValueError)):
+                raise KernelStartFailed(self._explain(manager, profile, error)) from error
+            raise
+
+    async def _launch(
+        self,
+        manager: AsyncKernelManager,
+        kernel_id: str,
+        profile: KernelProfile,
+        runtime: Path,
+        workspace: Path,
+    ) -> Kernel:
+        try:
+            await manager.start_kernel(
+                kernel_id=kernel_id,
+                limits=profile.limits,
+                extra_env={**self._preload, **dict(profile.env)},
+                runtime_dir=runtime,
+                workspace=workspace,
+            )
+        finally:
+            if manager.ready.done():
+                manager.ready.exception()  # retrieved here: the same error is raised to us
+        connection = KernelConnection(manager.get_connection_info(), self._context)
+        try:
+            connection.open()
+            provisioner = manager.provisioner
+            assert isinstance(provisioner, CellgateProvisioner)
+            info = await _ready(connection, provisioner.exited)
+            return Kernel(profile, manager, connection, workspace, info)
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _undo(self, manager: AsyncKernelManager, runtime: Path, workspace: Path) -> None:
+        await _end_manager(manager)
+        for folder in (runtime, workspace):
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
+        what = (
+            f"did not become ready within {self._start_timeout:g} s"
+            if isinstance(error, TimeoutError)
+            else f"did not start: {error}"
+        )
+        tail = manager.provisioner.log_tail() if isinstance(manager.provisioner, CellgateProvisioner) else ""
+        said = f" Its last words: {tail[-500:].strip()}" if tail.strip() else ""
+        return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{said}"
+
+
+async def _ready(connection: KernelConnection, exited: asyncio.Future[KernelExit]) -> dict[str, Any]:
+    """Wait for a kernel_info_reply and the first iopub message; returns the reply's content.
+
+    ipykernel 7 sends an iopub_welcome upon subscription (JEP 65); for kernels without it the request is
+    repeated until its status messages arrive, which proves that the subscription is in place.
+    """
+    replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    subscribed = asyncio.Event()
+    progress = asyncio.Event()
+
+    def receive(message: Message) -> None:
+        if message.channel is Channel.IOPUB:
+            subscribed.set()
+        elif message.msg_type == "kernel_info_reply" and not replied.done():
+            replied.set_result(message.content())
+        progress.set()
+
+    stop = connection.listen(receive)
+    exited.add_done_callback(wake := lambda _: progress.set())
+    try:
+        while not (replied.done() and subscribed.is_set()):
+            if exited.done():
+                raise RuntimeError(exited.result().message)
+            connection.request(Channel.SHELL, "kernel_info_request", {})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(KERNEL_INFO_INTERVAL):
+                    await _until(lambda: exited.done() or (replied.done() and subscribed.is_set()), progress)
+        return replied.result()
+    finally:
+        exited.remove_done_callback(wake)
+        stop()
+
+
+async def _until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
+    while not condition():
+        progress.clear()
+        await progress.wait()

@@ -1,0 +1,6 @@
+"""Isolation backends of kernels, behind jupyter_client's KernelProvisionerBase.
+
+Each is an entry point of ``jupyter_client.kernel_provisioners``, so that nbclient, JupyterLab and other
+Jupyter programs can use it too, without the gateway. ``base`` settles what all share; ``process`` and
+``sandbox`` start children of this process, which ``child`` supervises.
+"""

@@ -1,0 +1,112 @@
+"""The folders of one launch: a private runtime folder for sockets, and the workspace.
+
+Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so whatever
+is found in them is never followed, and removal is left to ``rm``: it follows no link, is not raced into one,
+and has no limit of depth, where ``shutil.rmtree`` ends in a RecursionError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernels.errors import KernelStartFailed
+
+# sun_path of unix(7) holds 108 bytes with the ending NUL.
+SOCKET_PATH_MAX = 107
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFolders:
+    """Host folders of one kernel. `runtime` is ours to remove, `workspace` only if we made it."""
+
+    runtime: Path
+    workspace: Path
+    owns_workspace: bool
+
+    @classmethod
+    def make(cls, runtime: Path | None, workspace: Path | None) -> LaunchFolders:
+        """Make what is missing, private to this user. Raises KernelStartFailed when a path does not fit."""
+        made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
+        runtime = (runtime or made[0]).absolute()
+        try:
+            if workspace is None:
+                made.append(Path(tempfile.mkdtemp(prefix="cellgate-workspace-")))
+            folders = cls(runtime, (workspace or made[-1]).resolve(strict=True), workspace is None)
+            _check_socket_path(folders.socket_prefix)
+            for folder in (runtime, folders.sockets, folders.home):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            _remove_quickly(made)
+            raise KernelStartFailed(f"The kernel's folders can't be made: {error}") from error
+        except BaseException:
+            _remove_quickly(made)
+            raise
+        return folders
+
+    @property
+    def sockets(self) -> Path:
+        """The only part of `runtime` that a sandboxed kernel can write to."""
+        return self.runtime / "ipc"
+
+    @property
+    def socket_prefix(self) -> str:
+        """Jupyter's `ip` of the transport ipc: a socket's path is this, a hyphen and the port's number."""
+        return str(self.sockets / "k")
+
+    @property
+    def connection_file(self) -> Path:
+        """The connection file as the kernel reads it."""
+        return self.runtime / "kernel.json"
+
+    @property
+    def home(self) -> Path:
+        """A home for kernels that see the host's file system."""
+        return self.runtime / "home"
+
+    async def remove(self) -> None:
+        """Remove the runtime folder, and the workspace if it was made here."""
+        await remove_tree(self.runtime)
+        if self.owns_workspace:
+            await remove_tree(self.workspace)
+
+
+async def remove_tree(folder: Path) -> None:
+    """Remove a folder that user code could write to, without following links and without blocking the loop.
+
+    A folder that does not exist is no error. Raises OSError when something can't be removed.
+    """
+    await asyncio.to_thread(_remove_tree, folder)
+
+
+def _remove_tree(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        return
+    except (OSError, RecursionError):
+        # Too deep, or a folder that its owner made unreadable: rm copes with the first, and names the second.
+        command = ["rm", "-rf", "--one-file-system", "--", str(folder)]
+        done = subprocess.run(command, capture_output=True, check=False, env={"PATH": os.defpath})
+        if done.returncode:
+            reason = done.stderr.decode(errors="replace")[-500:]
+            raise OSError(f"{folder} can't be removed: {reason}") from None
+
+
+def _remove_quickly(empty_folders: list[Path]) -> None:
+    for folder in empty_folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_socket_path(prefix: str) -> None:
+    longest = len(os.fsencode(f"{prefix}-5"))
+    if longest > SOCKET_PATH_MAX:
+        raise KernelStartFailed(
+            f"The runtime folder's path is too long for Unix sockets by {longest - SOCKET_PATH_MAX} bytes; "
+            "choose a shorter one, for example below /run or /tmp."
+        )

@@ -1,0 +1,203 @@
+"""The `sandbox` backend: a kernel in bubblewrap, in namespaces of its own and without any network.
+
+The kernel sees the system's read-only folders, its environment, its interpreter, a workspace and a private
+/tmp; no other file of the host, no other process, no network interface but ``lo``. We talk to it over Unix
+sockets in a folder mounted at /run/kernel. What it can do there is replace sockets by others: nothing but
+their fixed names is ever opened, and the folder is removed without following links.
+
+Not bounded here, for want of cgroups: the memory of all its processes together, shared memory, processor
+time, the sum of files in the workspace, and, when the gateway runs as root, the number of processes.
+Arguments go to bwrap by a file descriptor, so that neither the host's nor the kernel's process list shows
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import ClassVar
+
+from kernels.errors import BackendUnavailable, InvalidInput
+from kernels.limits import ResourceLimits
+from kernels.provisioners.base import KernelExit, KernelView, Launch, kernel_environment
+from kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
+from kernels.provisioners.folders import LaunchFolders, remove_tree
+from kernels.provisioners.seccomp import sandbox_filter
+
+CHECK_TIMEOUT = 10.0
+
+_VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the sandbox's own /tmp
+
+_NAMESPACES = (
+    "--unshare-all",
+    "--unshare-user",
+    "--disable-userns",
+    "--die-with-parent",
+    "--new-session",
+    "--clearenv",
+    *("--cap-drop", "ALL"),
+    *("--hostname", "cellgate"),
+    *("--uid", "1000"),
+    *("--gid", "1000"),
+)
+
+# Merged into /usr on most systems; bound as they are where not.
+_SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# Files that programs need to work as usual. No keys: /etc/ssl/private stays outside.
+_ETC = (
+    "alternatives",
+    "crypto-policies",
+    "fonts",
+    "ld.so.cache",
+    "localtime",
+    "mime.types",
+    "pki/ca-trust/extracted",
+    "pki/tls/certs",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "timezone",
+)
+
+# What the system's kernel tells everybody about itself and about users outside.
+_HIDDEN = ("cmdline", "key-users", "keys", "timer_list")
+
+_SYNTHETIC = {
+    "/etc/passwd": b"cellgate:x:1000:1000:Cellgate kernel:/tmp/home:/bin/sh\n",
+    "/etc/group": b"cellgate:x:1000:\n",
+    "/etc/hosts": b"127.0.0.1 localhost cellgate\n::1 localhost\n",
+}
+
+
+class SandboxProvisioner(ChildProvisioner):
+    """Kernels under bubblewrap >= 0.8. Interrupts work by message only: no signal gets in."""
+
+    isolation: ClassVar[str] = "sandbox"
+
+    @classmethod
+    async def check(cls) -> None:
+        """Run ``true`` in a sandbox made as for kernels. Raises BackendUnavailable when that fails."""
+        find_program("bwrap", "bubblewrap")
+        scratch = Path(tempfile.mkdtemp(prefix="cellgate-check-"))
+        try:
+            folders = LaunchFolders.make(scratch / "run", scratch)
+            folders.connection_file.touch(mode=0o600)
+            limits = ResourceLimits()
+            true = find_program("true", "coreutils")
+            child = spawn(Launch((true,), kernel_environment(true, _VIEW.home, limits), limits, folders), ())
+            try:
+                await asyncio.wait({child.exited}, timeout=CHECK_TIMEOUT)
+            finally:
+                child.kill()
+                ended = await asyncio.shield(child.exited)
+        finally:
+            await remove_tree(scratch)
+        if ended.code != 0:
+            raise BackendUnavailable(
+                "bubblewrap does not work here: it needs version 0.8 or newer and the right to make user "
+                "namespaces (kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, --privileged in a "
+                "container). "
+                f"{ended.message} {child.log_tail()[-500:]}".rstrip()
+            )
+
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        return _VIEW
+
+    def _spawn(self, launch: Launch) -> Child:
+        return spawn(launch, self.readable)
+
+    def _signal(self, signum: int) -> None:
+        if signum not in (signal.SIGKILL, signal.SIGTERM):
+            raise InvalidInput(
+                "A sandboxed kernel takes no signals; its kernelspec needs interrupt_mode 'message'."
+            )
+        self._end()
+
+
+def spawn(launch: Launch, readable: Sequence[str]) -> Child:
+    """Start bwrap with the launch's command in it."""
+    bwrap = find_program("bwrap", "bubblewrap")
+    # Root's tasks are never counted against RLIMIT_NPROC, nor are those of a user namespace that maps root.
+    command = [*rlimit_arguments(launch.limits, processes=os.geteuid() != 0), *launch.argv]
+    with ExitStack() as stack:
+
+        def file_with(content: bytes) -> int:
+            fd = os.memfd_create("cellgate")
+            stack.callback(os.close, fd)
+            os.write(fd, content)
+            os.lseek(fd, 0, os.SEEK_SET)
+            return fd
+
+        program = sandbox_filter(platform.machine())
+        filters = [] if program is None else [file_with(program)]
+        synthetic = {path: file_with(content) for path, content in _SYNTHETIC.items()}
+        status_reader, status_writer = os.pipe()
+        stack.callback(os.close, status_writer)
+        arguments = [
+            *_NAMESPACES,
+            *("--info-fd", str(status_writer)),
+            *(word for fd in filters for word in ("--seccomp", str(fd))),
+            *_mounts(launch, readable, synthetic),
+            *_environment(launch),
+        ]
+        options = file_with(b"".join(os.fsencode(word) + b"\0" for word in arguments))
+        return Child(
+            [bwrap, "--args", str(options), "--", *command],
+            # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.
+            env={},
+            pass_fds=(options, status_writer, *filters, *synthetic.values()),
+            status_fd=status_reader,
+            explain=_explain,
+        )
+
+
+def _explain(returncode: int) -> KernelExit:
+    """bwrap passes an exit code on, and a signal as 128 more than its number, as shells do."""
+    known = {number.value for number in signal.Signals}
+    return KernelExit.of_returncode(128 - returncode if returncode - 128 in known else returncode)
+
+
+def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) -> Iterator[str]:
+    """The sandbox's whole file system, in order: later mounts may lie in earlier ones."""
+    memory = launch.limits.memory
+    yield from ("--ro-bind", "/usr", "/usr")
+    yield from _system_folders()
+    for name in _ETC:
+        yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    yield from ("--symlink", "../usr/lib/os-release", "/etc/os-release")
+    for path, fd in synthetic.items():
+        yield from ("--perms", "0444", "--file", str(fd), path)
+    # Read-only, because a gateway run as root is still root to /proc/sys, capabilities or not.
+    yield from ("--proc", "/proc", "--remount-ro", "/proc")
+    for name in _HIDDEN:
+        if Path("/proc", name).exists():
+            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+    yield from ("--dev", "/dev", "--size", str(memory // 4), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
+    yield from ("--size", str(memory // 2), "--perms", "1777", "--tmpfs", "/tmp", "--dir", _VIEW.home)  # noqa: S108
+    for path in readable:
+        if not Path(path).is_relative_to("/usr"):
+            yield from ("--ro-bind", path, path)
+    yield from ("--bind", str(launch.folders.workspace), "/workspace", "--chdir", "/workspace")
+    yield from ("--bind", str(launch.folders.sockets), "/run/kernel")
+    yield from ("--ro-bind", str(launch.folders.connection_file), _VIEW.connection_file)
+    yield from ("--remount-ro", "/")
+
+
+def _system_folders() -> Iterator[str]:
+    for name in _SYSTEM_FOLDERS:
+        folder = Path("/", name)
+        if folder.is_symlink():
+            yield from ("--symlink", str(folder.readlink()), str(folder))
+        elif folder.is_dir():
+            yield from ("--ro-bind", str(folder), str(folder))
+
+
+def _environment(launch: Launch) -> Iterator[str]:
+    for name, value in (dict(launch.env) | {"USER": "cellgate", "LOGNAME": "cellgate"}).items():
+        yield from ("--setenv", name, value)

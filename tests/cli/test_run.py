@@ -1,0 +1,325 @@
+"""``cellgate run``, ``export`` and ``sessions`` as users call them: processes against a gateway's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import v4
+
+CELLGATE = str(Path(sys.executable).with_name("cellgate"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A running gateway's data folder and a folder to work in."""
+
+    environment: dict[str, str]
+    folder: Path
+
+    def call(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [CELLGATE, *argv],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [CELLGATE, *argv],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+
+    def notebook(self, name: str, *cells: Any) -> None:
+        made = v4.new_notebook(cells=list(cells), metadata={"title": "Mine"})
+        nbformat.write(made, self.folder / name)
+
+    def read(self, name: str) -> Any:
+        notebook = nbformat.read(self.folder / name, as_version=4)
+        nbformat.validate(notebook)
+        return notebook
+
+    def state(self, session: str) -> str | None:
+        listed = json.loads(self.call("sessions", "--json").stdout)
+        return next((model["state"] for model in listed if model["session"] == session), None)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Variables that lead commands to a gateway of this module's own."""
+    root = tmp_path_factory.mktemp("gateway")
+    variables = {
+        **os.environ,
+        "CELLGATE_DATA_DIR": str(root / "data"),
+        "XDG_CONFIG_HOME": str(root / "config"),
+    }
+    with (root / "log").open("w") as log:
+        server = subprocess.Popen(
+            [CELLGATE, "serve", "--port", "0", "--pool-size", "1"], env=variables, stdout=log, stderr=log
+        )
+    try:
+        deadline = time.monotonic() + 60
+        while not (root / "data" / "gateway.json").exists():
+            assert server.poll() is None, (root / "log").read_text()
+            assert time.monotonic() < deadline, (root / "log").read_text()
+            time.sleep(0.1)
+        yield variables
+    finally:
+        server.terminate()
+        try:
+            code = server.wait(30)
+        finally:
+            server.kill()
+    assert code == 0, (root / "log").read_text()
+
+
+@pytest.fixture
+def place(environment: dict[str, str], tmp_path: Path) -> Place:
+    return Place(environment, tmp_path)
+
+
+def fresh_session(stderr: str) -> str:
+    """The session that a run names at its end."""
+    return stderr.rpartition("cellgate export ")[2].strip()
+
+
+def test_a_notebook_runs_and_comes_back_with_outputs_in_place(place: Place) -> None:
+    place.notebook(
+        "analysis.ipynb",
+        v4.new_markdown_cell("# Title", id="title"),
+        v4.new_code_cell("a = 20\nprint('first')", id="one"),
+        v4.new_markdown_cell("Then"),
+        v4.new_code_cell("", id="blank"),
+        v4.new_code_cell("a + 1", id="two"),
+    )
+    done = place.call("run", "analysis.ipynb", "-o", "out.ipynb")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "first\n21\n"
+    assert "[1/2] ok" in done.stderr
+    assert "[2/2] ok" in done.stderr
+    assert "written: out.ipynb" in done.stderr
+    out = place.read("out.ipynb")
+    assert [cell.source for cell in out.cells] == ["# Title", "a = 20\nprint('first')", "Then", "", "a + 1"]
+    assert [cell.id for cell in out.cells if cell.cell_type == "code"] == ["one", "blank", "two"]
+    assert [cell.execution_count for cell in out.cells if cell.cell_type == "code"] == [1, None, 2]
+    assert out.cells[1].outputs[0].text == "first\n"
+    assert out.cells[4].outputs[0].data["text/plain"] == "21"
+    assert out.metadata.title == "Mine"
+    assert out.metadata.kernelspec.name == "python3"
+    session = fresh_session(done.stderr)
+    assert session.startswith("run-analysis-")
+    assert place.state(session) == "ended"
+
+
+def test_a_run_stops_at_the_first_failing_cell(place: Place) -> None:
+    place.write("a.py", "# %%\nprint('one')\n# %%\n1 / 0\n# %%\nprint('three')\n")
+    done = place.call("run", "a.py", "--output", "out.ipynb")
+    assert done.returncode == 1
+    assert done.stdout.startswith("one\n")
+    assert "ZeroDivisionError: division by zero" in done.stdout
+    assert "three" not in done.stdout
+    assert "\x1b" not in done.stdout
+    assert "[2/3] error" in done.stderr
+    failed, last = place.read("out.ipynb").cells[1:]
+    assert failed.outputs[0].ename == "ZeroDivisionError"
+    assert (last.execution_count, last.outputs) == (None, [])
+
+
+def test_keep_going_runs_the_rest_and_still_fails(place: Place) -> None:
+    place.write("a.py", "# %%\n1 / 0\n# %%\nprint('two')\n")
+    done = place.call("run", "a.py", "--keep-going")
+    assert done.returncode == 1
+    assert done.stdout.endswith("two\n")
+
+
+def test_a_cell_that_may_fail_and_one_that_is_to_be_skipped(place: Place) -> None:
+    place.notebook(
+        "a.ipynb",
+        v4.new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]}),
+        v4.new_code_cell("print('never')", metadata={"tags": ["skip-execution"]}),
+        v4.new_code_cell("print('after')"),
+    )
+    done = place.call("run", "a.ipynb")
+    assert done.returncode == 0
+    assert done.stdout.endswith("after\n")
+    assert "never" not in done.stdout
+
+
+def test_the_python_blocks_of_a_markdown_file_run(place: Place) -> None:
+    place.write(
+        "a.md", "# Doc\n\n```bash\nexit 1\n```\n\n```python\nx = 2\n```\n\nand\n\n```py\nprint(x)\n```\n"
+    )
+    done = place.call("run", "a.md", "-o", "out.ipynb")
+    assert (done.returncode, done.stdout) == (0, "2\n")
+    assert "not run, because not marked as Python: bash (line 3)" in done.stderr
+    assert [cell.cell_type for cell in place.read("out.ipynb").cells] == [
+        "markdown",
+        "code",
+        "markdown",
+        "code",
+    ]
+
+
+def test_a_named_session_stays_and_is_exported_and_listed(place: Place) -> None:
+    place.write("first.py", "kept = 41")
+    place.write("second.py", "kept + 1")
+    assert place.call("run", "first.py", "--session", "named").returncode == 0
+    done = place.call("run", "second.py", "--session", "named", "-o", "second.ipynb")
+    assert (done.returncode, done.stdout) == (0, "42\n")
+    assert [cell.source for cell in place.read("second.ipynb").cells] == ["kept + 1"]
+    assert place.state("named") == "idle"
+    table = place.call("sessions", "--state", "idle").stdout
+    assert "SESSION" in table
+    assert any(line.split()[:2] == ["named", "idle"] for line in table.splitlines())
+
+    assert place.call("export", "named").stdout == "named.ipynb\n"
+    assert [cell.source for cell in place.read("named.ipynb").cells] == ["kept = 41", "kept + 1"]
+    again = place.call("export", "named")
+    assert again.returncode == 2
+    assert again.stderr == "cellgate: named.ipynb exists; name a file with -o to replace it\n"
+    assert place.call("export", "named", "-o", "named.ipynb", "--no-outputs").returncode == 0
+    assert [cell.outputs for cell in place.read("named.ipynb").cells] == [[], []]
+
+
+def test_a_plot_is_one_line_on_the_screen_and_an_image_in_the_notebook(place: Place) -> None:
+    place.write("a.py", "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()")
+    done = place.call("run", "a.py", "-o", "out.ipynb")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [
+        line.startswith("[image/png ") and "x" in line for line in lines if line.startswith("[image")
+    ] == [True]
+    outputs = place.read("out.ipynb").cells[0].outputs
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_a_cell_over_its_time_fails_and_keeps_its_output(place: Place) -> None:
+    place.write("a.py", "import time\nprint('before', flush=True)\ntime.sleep(60)")
+    done = place.call("run", "a.py", "--timeout", "1", "-o", "out.ipynb")
+    assert done.returncode == 1
+    assert done.stdout.startswith("before\n")
+    assert "[1/1] timeout (cell_timeout)" in done.stderr
+    assert place.read("out.ipynb").cells[0].outputs[0].text == "before\n"
+
+
+def test_a_cell_that_asks_for_input_gets_none(place: Place) -> None:
+    place.write("a.py", "input('name? ')")
+    done = place.call("run", "a.py")
+    assert done.returncode == 1
+    assert "EOFError" in done.stdout
+
+
+def test_ctrl_c_interrupts_the_cell_and_leaves_with_130(place: Place) -> None:
+    """The output that precedes Ctrl-C also shows that outputs come while the cell still runs."""
+    place.write("a.py", "import time\nprint('running', flush=True)\ntime.sleep(300)")
+    process = place.start("run", "a.py", "-o", "out.ipynb")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "KeyboardInterrupt" in out
+    assert "Traceback" not in err
+    assert [output.output_type for output in place.read("out.ipynb").cells[0].outputs] == ["stream", "error"]
+    assert place.state(fresh_session(err)) == "ended"
+
+
+def test_a_killed_run_leaves_no_cell_running(place: Place) -> None:
+    place.write("a.py", "import time\nprint('running', flush=True)\ntime.sleep(300)")
+    process = place.start("run", "a.py", "--session", "killed")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+    assert place.state("killed") == "busy"
+    process.kill()
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 30
+    while place.state("killed") != "idle":
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_on_a_terminal_a_bar_shows_the_way_and_outputs_stand_above_it(place: Place) -> None:
+    place.write("a.py", "# %%\nprint('one')\n# %%\nimport time\nprint('two')\ntime.sleep(0.5)\n")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [CELLGATE, "run", "a.py"],
+        cwd=place.folder,
+        env={**place.environment, "TERM": "xterm", "COLUMNS": "100"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    received = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            received += chunk
+    except OSError:  # Linux: the terminal's other side is closed
+        pass
+    finally:
+        os.close(ours)
+    assert process.wait(30) == 0
+    text = received.decode()
+    assert "1/2" in text
+    assert "one\r\n" in text
+    assert "two\r\n" in text
+    assert "the record stays: cellgate export run-a-" in text
+
+
+@pytest.mark.parametrize(
+    ("argv", "part"),
+    [
+        (("--token", "wrong-token"), "oken"),
+        (("--kernel", "cobol"), "cobol"),
+        (("--session", "a b"), "session key"),
+        (("--timeout", "1e12"), "timeout"),
+    ],
+)
+def test_what_the_gateway_refuses_is_one_line_and_exit_code_2(
+    place: Place, argv: tuple[str, str], part: str
+) -> None:
+    place.write("a.py", "print(1)")
+    done = place.call("run", "a.py", *argv)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("cellgate: ")
+    assert part in last
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_session_can_t_be_exported_and_leaves_no_file(place: Place) -> None:
+    done = place.call("export", "never-was", "-o", "out.ipynb")
+    assert done.returncode == 2
+    assert done.stderr.startswith("cellgate: ")
+    assert list(place.folder.iterdir()) == []
+
+
+def test_a_folder_that_can_t_be_written_is_named(place: Place) -> None:
+    place.write("a.py", "1")
+    assert place.call("run", "a.py", "--session", "unwritable").returncode == 0
+    done = place.call("export", "unwritable", "-o", "nowhere/out.ipynb")
+    assert done.returncode == 2
+    assert done.stderr == "cellgate: nowhere/out.ipynb can't be written: No such file or directory\n"

@@ -1,0 +1,286 @@
+"""Where settings come from and who wins; what a wrong command line answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from traitlets import Int, List, Unicode
+from traitlets.config import Config
+
+from gateway.cli import CellgateApp, main
+from gateway.commands.base import BaseApp, CommandApp, UsageError, environment_config
+from gateway.commands.run import RunApp
+
+
+class DemoApp(BaseApp):
+    """Stands for any command with an option of its own."""
+
+    name = "cellgate-demo"
+    description = "Demonstrates."
+    port = Int(8888, help="The port.").tag(config=True, metavar="PORT")
+    spare = Int(1, help="A setting without an option.").tag(config=True)
+    names = List(Unicode(), help="Some names.").tag(config=True)
+    aliases: Any = {  # noqa: RUF012
+        "name": "DemoApp.names",
+        ("p", "port"): "DemoApp.port",
+        **BaseApp.aliases,
+    }
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+
+
+def demo(argv: list[str], environment: dict[str, str] | None = None) -> DemoApp:
+    app = DemoApp(environment=environment or {})
+    app.initialize(argv)
+    return app
+
+
+def config_file(folder: Path, text: str, name: str = "cellgate_config.py") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_the_default_holds_when_nothing_is_set() -> None:
+    assert demo([]).port == 8888
+
+
+def test_the_command_line_wins_over_the_environment_over_the_file(tmp_path: Path) -> None:
+    path = config_file(tmp_path, "c.DemoApp.port = 1\nc.DemoApp.spare = 5")
+    file = ["--config", str(path)]
+    assert demo(file).port == 1
+    assert demo(file, {"CELLGATE_PORT": "2"}).port == 2
+    app = demo([*file, "--port", "3"], {"CELLGATE_PORT": "2"})
+    assert (app.port, app.spare) == (3, 5)
+
+
+def test_every_spelling_of_an_option_counts() -> None:
+    for argv in (["--port=3"], ["--port", "3"], ["-p", "3"], ["--DemoApp.port=3"]):
+        assert demo(argv).port == 3
+
+
+def test_the_configuration_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
+    path = config_file(tmp_path, json.dumps({"DemoApp": {"port": 4}}), "other.json")
+    assert demo([], {"CELLGATE_CONFIG": str(path)}).port == 4
+
+
+def test_the_configuration_folder_of_the_user_is_looked_into(tmp_path: Path) -> None:
+    config_file(tmp_path / "config" / "cellgate", "c.DemoApp.port = 6")
+    assert demo([]).port == 6
+
+
+def test_any_trait_has_a_variable() -> None:
+    environment = {"CELLGATE__DemoApp__spare": "7", "CELLGATE__Other__x": "1", "CELLGATE__odd": "1"}
+    assert demo([], environment).spare == 7
+
+
+def test_an_option_s_own_variable_wins_over_the_long_one() -> None:
+    assert demo([], {"CELLGATE__DemoApp__port": "1", "CELLGATE_PORT": "2"}).port == 2
+
+
+def test_a_list_is_an_option_again_and_again_or_a_variable_with_commas() -> None:
+    assert demo(["--name", "a", "--name=b"]).names == ["a", "b"]
+    assert demo([], {"CELLGATE_NAME": "a,b"}).names == ["a", "b"]
+    assert demo(["--name", "c"], {"CELLGATE_NAME": "a,b"}).names == ["c"]
+
+
+def test_an_empty_variable_counts_as_absent() -> None:
+    assert demo([], {"CELLGATE_PORT": ""}).port == 8888
+    assert environment_config({"CELLGATE_PORT": ""}, {"port": "DemoApp.port"}) == Config()
+
+
+def test_the_log_level_is_taken_in_any_case() -> None:
+    assert demo(["--log-level", "debug"]).log_level == 10
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "part"),
+    [
+        (["--prot", "1"], {}, "there is no option --prot; did you mean --port?"),
+        (["--prot=1"], {}, "there is no option --prot; did you mean --port?"),
+        (["--zzz"], {}, "there is no option --zzz"),
+        (["-z"], {}, "there is no option -z"),
+        (["--port"], {}, "--port needs an argument"),
+        (["--port", "many"], {}, "many"),
+        (["--por", "1"], {}, "there is no option --por"),
+        (["--DemoApp.prot=1"], {}, "there is no setting --DemoApp.prot"),
+        (["--Nothing.port=1"], {}, "there is no setting --Nothing.port"),
+        (["--log-level", "loud"], {}, "log_level"),
+        ([], {"CELLGATE_PORT": "many"}, "many"),
+        (["--config", "/nowhere/x.py"], {}, "there is no configuration file /nowhere/x.py"),
+        (["--config", "/etc/passwd"], {}, "must end in .py or .json"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(
+    argv: list[str], environment: dict[str, str], part: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        demo(argv, environment)
+    assert part in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "part"),
+    [
+        ("c.py", "1 / 0", "ZeroDivisionError"),
+        ("c.py", "c.DemoApp.port = 'many'", "many"),
+        ("c.py", "def", "SyntaxError"),
+        ("c.json", "{", "JSONDecodeError"),
+    ],
+)
+def test_a_broken_configuration_file_is_one_line(tmp_path: Path, name: str, text: str, part: str) -> None:
+    path = config_file(tmp_path, text, name)
+    with pytest.raises(UsageError, match=part) as caught:
+        demo(["--config", str(path)])
+    assert "\n" not in caught.value.message
+
+
+def test_help_shows_options_variables_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        demo(["--help"])
+    text = capsys.readouterr().out
+    assert left.value.code == 0
+    for part in (
+        "Usage: cellgate demo",
+        "-p, --port PORT",
+        "CELLGATE_PORT",
+        "Default: 8888.",
+        "Demonstrates.",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("command", ["setup", "run", "export", "sessions"])
+@pytest.mark.parametrize("option", ["--help", "--help-all", "-h"])
+def test_every_command_explains_itself(command: str, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([command, option])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert "Examples\n  cellgate " in text
+    assert "CELLGATE_" in text or option == "--help-all"
+
+
+def test_the_main_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in CellgateApp.subcommands)
+
+
+def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main([])
+    assert left.value.code == 2
+    assert "Usage: cellgate COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["expotr"], "cellgate: there is no command 'expotr'; did you mean export?"),
+        (["help", "rnu"], "cellgate: there is no command 'rnu'; did you mean run?"),
+        (["zzz"], "cellgate: there is no command 'zzz'; see cellgate --help"),
+        (["--bogus", "run"], "cellgate: there is no option --bogus"),
+        (
+            ["--RunApp.url=x", "run"],
+            "cellgate: the command comes first, then its options; see cellgate --help",
+        ),
+        (["run"], "cellgate: FILE is missing: cellgate run FILE [options]"),
+        (["run", "a.py", "b.py"], "cellgate: unexpected argument 'b.py': cellgate run FILE [options]"),
+        (["run", "--tiemout", "1"], "cellgate: there is no option --tiemout; did you mean --timeout?"),
+        (["run", "a.txt"], "cellgate: a.txt: only .ipynb, .py and .md files can be run"),
+        (["run", "absent.py"], "cellgate: absent.py can't be read: No such file or directory"),
+        (["run", "a.py", "--timeout", "0"], "cellgate: --timeout must be a number of seconds above 0"),
+        (["run", "a.py", "--timeout", "inf"], "cellgate: --timeout must be a number of seconds above 0"),
+        (["run", "a.py", "-o", "out.txt"], "cellgate: --output out.txt: a notebook's name ends in .ipynb"),
+        (["run", "a.py", "-o", "no/x.ipynb"], "cellgate: --output no/x.ipynb: there is no folder no"),
+        (["export"], "cellgate: SESSION is missing: cellgate export SESSION [options]"),
+        (["export", ""], "cellgate: a session's name can't be empty"),
+        (["sessions", "x"], "cellgate: unexpected argument 'x': cellgate sessions [options]"),
+        (
+            ["sessions", "--url", "ftp://x"],
+            "cellgate: 'ftp://x' is not a gateway's URL, such as http://127.0.0.1:8888",
+        ),
+        (["sessions", "--token", "a b"], "cellgate: the token holds characters that no token has"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    argv: list[str], line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err == f"{line}\n"
+    assert captured.out == ""
+
+
+def test_no_gateway_is_one_line_that_says_how_to_start_one(
+    capsys: pytest.CaptureFixture[str], free_port: int
+) -> None:
+    assert main(["sessions", "--url", f"http://127.0.0.1:{free_port}"]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "Connection refused" in error
+    assert "`cellgate serve`" in error
+
+
+def test_the_running_gateway_gives_url_and_token(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:
+    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
+    app = RunApp(environment={})
+    app.initialize(["x.py", "--data-dir", str(tmp_path)])
+    assert seen(app) == ("http://127.0.0.1:9", "Bearer secret")
+
+
+def test_the_local_token_goes_to_no_other_gateway(tmp_path: Path, seen: Callable[[CommandApp], Any]) -> None:
+    (tmp_path / "gateway.json").write_text('{"url": "http://127.0.0.1:9", "token": "secret", "pid": 1}')
+    app = RunApp(environment={})
+    app.initialize(["x.py", "--data-dir", str(tmp_path), "--url", "http://example.org"])
+    assert seen(app) == ("http://example.org", None)
+
+
+def test_without_a_running_gateway_the_usual_address_is_tried(seen: Callable[[CommandApp], Any]) -> None:
+    app = RunApp(environment={"CELLGATE_TOKEN": "t"})
+    app.initialize(["x.py"])
+    assert seen(app) == ("http://127.0.0.1:8888", "Bearer t")
+
+
+def test_an_unreadable_gateway_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "gateway.json").write_text("{")
+    assert main(["sessions", "--data-dir", str(tmp_path)]) == 2
+    assert str(tmp_path / "gateway.json") in capsys.readouterr().err
+
+
+def test_the_command_line_starts_without_the_server_s_and_the_client_s_libraries() -> None:
+    """Help and errors are quick because these are imported by the commands that need them."""
+    code = (
+        "import gateway.cli, sys; print({'tornado', 'rich', 'zmq', 'nbformat', 'asyncio'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout.strip() in {"set()", "{'asyncio'}"}
+
+
+@pytest.fixture
+def seen() -> Callable[[CommandApp], Any]:
+    """What a command's client would use: the URL and the Authorization header."""
+
+    def read(app: CommandApp) -> Any:
+        server = app.gateway()._server
+        return server.url, server._headers.get("Authorization")
+
+    return read

@@ -1,0 +1,306 @@
+"""The client against answers that no sound gateway gives: broken, refused, endless, foreign."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.client import Event, Finished, Gateway, GatewayError, Stream
+from kernels.errors import InvalidInput
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering(
+    script: Script | bytes, *, read_body: bool = True
+) -> AsyncIterator[tuple[Gateway, list[bytes]]]:
+    """A client of a server that reads one request's head and body, then does as `script` says."""
+    requests: list[bytes] = []
+
+    connections: list[asyncio.Task[None]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())  # type: ignore[arg-type]
+        with contextlib.suppress(ConnectionError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = [int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if b"content-length" in x]
+            requests.append(head + await reader.readexactly(sum(length) if read_body else 0))
+            if isinstance(script, bytes):
+                writer.write(script)
+            else:
+                await script(reader, writer)
+            await writer.drain()
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        yield Gateway(f"http://127.0.0.1:{port}/base/", "secret"), requests
+        await asyncio.gather(*connections)
+
+
+def answer(body: bytes, status: str = "200 OK", headers: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{headers}\r\n".encode() + body
+
+
+def chunked(*parts: bytes, end: bool = True) -> bytes:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    return head + body + (b"0\r\n\r\n" if end else b"")
+
+
+def line(event_type: str, seq: int = 1, **fields: Any) -> bytes:
+    return (
+        json.dumps({"seq": seq, "session": "s", "type": event_type, "execution": "e", **fields}).encode()
+        + b"\n"
+    )
+
+
+async def events(gateway: Gateway) -> list[Event]:
+    return [event async for event in gateway.stream_execute("s", "1")]
+
+
+async def test_a_request_carries_the_token_the_prefix_and_only_what_was_given() -> None:
+    async with answering(answer(b'{"session": "s", "later": 1}')) as (gateway, requests):
+        assert (await gateway.create_session("s", kernel="python3")).session == "s"
+    head, _, body = requests[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /base/v1/sessions HTTP/1.1\r\n")
+    assert b"Authorization: Bearer secret" in head
+    assert json.loads(body) == {"session": "s", "kernel": "python3"}
+
+
+async def test_odd_names_stay_one_part_of_the_path() -> None:
+    async with answering(answer(b'{"session": "s"}')) as (gateway, requests):
+        await gateway.get_session("a/../b?c#d ü")
+    assert requests[0].startswith(b"GET /base/v1/sessions/a%2F..%2Fb%3Fc%23d%20%C3%BC HTTP/1.1\r\n")
+
+
+async def test_a_refusal_gives_status_reason_detail_and_the_time_to_wait() -> None:
+    problem = b'{"title": "Too Many", "status": 429, "detail": "The queue is full", "reason": "queue_full"}'
+    refusal = answer(problem, "429 Too Many Requests", "Retry-After: 7\r\n")
+    async with answering(refusal) as (gateway, _):
+        with pytest.raises(GatewayError) as caught:
+            await gateway.execute("s", "1")
+    error = caught.value
+    assert (error.status, error.reason, error.detail, error.retry_after) == (
+        429,
+        "queue_full",
+        "The queue is full",
+        7.0,
+    )
+
+
+@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"[]", b"", b"\xff"])
+async def test_a_refusal_by_something_else_still_is_a_gateway_error(body: bytes) -> None:
+    async with answering(answer(body, "502 Bad Gateway")) as (gateway, _):
+        with pytest.raises(GatewayError) as caught:
+            await gateway.get_session("s")
+    assert (caught.value.status, caught.value.reason) == (502, "http_error")
+    assert caught.value.detail
+
+
+async def test_a_redirection_is_not_followed() -> None:
+    async with answering(answer(b"", "302 Found", "Location: http://example.org/\r\n")) as (
+        gateway,
+        requests,
+    ):
+        with pytest.raises(GatewayError, match="302"):
+            await gateway.get_session("s")
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"session": 3}', b"\xff"])
+async def test_an_answer_that_is_no_model_is_a_gateway_error(body: bytes) -> None:
+    async with answering(answer(body)) as (gateway, _):
+        with pytest.raises(GatewayError) as caught:
+            await gateway.get_session("s")
+    assert caught.value.reason == "bad_answer"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        b"no http at all\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{}",
+        chunked(line("started"), end=False),
+        chunked(line("started")),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_a_broken_stream_is_a_lost_connection(broken: bytes) -> None:
+    async with answering(broken) as (gateway, _):
+        with pytest.raises(GatewayError) as caught:
+            await events(gateway)
+    assert caught.value.reason == "connection_lost"
+
+
+async def test_nobody_listening_says_how_to_start_a_gateway(free_port: int) -> None:
+    with pytest.raises(GatewayError, match="cellgate serve") as caught:
+        await Gateway(f"http://127.0.0.1:{free_port}").get_session("s")
+    assert caught.value.reason == "unreachable"
+
+
+async def test_an_unknown_host_is_unreachable() -> None:
+    with pytest.raises(GatewayError) as caught:
+        await Gateway("http://no-such-host.invalid:1").get_session("s")
+    assert caught.value.reason == "unreachable"
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8888", "ftp://x", "http://", "http://x:99999", "http://[::1"])
+def test_a_url_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput):
+        Gateway(url)
+
+
+@pytest.mark.parametrize("token", ["a b", "a\r\nX: y", "ü"])
+def test_a_token_that_fits_no_header_is_refused(token: str) -> None:
+    with pytest.raises(InvalidInput):
+        Gateway("http://127.0.0.1:1", token)
+
+
+async def test_lone_surrogates_are_refused_before_anything_is_sent(free_port: int) -> None:
+    with pytest.raises(InvalidInput):
+        await Gateway(f"http://127.0.0.1:{free_port}").execute("s", "'\ud800'")
+
+
+async def test_events_are_typed_whatever_way_they_are_cut_into_packets() -> None:
+    whole = (
+        line("started", code="1")
+        + b"\n"
+        + line("stream", 2, name="stderr", text="é\u2028")
+        + line("finished", 3, status="ok", kernel={"state": "idle", "replaced": False})
+    )
+    async with answering(chunked(*(whole[i : i + 1] for i in range(len(whole))))) as (gateway, _):
+        started, stream, finished = await events(gateway)
+    assert started.type == "started"
+    assert isinstance(stream, Stream)
+    assert (stream.name, stream.text) == ("stderr", "é\u2028")
+    assert isinstance(finished, Finished)
+    assert finished.status == "ok"
+
+
+async def test_an_event_of_a_newer_gateway_is_passed_on() -> None:
+    async with answering(chunked(line("telepathy", thought="x"), line("finished", 2, new=1))) as (gateway, _):
+        assert [event.type for event in await events(gateway)] == ["telepathy", "finished"]
+
+
+async def test_signs_of_life_are_no_events() -> None:
+    body = chunked(b'{"type":"keepalive"}\n', line("started"), b'{"type":"keepalive"}\n', line("finished", 2))
+    async with answering(body) as (gateway, _):
+        assert [event.type for event in await events(gateway)] == ["started", "finished"]
+
+
+async def test_a_failure_in_the_middle_of_a_stream_is_raised() -> None:
+    problem = b'{"type":"problem","status":507,"reason":"storage_full","detail":"The disk is full"}\n'
+    async with answering(chunked(line("started"), problem)) as (gateway, _):
+        with pytest.raises(GatewayError, match="disk is full") as caught:
+            await events(gateway)
+    assert (caught.value.status, caught.value.reason) == (507, "storage_full")
+
+
+async def test_a_very_long_line_arrives_whole() -> None:
+    text = "x" * 5_000_000
+    async with answering(chunked(line("stream", text=text), line("finished", 2))) as (gateway, _):
+        first, _ = await events(gateway)
+    assert isinstance(first, Stream)
+    assert first.text == text
+
+
+async def test_a_slow_reader_slows_the_server() -> None:
+    """The client keeps a few chunks at most, so a server that sends without end has to wait."""
+    sent = 0
+
+    async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(chunked(end=False))
+        piece = line("stream", text="x" * 60_000)
+        while True:
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await writer.drain()
+            sent += len(piece)
+
+    async with answering(endless) as (gateway, _), aclosing(gateway.stream_execute("s", "1")) as stream:
+        await anext(stream)
+        before = -1
+        while sent != before:
+            before = sent
+            await asyncio.sleep(0.2)
+        assert sent < 30_000_000
+        for _number in range(50):
+            assert isinstance(await anext(stream), Stream)
+
+
+async def test_leaving_a_stream_closes_its_connection() -> None:
+    closed = asyncio.Event()
+
+    async def quiet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(chunked(line("started"), end=False))
+        assert await reader.read() == b""
+        closed.set()
+
+    async with AsyncExitStack() as stack:
+        gateway, _ = await stack.enter_async_context(answering(quiet))
+        async with aclosing(gateway.stream_execute("s", "1")) as stream:
+            assert (await anext(stream)).type == "started"
+        async with asyncio.timeout(10):
+            await closed.wait()
+
+
+async def test_a_refusal_before_the_body_is_read_is_understood() -> None:
+    """A server may refuse a large body without reading it, and close: the answer still says why."""
+    body = b'{"detail": "too large", "reason": "too_large"}'
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(body, "413 Payload Too Large"))
+        writer.write_eof()
+        while await reader.read(1 << 20):
+            pass
+
+    async with answering(refuse, read_body=False) as (gateway, _):
+        with pytest.raises(GatewayError, match="too large"):
+            await gateway.execute("s", "#" * 20_000_000)
+
+
+async def test_all_pages_of_sessions_are_read() -> None:
+    pages = [{"sessions": [{"session": "a"}], "next": "a"}, {"sessions": [{"session": "b"}], "next": None}]
+
+    async def page(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(json.dumps(pages.pop(0)).encode()))
+
+    async with answering(page) as (gateway, requests):
+        assert [model.session async for model in gateway.sessions(state="idle")] == ["a", "b"]
+    assert [request.split()[1] for request in requests] == [
+        b"/base/v1/sessions?state=idle&limit=200",
+        b"/base/v1/sessions?state=idle&limit=200&after=a",
+    ]
+
+
+async def test_a_notebook_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text("old")
+    async with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nnew") as (gateway, _):
+        with pytest.raises(GatewayError):
+            await gateway.notebook("s", path)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.ipynb"]  # noqa: PTH208
+
+
+async def test_a_notebook_is_stored_byte_by_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    async with answering(chunked(b"ab", b"c" * 300_000)) as (gateway, requests):
+        await gateway.notebook("s", path, outputs=False)
+    assert path.read_bytes() == b"ab" + b"c" * 300_000
+    assert requests[0].startswith(b"GET /base/v1/sessions/s/notebook?outputs=false ")

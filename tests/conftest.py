@@ -1,0 +1,71 @@
+"""Fixtures that every test may use: a shared gateway, and gateways with options of their own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.server import GatewayProcess
+
+StartGateway = Callable[..., GatewayProcess]
+
+
+def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:
+    """After a gateway's end there is no kernel, no socket folder and no announcement of it."""
+    _, alive = psutil.wait_procs(kernels, timeout=10)
+    assert not alive, f"processes left: {alive}"
+    assert not (gateway.data_dir / "run").exists()
+    assert not (gateway.data_dir / "gateway.json").exists()
+    assert [p for p in (gateway.data_dir / "workspaces").iterdir() if not p.name.startswith("session-")] == []
+
+
+def stop_cleanly(gateway: GatewayProcess) -> None:
+    """Stop a gateway and check that it leaves with 0 and leaves nothing behind."""
+    if gateway.process.poll() is not None:
+        return
+    kernels = psutil.Process(gateway.process.pid).children(recursive=True)
+    assert gateway.stop() == 0, gateway.log.read_text()
+    assert "Traceback" not in gateway.log.read_text(), gateway.log.read_text()
+    assert_nothing_left(gateway, kernels)
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway for all tests that need no options of their own; use a `session` key of your own."""
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto")
+    try:
+        yield process
+        stop_cleanly(process)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    """Starts gateways with options; each is stopped, and must have stopped cleanly, at the test's end."""
+    started: list[GatewayProcess] = []
+
+    def start(data_dir: Path | None = None, backend: str = "process", **options: object) -> GatewayProcess:
+        process = GatewayProcess(data_dir or tmp_path / f"data-{len(started)}", backend, **options)
+        started.append(process)
+        return process
+
+    try:
+        yield start
+        for process in started:
+            stop_cleanly(process)
+    finally:
+        for process in started:
+            process.kill()
+
+
+@pytest.fixture
+def session(gateway: GatewayProcess) -> Iterator[str]:
+    """A key that no other test uses; its session is ended afterwards."""
+    key = f"test-{uuid.uuid4().hex[:12]}"
+    yield key
+    gateway.delete(f"/v1/sessions/{key}")

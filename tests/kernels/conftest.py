@@ -1,0 +1,203 @@
+"""Real kernels for tests, through jupyter_client alone, and a check that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import zmq.asyncio
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
+
+from kernels.errors import BackendUnavailable
+from kernels.provisioners.base import CellgateProvisioner
+from kernels.provisioners.sandbox import SandboxProvisioner
+from kernels.specs.catalog import KernelspecCatalog, data_folder
+from tests.requirements import require
+
+CELL_TIMEOUT = 60.0
+SETTLE_TIMEOUT = 10.0
+
+
+@dataclass
+class Result:
+    """What one cell gave: its reply, its streams' text, and all its iopub messages."""
+
+    reply: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(m["content"]["text"] for m in self.messages if m["msg_type"] == "stream")
+
+    def of_type(self, msg_type: str) -> list[dict[str, Any]]:
+        return [m["content"] for m in self.messages if m["msg_type"] == msg_type]
+
+
+class RunningKernel:
+    """A ready kernel with one client."""
+
+    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    @property
+    def provisioner(self) -> CellgateProvisioner:
+        provisioner = self.manager.provisioner
+        assert isinstance(provisioner, CellgateProvisioner)
+        return provisioner
+
+    def send(self, code: str) -> str:
+        msg_id: str = self.client.execute(code)
+        return msg_id
+
+    async def result(self, msg_id: str) -> Result:
+        """The outcome of a cell that was sent before."""
+        result = Result()
+        async with asyncio.timeout(CELL_TIMEOUT):
+            while not result.reply:
+                reply = await self.client.get_shell_msg()
+                if reply["parent_header"].get("msg_id") == msg_id:
+                    result.reply = reply["content"]
+            while True:
+                message = await self.client.get_iopub_msg()
+                if message["parent_header"].get("msg_id") != msg_id:
+                    continue
+                result.messages.append(message)
+                if message["content"].get("execution_state") == "idle":
+                    return result
+
+    async def until_busy(self, msg_id: str) -> None:
+        """Returns when the cell runs."""
+        async with asyncio.timeout(CELL_TIMEOUT):
+            while True:
+                message = await self.client.get_iopub_msg()
+                if message["parent_header"].get("msg_id") == msg_id and message["msg_type"] == "execute_input":
+                    return
+
+    async def run(self, code: str) -> Result:
+        return await self.result(self.send(code))
+
+    async def print(self, code: str) -> str:
+        """What a cell printed; it must not fail."""
+        result = await self.run(code)
+        assert result.reply["status"] == "ok", result.reply
+        return result.text
+
+
+def _snapshot() -> dict[str, set[str]]:
+    fds = set()
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            fds.add(f"{fd} {os.readlink(f'/proc/self/fd/{fd}').split(':')[0]}")
+        except FileNotFoundError:
+            continue  # the one that listed the folder
+    children = {f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)}
+    tasks = {task.get_name() for task in asyncio.all_tasks()}
+    return {"fds": fds, "processes": children, "tasks": tasks}
+
+
+@pytest.fixture
+async def no_leaks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
+    """Fails the test if a process, file descriptor, task or temporary file is left; gives the temporary folder."""
+    folder = Path(tempfile.mkdtemp(prefix="cg-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    # The loop's helper threads and zmq open what they keep at their first use.
+    await asyncio.to_thread(zmq.zmq_version)
+    before = _snapshot()
+    try:
+        yield folder
+        left: dict[str, set[str]] = {}
+        async with asyncio.timeout(SETTLE_TIMEOUT + 5):
+            for _ in range(int(SETTLE_TIMEOUT / 0.05)):
+                left = {kind: now - before[kind] for kind, now in _snapshot().items()}
+                left["files"] = {str(path) for path in folder.rglob("*")}
+                if not any(left.values()):
+                    break
+                await asyncio.sleep(0.05)
+        assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kernel_prefix() -> Path:
+    """The folder with Cellgate's kernelspecs and kernel environment; fit for JUPYTER_PATH."""
+    folder = data_folder(Path(sys.prefix))
+    if not (folder / "kernels" / "python3" / "kernel.json").is_file():
+        pytest.fail(f"there is no kernelspec in {folder}: run make setup", pytrace=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sandbox(kernel_prefix: Path) -> None:
+    """Demands that bubblewrap works here."""
+    try:
+        asyncio.run(SandboxProvisioner.check())
+    except BackendUnavailable as error:
+        require("sandbox", error.message)
+
+
+@pytest.fixture(params=["process", "sandbox"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend that a test of the common contract runs on."""
+    if request.param == "sandbox":
+        request.getfixturevalue("sandbox")
+    return str(request.param)
+
+
+@pytest.fixture
+def catalog(backend: str, kernel_prefix: Path) -> KernelspecCatalog:
+    return KernelspecCatalog(backend=backend, kernel_dirs=[str(kernel_prefix / "kernels")])
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def new_manager(
+    catalog: KernelspecCatalog, no_leaks: Path, context: zmq.asyncio.Context
+) -> Callable[[], AsyncKernelManager]:
+    """Makes managers of kernels that are not started yet; the test is checked for leaks."""
+    return lambda: AsyncKernelManager(
+        kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
+    )
+
+
+StartKernel = Callable[..., Awaitable[RunningKernel]]
+
+
+@pytest.fixture
+async def start_kernel(new_manager: Callable[[], AsyncKernelManager]) -> AsyncIterator[StartKernel]:
+    """Starts kernels and ends them after the test; then none of their processes may exist."""
+    running: list[RunningKernel] = []
+
+    async def start(**options: Any) -> RunningKernel:
+        manager = new_manager()
+        await manager.start_kernel(**options)
+        client = manager.client()
+        kernel = RunningKernel(manager, client)
+        running.append(kernel)
+        client.start_channels(hb=False)
+        await client.wait_for_ready(timeout=CELL_TIMEOUT)
+        return kernel
+
+    yield start
+    processes = psutil.Process().children(recursive=True)
+    for kernel in running:
+        kernel.client.stop_channels()
+        await kernel.manager.shutdown_kernel(now=True)
+    assert not [process for process in processes if process.is_running()]

@@ -1,0 +1,185 @@
+"""A real gateway process for tests, and a plain HTTP client for it.
+
+The process is what a user starts: ``cellgate serve`` in a process group of its own, with its output in a
+file and a deadline for everything. The client is the standard library's, so that a test sees the bytes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOKEN = "a-token-for-tests"
+START_DEADLINE = 60.0
+STOP_DEADLINE = 30.0
+
+
+@dataclass(frozen=True)
+class Response:
+    """One answer."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """The `reason` of a problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", (self.status, self.body)
+        problem = self.json()
+        assert problem["status"] == self.status
+        assert problem["detail"]
+        return str(problem["reason"])
+
+
+class GatewayProcess:
+    """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1."""
+
+    def __init__(self, data_dir: Path, backend: str = "process", **options: object) -> None:
+        self.data_dir = data_dir
+        self.log = data_dir.with_suffix(".log")
+        self.token = TOKEN
+        words = [f"--ServeApp.{name}={value}" for name, value in options.items()]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CELLGATE_")}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    Path(sys.executable).with_name("cellgate"),
+                    "serve",
+                    "--port=0",
+                    f"--data-dir={data_dir}",
+                    f"--token={TOKEN}",
+                    f"--backend={backend}",
+                    *words,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            self.url = self._wait_until_serving()
+        except BaseException:
+            self.kill()
+            raise
+        self.host = self.url.removeprefix("http://")
+
+    def _wait_until_serving(self) -> str:
+        deadline = time.monotonic() + START_DEADLINE
+        announcement = self.data_dir / "gateway.json"
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()
+            if announcement.exists() and json.loads(announcement.read_text())["pid"] == self.process.pid:
+                return str(json.loads(announcement.read_text())["url"])
+            time.sleep(0.02)
+        raise AssertionError(f"the gateway does not serve:\n{self.log.read_text()}")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_DEADLINE)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        self.process.kill()
+        self.process.wait(STOP_DEADLINE)
+
+    def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
+        """A connection of its own, for streams and for clients that leave."""
+        return http.client.HTTPConnection(self.host, timeout=timeout)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = TOKEN,
+        headers: dict[str, str] | None = None,
+        timeout: float = 60,
+    ) -> Response:
+        """One request on a fresh connection; `body` is sent as JSON unless it is bytes."""
+        connection = self.connect(timeout)
+        try:
+            send(connection, method, path, body, token=token, headers=headers)
+            answer = connection.getresponse()
+            return Response(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **options: Any) -> Response:
+        """GET."""
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, body: object = None, **options: Any) -> Response:
+        """POST."""
+        return self.request("POST", path, body, **options)
+
+    def delete(self, path: str, **options: Any) -> Response:
+        """DELETE."""
+        return self.request("DELETE", path, **options)
+
+    def execute(self, session: str, code: str, **fields: object) -> dict[str, Any]:
+        """The result of a cell; fails unless the gateway answers 200."""
+        answer = self.post(f"/v1/sessions/{session}/execute", {"code": code, **fields}, timeout=120)
+        assert answer.status == 200, answer.body
+        result = answer.json()
+        assert isinstance(result, dict)
+        return result
+
+    @contextmanager
+    def stream(
+        self, method: str, path: str, body: object = None, *, accept: str = "application/x-ndjson", **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An open response, to be read as it comes."""
+        connection = self.connect()
+        try:
+            send(connection, method, path, body, headers={"Accept": accept, **headers})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            yield answer
+        finally:
+            connection.close()
+
+    def events(self, method: str, path: str, body: object = None) -> Iterator[dict[str, Any]]:
+        """The events of an NDJSON stream, as they come, signs of life left out."""
+        with self.stream(method, path, body) as answer:
+            for line in answer:
+                event = json.loads(line)
+                if event["type"] != "keepalive":
+                    yield event
+
+
+def send(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    token: str | None = TOKEN,
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Send a request; the answer is the caller's to read."""
+    sent = dict(headers or {})
+    if token is not None:
+        sent.setdefault("Authorization", f"Bearer {token}")
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    if data is not None:
+        sent.setdefault("Content-Type", "application/json")
+    connection.request(method, path, data, sent)
