@@ -18,7 +18,7 @@ from gateway.manager import SessionManager
 from gateway.models import check_session_key, now
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
-from gateway.record.notebook import build_notebook, render
+from gateway.record.notebook import build_notebook, event_of, render
 from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.results import ResultBuilder
 from gateway.sessions import SessionState
@@ -136,7 +136,10 @@ class Archive:
         await self._journal.commit()
         last = await self._journal.last_event(row.id)
         seq, head = last if last is not None else (0, b"")
-        events = [event async for event in self.events(row, until=seq)]
+        events: list[dict[str, Any]] = []
+        async with aclosing(self._journal.event_batches(row.id, until=seq)) as batches:
+            async for batch in batches:
+                events.extend(map(event_of, batch))
         body = await asyncio.to_thread(self._render, row, events, head.hex(), outputs)
         return body, head.hex()
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 def now() -> str:
     """The present as RFC 3339 UTC with six digits and `Z`: what every client of the field can parse."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 @dataclass(frozen=True, slots=True)

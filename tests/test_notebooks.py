@@ -13,9 +13,8 @@ import os
 import re
 import struct
 import sys
-import urllib.request
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import nbformat
 import pytest
@@ -25,6 +24,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 
 from kernels.specs.catalog import data_folder
+from tests.server import GatewayProcess
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 ANALYSIS = NOTEBOOKS / "elnino.ipynb"
@@ -33,13 +33,6 @@ LEAST_FIGURES = 3
 
 ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
-
-class Gateway(Protocol):
-    """What these tests use of the `gateway` fixture."""
-
-    url: str
-    token: str
 
 
 def read(path: Path) -> NotebookNode:
@@ -51,40 +44,6 @@ def read(path: Path) -> NotebookNode:
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
-
-
-def post(gateway: Gateway, path: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(
-        gateway.url + path,
-        json.dumps(body).encode(),
-        {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=90) as answer:
-        return json.load(answer)
-
-
-def delete_session(gateway: Gateway, session: str) -> None:
-    request = urllib.request.Request(
-        f"{gateway.url}/v1/sessions/{session}",
-        headers={"Authorization": f"Bearer {gateway.token}"},
-        method="DELETE",
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        assert answer.status == 204
-
-
-def run_through_gateway(gateway: Gateway, notebook: NotebookNode, session: str) -> list[dict[str, Any]]:
-    """Each code cell's result, in order; fails at the first that is not ok."""
-    post(gateway, "/v1/sessions", {"session": session})
-    results = []
-    try:
-        for cell in code_cells(notebook):
-            result = post(gateway, f"/v1/sessions/{session}/execute", {"code": cell.source})
-            assert result["status"] == "ok", f"cell {cell.id}: {result['text']}"
-            results.append(result)
-    finally:
-        delete_session(gateway, session)
-    return results
 
 
 async def run_with_nbclient(notebook: NotebookNode, folder: Path, env: dict[str, str]) -> None:
@@ -161,15 +120,15 @@ def test_stored_notebook_is_complete(path: Path) -> None:
 
 
 def test_analysis_gives_the_same_outputs_through_the_gateway_as_with_nbclient(
-    gateway: Gateway, tmp_path: Path
+    gateway: GatewayProcess, session: str, tmp_path: Path
 ) -> None:
     """Cell by cell: the same texts and tables, and as many images of the same sizes."""
     notebook = read(ANALYSIS)
-    results = run_through_gateway(gateway, notebook, "notebook-analysis")
-    asyncio.run(run_with_nbclient(notebook, tmp_path, {}))
     cells = code_cells(notebook)
+    results = [gateway.execute(session, cell.source) for cell in cells]
+    assert [result["status"] for result in results] == ["ok"] * len(cells)
 
-    assert len(results) == len(cells)
+    asyncio.run(run_with_nbclient(notebook, tmp_path, {}))
     for cell, result in zip(cells, results, strict=True):
         ours = [comparable(output) for output in result["outputs"]]
         assert ours == [comparable(output) for output in cell.outputs], f"cell {cell.id}"
@@ -177,7 +136,7 @@ def test_analysis_gives_the_same_outputs_through_the_gateway_as_with_nbclient(
     assert sum(len(images(result["outputs"])) for result in results) >= LEAST_FIGURES
 
 
-def test_quickstart_runs_against_a_gateway(gateway: Gateway, tmp_path: Path) -> None:
+def test_quickstart_runs_against_a_gateway(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Every step of the tour works as its text says; the notebook itself needs only the two variables."""
     notebook = read(QUICKSTART)
     environment = {"CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": gateway.token}

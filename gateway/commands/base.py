@@ -284,7 +284,9 @@ def _default_text(trait: TraitType[Any, Any]) -> str:
     if isinstance(trait, List):
         return " May be given again; in the variable, commas divide."
     value = trait.default_value
-    shown = isinstance(value, (str, int, float)) and not isinstance(value, bool) and value not in {"", 0}
+    if isinstance(value, float):
+        return f" Default: {value:g}."
+    shown = isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", 0}
     return f" Default: {value}." if shown else ""
 
 
@@ -323,6 +325,7 @@ class CommandApp(BaseApp):
     def print(text: str) -> None:
         """Writes a line of the command's result to stdout."""
         sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()  # here, where a reader that has left is an error that `main` handles
 
     def arguments(self, *names: str) -> list[str]:
         """The positional arguments, exactly one for each of `names`. Raises UsageError."""

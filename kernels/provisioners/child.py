@@ -32,6 +32,9 @@ OPEN_FILES = 4096
 _LOG_PAUSE = 0.01
 _PIPE_BYTES = 64 * 1024
 
+# How long bwrap gets, in seconds, to follow the namespace it made.
+_FOLLOW_TIMEOUT = 1.0
+
 
 class Child:
     """One child process, leader of its own session, with no stdin and stdout.
@@ -59,6 +62,7 @@ class Child:
         self._inner_fd: int | None = None
         self._status_fd = status_fd
         self._resume: asyncio.TimerHandle | None = None
+        self._insist: asyncio.TimerHandle | None = None
         self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
         self.started: asyncio.Future[None] = self._loop.create_future()
         self._log_fd, log_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -109,10 +113,14 @@ class Child:
 
     def kill(self) -> None:
         """End the process, its group and its pid namespace; `exited` tells when they are gone."""
-        self.signal(signal.SIGKILL)
-        if self._inner_fd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
+        if self._inner_fd is None or self._insist is not None:
+            self.signal(signal.SIGKILL)
+            return
+        # The outer process reaps the inner one and follows it. Killed first, it would leave a zombie to init,
+        # which in a container may be a program that reaps nothing.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
+        self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self.signal, signal.SIGKILL)
 
     def log_tail(self) -> str:
         """The last 8 KiB of the process's stderr so far."""
@@ -168,8 +176,9 @@ class Child:
             self.started.set_result(None)
 
     def _close_fds(self) -> None:
-        if self._resume is not None:
-            self._resume.cancel()
+        for timer in (self._resume, self._insist):
+            if timer is not None:
+                timer.cancel()
         for name in ("_log_fd", "_status_fd", "_pidfd", "_inner_fd"):
             self._close(name)
 

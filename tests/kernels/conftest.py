@@ -81,7 +81,10 @@ class RunningKernel:
         async with asyncio.timeout(CELL_TIMEOUT):
             while True:
                 message = await self.client.get_iopub_msg()
-                if message["parent_header"].get("msg_id") == msg_id and message["msg_type"] == "execute_input":
+                if (
+                    message["parent_header"].get("msg_id") == msg_id
+                    and message["msg_type"] == "execute_input"
+                ):
                     return
 
     async def run(self, code: str) -> Result:
@@ -102,13 +105,16 @@ def _snapshot() -> dict[str, set[str]]:
         except FileNotFoundError:
             continue  # the one that listed the folder
     children = {f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)}
-    tasks = {task.get_name() for task in asyncio.all_tasks()}
+    tasks = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
     return {"fds": fds, "processes": children, "tasks": tasks}
 
 
 @pytest.fixture
-async def no_leaks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
-    """Fails the test if a process, file descriptor, task or temporary file is left; gives the temporary folder."""
+async def no_leaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Path]:
+    """Fails the test if a process, descriptor, task or temporary file is left; gives the temporary folder."""
+    tmp_path_factory.getbasetemp()  # before pytest would make it in our folder
     folder = Path(tempfile.mkdtemp(prefix="cg-", dir="/tmp"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     # The loop's helper threads and zmq open what they keep at their first use.

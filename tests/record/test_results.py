@@ -1,0 +1,159 @@
+"""The result of an execution, from its events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.results import ResultBuilder, shorten
+
+FINISHED = {
+    "status": "ok",
+    "cause": None,
+    "execution_count": 3,
+    "error": None,
+    "started_at": "2026-11-21T10:00:02.000000Z",
+    "finished_at": "2026-11-21T10:00:09.000000Z",
+    "duration_ms": 7000.0,
+    "queue_ms": 1000.0,
+    "truncated": False,
+    "kernel": {"state": "idle", "replaced": False},
+}
+ERROR = {
+    "ename": "ValueError",
+    "evalue": "\x1b[31mno\x1b[0m",
+    "traceback": ["\x1b[31mValueError\x1b[0m", "  line 1"],
+}
+
+
+def builder(*events: tuple[str, dict[str, Any]]) -> ResultBuilder:
+    """A builder that got these events, numbered and dated as the record does."""
+    built = ResultBuilder()
+    for seq, (event_type, fields) in enumerate(events, 1):
+        at = f"2026-11-21T10:00:{seq:02}.000000Z"
+        built.apply({"seq": seq, "session": "s", "execution": "e1", "type": event_type, "at": at, **fields})
+    return built
+
+
+QUEUED = ("queued", {"position": 0, "code": "f()", "msg_id": "m"})
+STARTED = ("started", {"execution_count": 3, "code": "f()"})
+
+
+def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
+    return "stream", {"name": name, "text": text}
+
+
+def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
+    shown = ("execute_result", {"execution_count": 3, "data": {"text/plain": "42"}, "metadata": {}})
+    result = builder(
+        QUEUED, STARTED, stream("out\n"), stream("err\n", "stderr"), shown, ("finished", FINISHED)
+    ).result()
+    assert result == {
+        "session": "s",
+        "execution": "e1",
+        **FINISHED,
+        "outputs": [
+            {"output_type": "stream", "name": "stdout", "text": "out\n"},
+            {"output_type": "stream", "name": "stderr", "text": "err\n"},
+            {
+                "output_type": "execute_result",
+                "execution_count": 3,
+                "data": {"text/plain": "42"},
+                "metadata": {},
+            },
+        ],
+        "stdout": "out\n",
+        "stderr": "err\n",
+        "text": "out\nerr\n42",
+    }
+
+
+def test_fields_that_finished_may_gain_later_reach_the_result() -> None:
+    files = [{"path": "a.csv", "size": 3}]
+    assert builder(("finished", {**FINISHED, "files": files})).result()["files"] == files
+
+
+@pytest.mark.parametrize(
+    ("events", "status"),
+    [
+        ([], "queued"),
+        ([QUEUED], "queued"),
+        ([QUEUED, STARTED], "running"),
+        ([QUEUED, stream("x")], "running"),  # a silent cell has no `started`
+        ([QUEUED, STARTED, ("finished", FINISHED)], "ok"),
+    ],
+)
+def test_the_status_so_far(events: list[tuple[str, dict[str, Any]]], status: str) -> None:
+    built = builder(*events)
+    assert built.result()["status"] == status
+    assert built.finished == (status == "ok")
+
+
+def test_the_result_of_a_running_cell_has_its_output_so_far_and_all_fields() -> None:
+    so_far = builder(QUEUED, STARTED, stream("half")).result()
+    assert (so_far["stdout"], so_far["execution_count"]) == ("half", 3)
+    assert so_far["started_at"] == "2026-11-21T10:00:02.000000Z"
+    assert so_far.keys() == builder(QUEUED, STARTED, ("finished", FINISHED)).result().keys()
+
+
+def test_what_a_thread_prints_after_the_end_changes_the_output_but_not_the_status() -> None:
+    result = builder(QUEUED, STARTED, ("finished", FINISHED), stream("late")).result()
+    assert (result["status"], result["stdout"]) == ("ok", "late")
+
+
+def test_plain_strips_ansi_codes_from_outputs_texts_and_the_error() -> None:
+    ended = {**FINISHED, "status": "error", "error": ERROR}
+    built = builder(QUEUED, STARTED, stream("\x1b[1mbold\x1b[0m\n"), ("error", ERROR), ("finished", ended))
+    result = built.result(plain=True)
+    assert "\\x1b" not in repr(result)
+    assert result["stdout"] == "bold\n"
+    assert result["error"]["traceback"] == ["ValueError", "  line 1"]
+    assert "\x1b[31m" in built.result()["error"]["evalue"]
+    assert "\x1b" not in built.result()["text"]
+
+
+def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
+    long = "0123456789" * 500
+    error = {"ename": "E", "evalue": long, "traceback": [long, long]}
+    data = {"text/plain": long, "text/html": long, "image/png": long}
+    events = [
+        stream(long),
+        stream(long, "stderr"),
+        ("display_data", {"data": data, "metadata": {}}),
+        ("error", error),
+        ("finished", {**FINISHED, "status": "error", "error": error}),
+    ]
+    result = builder(QUEUED, STARTED, *events).result(max_text=1000)
+    out, err, shown, failed = result["outputs"]
+    texts = [result["stdout"], result["stderr"], result["text"], out["text"], err["text"]]
+    texts += [shown["data"]["text/plain"], result["error"]["evalue"], "\n".join(failed["traceback"])]
+    assert [len(text) for text in texts] == [1000] * len(texts)
+    assert all("GET /v1/sessions/s/executions/e1" in text for text in texts)
+    assert all(text.startswith("0123") for text in texts)
+    assert texts[0].endswith("789")
+    assert shown["data"]["text/html"] == shown["data"]["image/png"] == long
+
+
+def test_an_empty_traceback_stays_empty_when_texts_are_cut() -> None:
+    error = {"ename": "KernelDied", "evalue": "The kernel ended.", "traceback": []}
+    result = builder(QUEUED, ("finished", {**FINISHED, "status": "died", "error": error})).result(
+        max_text=100
+    )
+    assert result["error"] == error
+
+
+@pytest.mark.parametrize("limit", [0, 1, 99, 100, 101, 500])
+@pytest.mark.parametrize("length", [0, 1, 100, 101, 102, 499, 500, 501, 5000])
+def test_shortening_never_lengthens_and_keeps_to_the_limit_where_its_mark_fits(
+    limit: int, length: int
+) -> None:
+    text = ("abcdefg" * 1000)[:length]
+    short = shorten(text, limit, "GET there")
+    assert len(short) <= len(text)
+    if short != text:
+        mark = short[short.index("\n[") : short.index("]\n") + 2]
+        head, tail = short.split(mark)
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert len(short) == max(limit, len(mark))
