@@ -39,7 +39,7 @@ class ExecutionSettings:
 
     caps: OutputCaps
     interrupt_grace: float = 5.0
-    settle: float = 10.0
+    settle: float = 5.0
 
 
 class ExecutionRun:

@@ -141,9 +141,8 @@ class Session:
         self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
 
     def _attached(self, kernel: Kernel) -> None:
-        self.row = replace(
-            self.row, isolation=kernel.isolation, environment={"kernel_info": _kernel_info(kernel)}
-        )
+        environment = {"display_name": kernel.display_name, "kernel_info": _kernel_info(kernel)}
+        self.row = replace(self.row, isolation=kernel.isolation, environment=environment)
 
     def _receive(self, message: Message) -> None:
         """Everything the kernel says comes by here, in order."""

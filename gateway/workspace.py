@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from pathlib import Path
+
+from kernels.provisioners.folders import remove_tree
 
 
 class WorkspaceStore:
@@ -37,7 +38,7 @@ class WorkspaceStore:
 
     async def remove(self, session_id: int) -> None:
         """Remove what `keep` kept."""
-        await asyncio.to_thread(shutil.rmtree, self._kept(session_id), ignore_errors=True)
+        await remove_tree(self._kept(session_id))
 
 
 def _move_entries(source: Path, target: Path) -> None:

@@ -29,6 +29,7 @@ DEEPEST = 100
 
 _JSON_MIME = re.compile(r"application/(.*\+)?json")
 _ABORTED = ("aborted", "abort")
+_LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
 
 class Status(StrEnum):
@@ -65,7 +66,7 @@ class Execution:
     """One execute_request from queue to outcome.
 
     It is finished when both its reply (shell) and its idle status (iopub) have come. They race on two
-    sockets, so output may come after the reply; after the idle status there is no more for this request.
+    sockets, so output may come after the reply.
 
     `replied`, `idle`: whether the two have come. `execution_count`: the kernel's prompt number, once it is
     known. `error`: `ename`, `evalue` and `traceback` of the last error, cut to the caps like its event.
@@ -97,11 +98,14 @@ class Execution:
             self.phase = Phase.SENT
 
     def receive(self, message: Message) -> Events:
-        """What a message of the kernel means for this execution; () for messages of others and after the end.
+        """What a message of the kernel means for this execution; () for messages of others.
 
+        After the end only output counts: a thread that the cell left behind still prints in its name.
         Never raises: content that breaks the protocol is mended where its meaning is clear, else ignored.
         """
-        if message.parent.msg_id != self.msg_id or self.phase is Phase.FINISHED:
+        if message.parent.msg_id != self.msg_id:
+            return ()
+        if self.phase is Phase.FINISHED and message.header.msg_type not in _LATE_OUTPUT:
             return ()
         handler = self._HANDLERS.get(message.header.msg_type)
         if handler is None or handler[0] is not message.channel:
@@ -128,12 +132,14 @@ class Execution:
     def settle(self) -> Events:
         """End with the one of reply and idle that has come: the other got lost. Nothing before the first.
 
-        Without a reply an error that was shown counts as the end of the cell.
+        Without a reply an error that was shown counts as the end of the cell; so does an interrupt or a
+        deadline, because ipykernel may lose its reply to the KeyboardInterrupt.
         """
         if self.finished or not (self.replied or self.idle):
             return ()
         if not self.replied:
-            self._end = self._end_of_reply("ok" if self.error is None else "error")
+            undisturbed = self.error is None and not self._late and self._interrupted_by is None
+            self._end = self._end_of_reply("ok" if undisturbed else "error")
         return self._finish()
 
     def outcome(self) -> Outcome:
@@ -146,8 +152,7 @@ class Execution:
         assert self.finished, "no outcome before the end"
         assert self._end is not None
         status, cause = self._end
-        error = None if status in (Status.OK, Status.CANCELLED) else self.error
-        return Outcome(status, cause, self.execution_count, error)
+        return Outcome(status, cause, self.execution_count, None if status is Status.OK else self.error)
 
     def _end_of_reply(self, reply_status: str) -> tuple[Status, str | None]:
         if reply_status == "ok":

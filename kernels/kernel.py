@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -26,6 +25,7 @@ from kernels.errors import CellgateError, KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
 from kernels.provisioners.base import CellgateProvisioner, KernelExit
+from kernels.provisioners.folders import remove_tree
 from kernels.specs.catalog import KernelspecCatalog
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,12 @@ class Kernel:
         return self._provisioner.isolation
 
     @property
+    def display_name(self) -> str:
+        """The kernelspec's name for people."""
+        spec = self._manager.kernel_spec
+        return spec.display_name if spec is not None else self.profile.kernelspec
+
+    @property
     def exited(self) -> asyncio.Future[KernelExit]:
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
         return self._provisioner.exited
@@ -106,7 +112,7 @@ class Kernel:
     async def discard(self) -> None:
         """Shut down, and remove the workspace folder with what is left in it."""
         await self.shutdown()
-        await asyncio.to_thread(shutil.rmtree, self.workspace, ignore_errors=True)
+        await remove_tree(self.workspace)
 
     async def _end(self) -> None:
         self.connection.close()
@@ -213,7 +219,7 @@ class KernelLauncher:
     async def _undo(self, manager: AsyncKernelManager, runtime: Path, workspace: Path) -> None:
         await _end_manager(manager)
         for folder in (runtime, workspace):
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            await remove_tree(folder)
 
     def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
         what = (

@@ -319,8 +319,8 @@ class OutputLimiter:
         if cost <= budget.left:
             budget.left -= cost
             return (event,)
-        room, budget.left, budget.open = budget.left, 0, False
-        events, kept = self._cut(event, size, room)
+        budget.open = False
+        events, kept = self._cut(event, size, budget.left)
         budget.dropped += max(0, size - kept)
         return events
 

@@ -13,11 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from threading import Barrier
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 TOKEN = "a-token-for-tests"
 START_DEADLINE = 60.0
@@ -143,6 +147,72 @@ class GatewayProcess:
         assert isinstance(result, dict)
         return result
 
+    def submit(self, session: str, code: str, **fields: object) -> str:
+        """Queue a cell and don't wait for it; its execution's id."""
+        answer = self.post(f"/v1/sessions/{session}/execute", {"code": code, "wait": False, **fields})
+        assert answer.status == 202, answer.body
+        return str(answer.json()["execution"])
+
+    def result(self, session: str, execution: str, query: str = "") -> dict[str, Any]:
+        """The result so far."""
+        answer = self.get(f"/v1/sessions/{session}/executions/{execution}{query}")
+        assert answer.status == 200, answer.body
+        result = answer.json()
+        assert isinstance(result, dict)
+        return result
+
+    def ended(self, session: str, execution: str) -> dict[str, Any]:
+        """The result of an execution, once it has ended."""
+
+        def ended() -> dict[str, Any] | None:
+            result = self.result(session, execution)
+            return None if result["status"] in {"queued", "running"} else result
+
+        return until(ended, "the execution has not ended")
+
+    def hold(self, session: str, code: str = "input()") -> str:
+        """Submit a cell that asks for input; returns its execution's id once it has asked."""
+        execution = self.submit(session, code)
+
+        def asked() -> bool:
+            return any(
+                event["type"] == "input_request" and event["execution"] == execution
+                for event in self.recorded(session)
+            )
+
+        until(asked, "the cell does not ask for input")
+        return execution
+
+    def answer(self, session: str, execution: str, value: str = "") -> None:
+        """Answer the input() of a running cell."""
+        path = f"/v1/sessions/{session}/executions/{execution}/input"
+        answer = self.post(path, {"value": value})
+        assert answer.status == 204, answer.body
+
+    def recorded(self, session: str, after: int = 0) -> list[dict[str, Any]]:
+        """All events of a session up to now, page by page."""
+        events: list[dict[str, Any]] = []
+        following: int | None = after
+        while following is not None:
+            answer = self.get(f"/v1/sessions/{session}/events?after={following}")
+            assert answer.status == 200, answer.body
+            page = answer.json()
+            events += page["events"]
+            following = page["next"]
+        return events
+
+    def model(self, session: str) -> dict[str, Any]:
+        """The session's model."""
+        answer = self.get(f"/v1/sessions/{session}")
+        assert answer.status == 200, answer.body
+        model = answer.json()
+        assert isinstance(model, dict)
+        return model
+
+    def workspace(self, session: str) -> Path:
+        """The folder that the cells of a live session work in."""
+        return self.data_dir / "workspaces" / str(self.model(session)["kernel_id"])
+
     @contextmanager
     def stream(
         self, method: str, path: str, body: object = None, *, accept: str = "application/x-ndjson", **headers: str
@@ -183,3 +253,24 @@ def send(
     if data is not None:
         sent.setdefault("Content-Type", "application/json")
     connection.request(method, path, data, sent)
+
+
+def until(condition: Callable[[], T | None], otherwise: str, seconds: float = 30) -> T:
+    """The first true value of `condition`, asked again and again; fails when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+    return value
+
+
+def together(count: int, call: Callable[[int], T]) -> list[T]:
+    """The results of `count` calls that begin at the same moment, each in a thread of its own."""
+    barrier = Barrier(count)
+
+    def begin(index: int) -> T:
+        barrier.wait()
+        return call(index)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(begin, range(count)))

@@ -129,7 +129,7 @@ class BaseHandler(RequestHandler):
         """Answer with JSON."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.finish(encode(model))
+        self.finish(encode(model) + b"\n")
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A query argument that is true or false. Raises InvalidInput."""

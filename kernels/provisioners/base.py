@@ -31,7 +31,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import List, Unicode
 
-from kernels.errors import KernelStartFailed
+from kernels.errors import InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.provisioners.folders import LaunchFolders
 
@@ -249,7 +249,9 @@ class CellgateProvisioner(KernelProvisionerBase):
         env = kernel_environment(argv[0], view.home, limits)
         for name, value in self.kernel_spec.env.items():
             env[name] = Template(value).safe_substitute(env)
-        return Launch(argv, env | (options.get("extra_env") or {}), limits, folders)
+        env |= options.get("extra_env") or {}
+        _check_environment(env)
+        return Launch(argv, env, limits, folders)
 
 
 def connection_info(socket_prefix: str) -> KernelConnectionInfo:
@@ -292,6 +294,17 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
         "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
         "SHELL": "/bin/sh",
     } | dict.fromkeys(_THREAD_VARIABLES, threads)
+
+
+def _check_environment(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        text = f"{name}{value}"
+        # A NUL would end the word in bwrap's list of arguments, and what follows could mount anything.
+        unfit = (
+            not name or "=" in name or "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
+        )
+        if unfit:
+            raise InvalidInput(f"The environment variable {name[:40]!a} can't be set: bad name or character.")
 
 
 def _write_connection_file(path: Path, info: KernelConnectionInfo, socket_prefix: str) -> None:

@@ -29,7 +29,7 @@ OPEN_FILES = 4096
 
 # The pause between two reads of a child's stderr: one that floods it costs us a fraction of a percent of a
 # core, and is itself held up by the full pipe.
-_LOG_PAUSE = 0.01
+_LOG_PAUSE = 0.05
 _PIPE_BYTES = 64 * 1024
 
 # How long bwrap gets, in seconds, to follow the namespace it made.

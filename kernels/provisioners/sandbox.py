@@ -23,7 +23,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
-from kernels.errors import BackendUnavailable, InvalidInput
+from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.provisioners.base import KernelExit, KernelView, Launch, kernel_environment
 from kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
@@ -110,6 +110,11 @@ class SandboxProvisioner(ChildProvisioner):
         return _VIEW
 
     def _spawn(self, launch: Launch) -> Child:
+        for path in self.readable:
+            if not Path(path).exists():
+                raise KernelStartFailed(
+                    f"The kernelspec needs {path}, which is not there. Run `cellgate setup`."
+                )
         return spawn(launch, self.readable)
 
     def _signal(self, signum: int) -> None:
@@ -146,7 +151,9 @@ def spawn(launch: Launch, readable: Sequence[str]) -> Child:
             *_mounts(launch, readable, synthetic),
             *_environment(launch),
         ]
-        options = file_with(b"".join(os.fsencode(word) + b"\0" for word in arguments))
+        words = [os.fsencode(word) for word in arguments]
+        assert not any(b"\0" in word for word in words), "an argument would become two"
+        options = file_with(b"".join(word + b"\0" for word in words))
         return Child(
             [bwrap, "--args", str(options), "--", *command],
             # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.

@@ -159,11 +159,12 @@ def test_messages_of_others_change_nothing() -> None:
     assert (one.idle, one.replied, one.phase) == (False, False, Phase.SENT)
 
 
-def test_after_the_end_nothing_counts() -> None:
+def test_after_the_end_only_output_counts() -> None:
     one = execution()
     feed(one, BUSY, reply(), IDLE)
 
-    assert feed(one, stream("late"), reply("error", **FAILED), ERROR) == []
+    assert feed(one, reply("error", **FAILED), ERROR) == []
+    assert [event.type for event in feed(one, stream("of a thread"))] == ["stream"]
     one.kernel_lost(Status.DIED, "kernel_exit")
     one.deadline_passed()
     one.interrupt_requested()
@@ -253,6 +254,12 @@ def test_a_shown_error_does_not_make_a_good_cell_fail() -> None:
 @pytest.mark.parametrize("word", ["aborted", "abort"])
 def test_an_aborted_cell_is_cancelled(word: str) -> None:
     assert end_of(BUSY, reply(word), IDLE) == Outcome(Status.CANCELLED, "aborted", None, None)
+
+
+def test_the_count_is_known_from_input_or_reply() -> None:
+    assert end_of(BUSY, INPUT, reply(), IDLE).execution_count == 3
+    assert end_of(BUSY, reply(execution_count=4), IDLE).execution_count == 4
+    assert end_of(BUSY, reply(), IDLE).execution_count is None
 
 
 def test_a_reply_without_a_known_status_is_no_success() -> None:
@@ -413,7 +420,7 @@ hostile_messages = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(hostile_messages, max_size=8))
 def test_no_content_breaks_an_execution(wires: list[Wire]) -> None:
     """Whatever a kernel sends: no exception, valid outputs, events that encode, and an end."""
@@ -441,8 +448,8 @@ def test_no_content_breaks_an_execution(wires: list[Wire]) -> None:
             {"ename": "", "evalue": '{"a":1}', "traceback": ["x", "2"]},
         ),
         (
-            iopub("display_data", data={"text/plain": ["a", "b"], "image/png": None}, metadata=[]),
-            {"data": {"text/plain": "ab", "image/png": ""}, "metadata": {}},
+            iopub("display_data", data={"text/plain": ["a", "b"], "application/json-seq": [1]}, metadata=[]),
+            {"data": {"text/plain": "ab", "application/json-seq": "[1]"}, "metadata": {}},
         ),
         (
             iopub("display_data", data={"application/json": None, "application/x+json": [1]}, transient=[]),
@@ -576,8 +583,18 @@ def test_the_outputs_are_those_of_nbclient(sent: list[Wire]) -> None:
     st.lists(shows, max_size=6),
 )
 def test_the_streams_are_those_nbclient_coalesces(out: list[Wire], err: list[Wire], rest: list[Wire]) -> None:
-    """Its coalescing joins all text of a stream in a cell; here none is interrupted, so ours must be equal."""
+    """It joins all text of a stream in a cell; here none is interrupted, so ours must be equal."""
     sent = [BUSY, INPUT, *out, *err, *rest, IDLE]
     outputs = notebook_outputs(feed(execution(), *sent))
 
     assert outputs == nbclient_outputs(sent, coalesce_streams=True)
+
+
+def test_a_reply_that_an_interrupt_swallowed_is_no_success() -> None:
+    one = execution()
+    feed(one, BUSY)
+    one.interrupt_requested()
+    feed(one, IDLE)
+    one.settle()
+
+    assert one.outcome().status is Status.INTERRUPTED

@@ -245,6 +245,14 @@ def test_a_later_cell_can_change_a_display() -> None:
     ]
 
 
+def test_a_cleared_display_can_be_changed_no_more() -> None:
+    area = OutputArea()
+    for event in (display("a", "i"), clear(wait=False)):
+        area.apply(event.type, event.content)
+
+    assert not area.update_display("i", {}, {})
+
+
 def test_outputs_are_fresh_each_time() -> None:
     area = OutputArea()
     for event in (stream("a"), display("b"), error("c")):
@@ -462,14 +470,22 @@ def test_what_is_not_wanted_is_counted_without_decoding() -> None:
     assert limiter.dropped_data == data_before + 20_000
 
 
-def test_an_update_counts_for_every_output_it_rewrites() -> None:
+@pytest.mark.parametrize(
+    "last",
+    [
+        [update("z" * 100_000, "i")],
+        [display("z" * 100_000, "i")],
+        [clear(wait=True), update("z" * 100_000, "i")],
+    ],
+)
+def test_an_event_counts_for_every_output_it_rewrites(last: list[KernelEvent]) -> None:
     """Else a thousand tiny displays and one large update would make a notebook of gigabytes."""
     limiter = OutputLimiter(OutputCaps(data=1_000_000))
     shows = [display(".", "i")] * 50
 
-    passed = admit(limiter, *shows, update("z" * 100_000, "i"))
+    passed = admit(limiter, *shows, *last)
 
-    assert passed[:-1] == shows
+    assert passed[:-1] == [*shows, *last[:-1]]
     assert is_marker(passed[-1])
 
 

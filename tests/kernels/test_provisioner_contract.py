@@ -1,4 +1,4 @@
-"""The contract of all isolation backends, as jupyter_client's AsyncKernelManager and other programs use them."""
+"""The contract of all isolation backends, as AsyncKernelManager and other programs use them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 
-from kernels.errors import KernelStartFailed
+from kernels.errors import InvalidInput, KernelStartFailed
 from kernels.limits import MIB, ResourceLimits
 from kernels.provisioners.base import CellgateProvisioner, KernelExit
 from kernels.specs.catalog import KernelspecCatalog
@@ -56,7 +56,9 @@ async def test_an_interrupt_message_ends_a_cell_and_its_children(start_kernel: S
     msg_id = kernel.send("import subprocess; subprocess.run(['sleep', '600'])")
     await kernel.until_busy(msg_id)
     async with asyncio.timeout(30):
-        while not any(child.name() == "sleep" for child in psutil.Process().children(recursive=True)):
+        while not any(  # noqa: ASYNC110
+            child.name() == "sleep" for child in psutil.Process().children(recursive=True)
+        ):
             await asyncio.sleep(0.05)
     await kernel.manager.interrupt_kernel()
     assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
@@ -197,6 +199,16 @@ async def test_no_variable_of_the_gateway_reaches_the_kernel(
     assert "hunter" not in printed
     assert "'WANTED': 'yes'" in printed
     assert "'OMP_NUM_THREADS': '1'" in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("A", "x\0--bind\0/\0/host"), ("A\0B", ""), ("", "x"), ("A=B", "x"), ("A", "\ud800")]
+)
+async def test_a_variable_that_would_be_more_than_one_is_refused(
+    new_manager: NewManager, name: str, value: str
+) -> None:
+    with pytest.raises(InvalidInput, match="environment variable"):
+        await new_manager().start_kernel(extra_env={name: value})
 
 
 async def test_two_kernels_share_neither_key_nor_sockets(start_kernel: StartKernel) -> None:

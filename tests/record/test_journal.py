@@ -496,29 +496,32 @@ async def test_a_commit_waits_for_rows_that_are_being_written(
 async def test_a_failed_group_and_what_came_meanwhile_become_one(
     small: Journal, other: sqlite3.Connection
 ) -> None:
-    """Of a session's or an execution's rows in both, the later one is kept."""
-    first, second = small.new_session_id(), small.new_session_id()
-    await small._writer.run(lambda db: db.execute("PRAGMA busy_timeout = 0").fetchone())
+    """Of a session's or an execution's rows in both, the later one is kept; who waits for either is told."""
+    one, two = small.new_session_id(), small.new_session_id()
+    await small._writer.run(lambda db: db.execute("PRAGMA busy_timeout = 300").fetchone())
     other.execute("BEGIN IMMEDIATE")
-    chain = Chain(first)
-    small.save_session(session_row(first))
-    small.save_execution(execution_row(first, 1))
+    chain = Chain(one)
+    small.save_session(session_row(one))
+    small.save_execution(execution_row(one, 1))
     small.append(chain.next())
-    with pytest.raises(StorageError, match="locked"):
-        await small.commit()
-    small.save_session(session_row(first, state="busy"))
-    small.save_session(session_row(second))
-    small.save_execution(execution_row(first, 1, status="ok"))
-    small.save_execution(execution_row(second, 1))
+    first = asyncio.ensure_future(small.commit())
+    await small.sessions()
+    small.save_session(session_row(one, state="busy"))
+    small.save_session(session_row(two))
+    small.save_execution(execution_row(one, 1, status="ok"))
+    small.save_execution(execution_row(two, 1))
     small.append(chain.next())
+    second = asyncio.ensure_future(small.commit())
     with pytest.raises(StorageError, match="locked"):
-        await small.commit()
+        await first
+    with pytest.raises(StorageError, match="locked"):
+        await second
     other.execute("ROLLBACK")
     await small.commit()
-    assert await small.sessions() == [session_row(first, state="busy"), session_row(second)]
-    assert await small.executions(first) == [execution_row(first, 1, status="ok")]
-    assert await small.executions(second) == [execution_row(second, 1)]
-    assert [row.seq for row in await small.events(first)] == [1, 2]
+    assert await small.sessions() == [session_row(one, state="busy"), session_row(two)]
+    assert await small.executions(one) == [execution_row(one, 1, status="ok")]
+    assert await small.executions(two) == [execution_row(two, 1)]
+    assert [row.seq for row in await small.events(one)] == [1, 2]
 
 
 async def test_one_sessions_faulty_rows_cost_no_other_session_anything(journal: Journal) -> None:

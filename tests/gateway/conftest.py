@@ -1,0 +1,39 @@
+"""A second shared gateway, with bounds so small that tests reach them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import stop_cleanly
+from tests.server import GatewayProcess
+
+
+@pytest.fixture(scope="session")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway whose queues, graces and caps are small, for all tests of them."""
+    process = GatewayProcess(
+        tmp_path_factory.mktemp("strict") / "data",
+        "process",
+        max_queue=2,
+        interrupt_grace=0.5,
+        keep_alive=0.2,
+        cull_interval=0.05,
+        text_cap="64k",
+        data_cap="64k",
+    )
+    try:
+        yield process
+        stop_cleanly(process)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def strict_session(strict: GatewayProcess) -> Iterator[str]:
+    """A key on the strict gateway that no other test uses; its session is ended afterwards."""
+    key = f"test-{uuid.uuid4().hex[:12]}"
+    yield key
+    strict.delete(f"/v1/sessions/{key}")

@@ -1,0 +1,140 @@
+"""The catalog of kernelspecs, and the making of them and of their environment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.errors import BackendUnavailable, KernelspecNotFound
+from kernels.specs.catalog import KernelspecCatalog, data_folder
+from kernels.specs.install import create_environment, install_kernelspec
+
+
+def write_spec(folder: Path, name: str, **fields: Any) -> None:
+    spec = {"argv": ["/bin/false"], "display_name": name, "language": "python"} | fields
+    (folder / name).mkdir(parents=True)
+    (folder / name / "kernel.json").write_text(json.dumps(spec))
+
+
+def catalog_of(folder: Path, **traits: Any) -> KernelspecCatalog:
+    return KernelspecCatalog(kernel_dirs=[str(folder)], **traits)
+
+
+def test_only_its_own_folder_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_spec(tmp_path / "jupyter" / "kernels", "foreign")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    write_spec(tmp_path / "own", "python3")
+    assert list(catalog_of(tmp_path / "own").get_all_specs()) == ["python3"]
+
+
+@pytest.mark.parametrize("backend", ["sandbox", "process"])
+def test_the_backend_replaces_the_provisioner_and_keeps_its_settings(tmp_path: Path, backend: str) -> None:
+    stanza = {"provisioner_name": "local-provisioner", "config": {"readable": ["/environment"]}}
+    write_spec(tmp_path, "python3", metadata={"kernel_provisioner": stanza, "other": 1})
+    metadata = catalog_of(tmp_path, backend=backend).get_kernel_spec("python3").metadata
+    assert metadata == {
+        "kernel_provisioner": stanza | {"provisioner_name": f"cellgate-{backend}"},
+        "other": 1,
+    }
+
+
+def test_a_kernelspec_without_provisioner_gets_one(tmp_path: Path) -> None:
+    write_spec(tmp_path, "bash")
+    provisioner = catalog_of(tmp_path).get_kernel_spec("bash").metadata["kernel_provisioner"]
+    assert provisioner == {"provisioner_name": "cellgate-sandbox", "config": {}}
+
+
+def test_python_is_another_name_of_python3_unless_it_is_taken(tmp_path: Path) -> None:
+    write_spec(tmp_path, "python3")
+    catalog = catalog_of(tmp_path)
+    assert catalog.resolve("Python") == "python3"
+    assert catalog.get_kernel_spec("python").display_name == "python3"
+    write_spec(tmp_path, "python")
+    catalog.reload()
+    assert catalog.resolve("python") == "python"
+
+
+@pytest.mark.parametrize(
+    "name", ["julia", "", "..", "../python3", "python3/", "a\nb", "\ud800", "x" * 10_000]
+)
+def test_an_unknown_name_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
+    write_spec(tmp_path, "python3")
+    with pytest.raises(KernelspecNotFound, match="Available: python3") as caught:
+        catalog_of(tmp_path).get_kernel_spec(name)
+    assert caught.value.message.isprintable()
+    assert len(caught.value.message) < 400
+
+
+def test_an_empty_catalog_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(KernelspecNotFound, match="cellgate setup"):
+        catalog_of(tmp_path / "missing").get_kernel_spec("python3")
+
+
+def test_folders_are_read_once_and_on_reload(tmp_path: Path) -> None:
+    write_spec(tmp_path, "python3")
+    catalog = catalog_of(tmp_path)
+    shutil.rmtree(tmp_path / "python3")
+    assert catalog.get_kernel_spec("python3") is catalog.get_kernel_spec("python3")
+    catalog.reload()
+    with pytest.raises(KernelspecNotFound):
+        catalog.get_kernel_spec("python3")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"argv": 3}', '{"metadata": 3}'])
+def test_a_broken_kernelspec_is_left_out(tmp_path: Path, content: str) -> None:
+    write_spec(tmp_path, "python3")
+    write_spec(tmp_path, "broken")
+    (tmp_path / "broken" / "kernel.json").write_text(content)
+    assert list(catalog_of(tmp_path).find_kernel_specs()) == ["python3"]
+
+
+def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path, tmp_path: Path) -> None:
+    installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
+    environment = Path(installed["argv"][0]).parents[1]
+    folder = install_kernelspec(environment, tmp_path, name="mine")
+    assert folder == data_folder(tmp_path) / "kernels" / "mine"
+    spec = json.loads((folder / "kernel.json").read_text())
+    assert spec["interrupt_mode"] == "message"
+    assert all(Path(word).is_file() for word in spec["argv"][:2])
+    readable = spec["metadata"]["kernel_provisioner"]["config"]["readable"]
+    interpreter = Path(spec["argv"][0]).resolve()
+    assert any(interpreter.is_relative_to(path) for path in [*readable, "/usr"])
+    assert list((data_folder(environment) / "matplotlib").glob("fontlist-*.json"))
+
+
+def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path: Path) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("# nothing\n")
+    said: list[str] = []
+    environment = create_environment(tmp_path, said.append, requirements=requirements)
+    assert (environment / "bin" / "python").exists()
+    assert said
+    made = len(said)
+    leftover = environment / "leftover"
+    leftover.touch()
+    assert create_environment(tmp_path, said.append, requirements=requirements) == environment
+    assert len(said) == made
+    assert leftover.exists()
+    requirements.write_text("./not-there-at-all\n")
+    with pytest.raises(BackendUnavailable, match="not-there-at-all"):
+        create_environment(tmp_path, said.append, requirements=requirements)
+    assert not leftover.exists()
+    assert not list(environment.glob("*.sha256")), "a half-made environment passes for a finished one"
+    assert "not-there-at-all" in (data_folder(tmp_path) / "setup.log").read_text()
+
+
+def test_an_environment_that_does_not_work_is_no_kernelspec(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to("/bin/false")
+    with pytest.raises(BackendUnavailable, match="does not work"):
+        install_kernelspec(tmp_path, tmp_path)
+    assert not (data_folder(tmp_path) / "kernels").exists()
+
+
+def test_the_default_folder_is_below_the_gateways_own_prefix() -> None:
+    assert KernelspecCatalog().kernel_dirs == [str(Path(sys.prefix) / "share" / "cellgate" / "kernels")]
