@@ -152,5 +152,5 @@ class Signer:
                 _decode_header(header),
                 _decode_header(parent),
             )
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedMessage(f"unreadable header on {channel}: {error}") from error

@@ -310,6 +310,8 @@ MARKS = {
         ("idle, settle", Status.OK, None),
         ("shown error, idle, settle", Status.ERROR, None),
         ("interrupt, shown error, idle, settle", Status.INTERRUPTED, "interrupt_requested"),
+        ("late, idle, settle", Status.TIMEOUT, "cell_timeout"),
+        ("interrupt, idle, settle", Status.INTERRUPTED, "interrupt_requested"),
         ("lost, settle", Status.DIED, "out_of_memory"),
     ],
 )

@@ -1,0 +1,530 @@
+"""KernelConnection against a kernel's side of the sockets that the test itself plays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+from jupyter_client.session import Session
+
+from kernels.connection import KernelConnection, endpoint
+from kernels.errors import KernelDied
+from kernels.messages import Channel, Message, new_message
+
+KEY = b"the-key-of-this-kernel"
+DEADLINE = 30.0
+PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 5}
+ROUTERS = (Channel.SHELL, Channel.CONTROL, Channel.STDIN)
+
+
+async def until(condition: Callable[[], object], otherwise: str = "it did not happen in time") -> None:
+    """Returns when the condition holds; fails when it does not in time."""
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        await asyncio.sleep(0.001)
+
+
+class Peer:
+    """The kernel's side: ROUTER and PUB sockets, signed by jupyter_client's own Session."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, key: bytes = KEY) -> None:
+        self.info: dict[str, Any] = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+        self.session = Session(key=key, signature_scheme="hmac-sha256")
+        self.sockets = {channel: self._bound(context, channel) for channel in Channel}
+
+    def _bound(
+        self, context: zmq.Context[zmq.Socket[bytes]], channel: Channel
+    ) -> zmq.Socket[bytes]:
+        socket = context.socket(zmq.ROUTER if channel in ROUTERS else zmq.XPUB)
+        socket.linger = 0
+        socket.sndhwm = 0
+        socket.bind(endpoint(self.info, channel))
+        return socket
+
+    def receive(self, channel: Channel, timeout: float = DEADLINE) -> tuple[bytes, dict[str, Any]]:
+        """The sender's identity and its message, checked and decoded."""
+        socket = self.sockets[channel]
+        assert socket.poll(int(timeout * 1000)), f"nothing came on {channel}"
+        identity, parts = self.session.feed_identities(socket.recv_multipart())
+        return identity[0], self.session.deserialize(parts)
+
+    def subscribed(self) -> None:
+        """Returns when the subscriber is known, so that nothing published from now on is lost."""
+        publisher = self.sockets[Channel.IOPUB]
+        assert publisher.poll(int(DEADLINE * 1000)), "nobody subscribed"
+        assert publisher.recv() == b"\x01"
+
+    def frames(self, msg_type: str, content: dict[str, Any], parent: Any = None) -> list[bytes]:
+        """A message's frames, signed."""
+        return self.session.serialize(self.session.msg(msg_type, content, parent))
+
+    def publish(self, text: str, parent: Any = None) -> None:
+        """A stream message on iopub."""
+        frames = self.frames("stream", {"name": "stdout", "text": text}, parent)
+        self.sockets[Channel.IOPUB].send_multipart([b"topic", *frames])
+
+    def close(self) -> None:
+        for socket in self.sockets.values():
+            socket.close()
+
+
+@pytest.fixture
+def zmq_context(no_leaks: Path) -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+def folder(no_leaks: Path) -> Iterator[Path]:
+    """A short folder for sockets."""
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def peer(zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> Iterator[Peer]:
+    peer = Peer(zmq_context, folder)
+    yield peer
+    peer.close()
+
+
+@pytest.fixture
+async def connection(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], peer: Peer
+) -> AsyncIterator[KernelConnection]:
+    """Open, and subscribed."""
+    connection = KernelConnection(peer.info, zmq_context)
+    connection.open()
+    await asyncio.to_thread(peer.subscribed)
+    yield connection
+    connection.close()
+
+
+@contextmanager
+def in_thread(work: Callable[[], None]) -> Iterator[None]:
+    """Do the kernel's work beside the loop; its failure is the test's."""
+    failures: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
+            failures.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(2 * DEADLINE)
+    if failures:
+        raise failures[0]
+
+
+def collect(connection: KernelConnection) -> list[Message]:
+    """All messages from now on."""
+    messages: list[Message] = []
+    connection.listen(messages.append)
+    return messages
+
+
+def texts(messages: list[Message]) -> list[str]:
+    return [message.content()["text"] for message in messages]
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize("channel", ROUTERS)
+async def test_a_request_and_its_reply_are_understood_by_jupyter_client(
+    connection: KernelConnection, peer: Peer, channel: Channel
+) -> None:
+    messages = collect(connection)
+    msg_id = connection.request(channel, "some_request", {"text": "žlutý \x00 🎉"})
+    identity, received = await asyncio.to_thread(peer.receive, channel)
+    assert received["header"]["msg_id"] == msg_id
+    assert received["header"]["session"] == connection.session
+    assert received["content"] == {"text": "žlutý \x00 🎉"}
+    # An input_request finds its way because all three sockets have the same identity.
+    assert identity == connection.session.encode()
+    reply = peer.frames("some_reply", {"status": "ok"}, received)
+    peer.sockets[channel].send_multipart([identity, *reply, b"buffer"])
+    await until(lambda: messages)
+    [message] = messages
+    assert (message.channel, message.msg_type) == (channel, "some_reply")
+    assert (message.parent.msg_id, message.parent.msg_type) == (msg_id, "some_request")
+    assert (message.content(), message.buffers) == ({"status": "ok"}, (b"buffer",))
+
+
+async def test_what_is_sent_is_told_to_those_who_asked_for_it(connection: KernelConnection) -> None:
+    sent: list[Message] = []
+    stop = connection.listen(lambda message: None, sent.append)
+    message = new_message(Channel.SHELL, "some_request", {}, session=connection.session)
+    connection.send(message)
+    assert sent == [message]
+    stop()
+    connection.send(message)
+    assert sent == [message]
+
+
+async def test_messages_of_a_channel_keep_their_order_and_reach_every_listener(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    first, second = collect(connection), collect(connection)
+    for number in range(500):
+        peer.publish(str(number))
+    await until(lambda: len(second) == 500)
+    assert texts(first) == [str(number) for number in range(500)]
+    assert first == second
+
+
+# ---- the edge-triggered descriptor
+
+
+def answer(peer: Peer, count: int, extra: int) -> None:
+    """Answer `count` requests at once, as a kernel does: status, output and reply on two sockets."""
+    for _ in range(count):
+        identity, request = peer.receive(Channel.SHELL)
+        for number in range(extra):
+            peer.publish(str(number), request)
+        reply = peer.frames("some_reply", {}, request)
+        peer.sockets[Channel.SHELL].send_multipart([identity, *reply])
+
+
+async def test_two_thousand_requests_are_answered_without_one_being_stuck(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    """Each request is sent as soon as the former is answered, from within the listener."""
+    count = 2000
+    replies: list[str] = []
+    output: list[Message] = []
+    expected: list[str] = []
+
+    def receive(message: Message) -> None:
+        if message.channel is Channel.IOPUB:
+            output.append(message)
+            return
+        replies.append(message.parent.msg_id)
+        if len(expected) < count:
+            expected.append(connection.request(Channel.SHELL, "some_request", {}))
+
+    connection.listen(receive)
+    with in_thread(lambda: answer(peer, count, extra=2)):
+        expected.append(connection.request(Channel.SHELL, "some_request", {}))
+        await until(
+            lambda: len(replies) == count and len(output) == 2 * count, "a message is stuck in its socket"
+        )
+    assert replies == expected
+    assert texts(output) == ["0", "1"] * count
+
+
+async def test_messages_that_arrive_while_many_are_sent_are_not_stuck(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    """Sending processes the socket's signals; without another look the last replies would wait for ever."""
+    replies = collect(connection)
+    for _ in range(40):
+        replies.clear()
+        with in_thread(lambda: answer(peer, 50, extra=0)):
+            sent = []
+            for number in range(50):
+                sent.append(connection.request(Channel.SHELL, "some_request", {}))
+                if number % 7 == 0:
+                    await asyncio.sleep(0)
+            await until(lambda: len(replies) == 50, "a reply is stuck in its socket")  # noqa: B023
+        assert [reply.parent.msg_id for reply in replies] == sent
+
+
+async def test_a_message_that_came_before_the_loop_looked_is_found_after_a_send(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    """The wake-up is taken away by the send itself, deterministically: the loop gets no turn before it."""
+    messages = collect(connection)
+    connection.request(Channel.SHELL, "some_request", {})
+    identity, request = peer.receive(Channel.SHELL)
+    for number in range(100):
+        messages.clear()
+        peer.sockets[Channel.SHELL].send_multipart([identity, *peer.frames("some_reply", {}, request)])
+        shell = connection._sockets[Channel.SHELL]
+        assert zmq.select([shell.FD], [], [], DEADLINE)[0], "the reply does not arrive"
+        connection.request(Channel.SHELL, "some_request", {})
+        await until(lambda: messages, f"reply {number} is stuck in its socket")
+        peer.receive(Channel.SHELL)
+
+
+# ---- what is not a message of the kernel
+
+
+async def test_a_wrong_signature_is_dropped_counted_and_harms_nothing(
+    connection: KernelConnection, peer: Peer, caplog: pytest.LogCaptureFixture
+) -> None:
+    messages = collect(connection)
+    forger = Session(key=b"another key", signature_scheme="hmac-sha256")
+    forged = forger.serialize(forger.msg("stream", {"name": "stdout", "text": "forged"}))
+    publisher = peer.sockets[Channel.IOPUB]
+    peer.publish("before")
+    for _ in range(3):
+        publisher.send_multipart([b"topic", *forged])
+    publisher.send_multipart([b"topic"])
+    publisher.send_multipart([b"topic", b"<IDS|MSG>", b"", b"{}"])
+    peer.publish("after")
+    await until(lambda: len(messages) == 2)
+    assert texts(messages) == ["before", "after"]
+    assert connection.malformed == 5
+    told = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == 1, "a kernel that sends rubbish must not fill the log"
+
+
+async def test_a_changed_message_is_dropped(connection: KernelConnection, peer: Peer) -> None:
+    messages = collect(connection)
+    frames = peer.frames("stream", {"name": "stdout", "text": "true"})
+    changed = [frame.replace(b'"true"', b'"false"') for frame in frames]
+    assert changed != frames
+    peer.sockets[Channel.IOPUB].send_multipart([b"topic", *changed])
+    peer.publish("after")
+    await until(lambda: messages)
+    assert texts(messages) == ["after"]
+    assert connection.malformed == 1
+
+
+# ---- floods
+
+
+async def test_a_flood_is_delivered_whole_and_in_order_while_others_get_their_turns(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    count = 20_000
+    messages = collect(connection)
+    turns: list[int] = []
+
+    async def other() -> None:
+        while True:
+            turns.append(len(messages))
+            await asyncio.sleep(0)
+
+    def flood() -> None:
+        for number in range(count):
+            peer.publish(str(number))
+
+    task = asyncio.create_task(other())
+    try:
+        with in_thread(flood):
+            await until(lambda: len(messages) == count, "the flood does not end")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert texts(messages) == [str(number) for number in range(count)]
+    between = [later - earlier for earlier, later in zip(turns, turns[1:], strict=False)]
+    # Two channels' worth of the bound: one drain by the wake-up and one that was scheduled.
+    assert max(between) <= 4 * 64, "the loop was held for more messages than the bound"
+
+
+async def test_big_messages_are_bounded_by_their_bytes_too(connection: KernelConnection, peer: Peer) -> None:
+    """The others' turn comes after a few megabytes, not after a number of messages."""
+    messages = collect(connection)
+    megabyte = "x" * 1024 * 1024
+    connection.pause()
+    for _ in range(32):
+        peer.publish(megabyte)
+    await until(lambda: connection._sockets[Channel.IOPUB].poll(0))
+    connection.resume()
+    between = []
+    async with asyncio.timeout(DEADLINE):
+        while len(messages) < 32:
+            before = len(messages)
+            await asyncio.sleep(0)
+            between.append(len(messages) - before)
+    assert max(between) <= 12
+
+
+# ---- pause and resume
+
+
+async def test_a_paused_connection_reads_no_output_and_loses_none(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    messages = collect(connection)
+    sent = 0
+    for _ in range(20):
+        connection.pause()
+        connection.pause()
+        paused_at = len(messages)
+        for _ in range(100):
+            peer.publish(str(sent))
+            sent += 1
+        # The other channels go on; their answers also prove that the loop had its turns.
+        connection.request(Channel.CONTROL, "some_request", {})
+        identity, request = await asyncio.to_thread(peer.receive, Channel.CONTROL)
+        peer.sockets[Channel.CONTROL].send_multipart([identity, *peer.frames("some_reply", {}, request)])
+        await until(lambda: messages[-1:] and messages[-1].channel is Channel.CONTROL)
+        assert messages.pop().msg_type == "some_reply"
+        assert len(messages) == paused_at
+        connection.resume()
+        connection.resume()
+        await until(lambda: len(messages) == sent, "a message is stuck after resume")  # noqa: B023
+    assert texts(messages) == [str(number) for number in range(sent)]
+
+
+async def test_a_listener_may_pause_in_the_middle_of_a_flood(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    messages: list[Message] = []
+
+    def receive(message: Message) -> None:
+        messages.append(message)
+        if len(messages) % 10 == 0:
+            connection.pause()
+
+    connection.listen(receive)
+    for number in range(100):
+        peer.publish(str(number))
+    for part in range(10, 101, 10):
+        await until(lambda: len(messages) == part)  # noqa: B023
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(messages) == part
+        connection.resume()
+    assert texts(messages) == [str(number) for number in range(100)]
+
+
+async def test_pausing_a_closed_connection_is_no_error(connection: KernelConnection) -> None:
+    connection.close()
+    connection.pause()
+    connection.resume()
+    assert connection.closed
+
+
+# ---- listeners
+
+
+async def test_listeners_may_come_and_go_during_a_delivery(connection: KernelConnection, peer: Peer) -> None:
+    seen: dict[str, list[Message]] = {"once": [], "always": [], "late": []}
+
+    def once(message: Message) -> None:
+        seen["once"].append(message)
+        stop()
+        if not seen["late"]:
+            connection.listen(seen["late"].append)
+
+    stop = connection.listen(once)
+    connection.listen(seen["always"].append)
+    for text in "abc":
+        peer.publish(text)
+    await until(lambda: len(seen["always"]) == 3)
+    assert texts(seen["once"]) == ["a"]
+    assert texts(seen["always"]) == ["a", "b", "c"]
+    assert texts(seen["late"]) == ["b", "c"]
+    stop()
+
+
+async def test_a_listener_may_close_the_connection(connection: KernelConnection, peer: Peer) -> None:
+    messages: list[Message] = []
+
+    def close(message: Message) -> None:
+        messages.append(message)
+        connection.close()
+
+    connection.listen(close)
+    for text in "abc":
+        peer.publish(text)
+    await until(lambda: connection.closed)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert texts(messages) == ["a"]
+
+
+# ---- the end
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+async def test_close_may_be_repeated_and_frees_what_open_took(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], peer: Peer
+) -> None:
+    before = descriptors()
+    connections = [KernelConnection(peer.info, zmq_context) for _ in range(10)]
+    for connection in connections:
+        assert connection.closed
+        connection.open()
+        assert not connection.closed
+    assert descriptors() >= before + 40
+    for connection in connections:
+        connection.close()
+        connection.close()
+        assert connection.closed
+    # zmq's own thread closes what was connected.
+    await until(lambda: descriptors() <= before, "descriptors are left")
+
+
+@pytest.mark.parametrize("channel", ROUTERS)
+async def test_sending_after_the_close_says_that_the_kernel_is_gone(
+    connection: KernelConnection, channel: Channel
+) -> None:
+    connection.close()
+    with pytest.raises(KernelDied, match="gone"):
+        connection.request(channel, "some_request", {})
+
+
+async def test_a_kernel_that_takes_nothing_more_is_an_error_and_no_wait(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> None:
+    """Nobody is bound, as with a kernel that hangs: the queue of the socket is bounded."""
+    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+    connection = KernelConnection(info, zmq_context)
+    connection.open()
+    try:
+        with pytest.raises(KernelDied, match="no more messages"):
+            for _ in range(100_000):
+                connection.request(Channel.SHELL, "some_request", {})
+    finally:
+        connection.close()
+
+
+async def test_a_connection_that_can_not_be_opened_leaves_nothing(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> None:
+    info = {"transport": "ipc", "ip": str(folder / ("long" * 40)), "key": KEY, **PORTS}
+    connection = KernelConnection(info, zmq_context)
+    with pytest.raises(zmq.ZMQError):
+        connection.open()
+    assert connection.closed
+
+
+async def test_a_peer_that_binds_later_is_found(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> None:
+    """The connection is made while the kernel still starts."""
+    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+    connection = KernelConnection(info, zmq_context)
+    connection.open()
+    messages = collect(connection)
+    connection.request(Channel.SHELL, "some_request", {})
+    peer = Peer(zmq_context, folder)
+    try:
+        identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
+        await asyncio.to_thread(peer.subscribed)
+        peer.publish("welcome")
+        peer.sockets[Channel.SHELL].send_multipart([identity, *peer.frames("some_reply", {}, request)])
+        await until(lambda: len(messages) == 2)
+    finally:
+        connection.close()
+        peer.close()
+
+
+def test_an_endpoint_follows_the_transport() -> None:
+    assert endpoint({"transport": "ipc", "ip": "/run/k", **PORTS}, Channel.CONTROL) == "ipc:///run/k-5"
+    tcp = {"transport": "tcp", "ip": "127.0.0.1", **PORTS}
+    assert endpoint(tcp, Channel.SHELL) == "tcp://127.0.0.1:1"
