@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.errors import NotFound
 from gateway.manager import SessionManager
-from gateway.models import check_session_key, now
+from gateway.models import check_session_key, now, session_model
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
 from gateway.record.notebook import build_notebook, event_of, render
@@ -53,7 +53,7 @@ class Archive:
     async def model(self, principal: str, key: str) -> dict[str, Any]:
         """The session model."""
         session = self._manager.get(principal, check_session_key(key))
-        return session.to_wire() if session is not None else _ended(await self.row(principal, key))
+        return session.to_wire() if session is not None else session_model(await self.row(principal, key))
 
     async def models(
         self, principal: str, *, state: str | None, limit: int, after: str | None
@@ -68,7 +68,7 @@ class Archive:
             rows = await self._journal.sessions(principal, limit=limit, after=last)
             for row in rows:
                 session = self._manager.get(principal, row.key)
-                model = session.to_wire() if session is not None else _ended(row)
+                model = session.to_wire() if session is not None else session_model(row)
                 if state in {None, model["state"]}:
                     found.append(model)
                 if len(found) > limit:
@@ -148,21 +148,3 @@ class Archive:
             row, events, head=head, gateway_version=self._version, exported_at=now(), outputs=outputs
         )
         return render(notebook)
-
-
-def _ended(row: SessionRow) -> dict[str, Any]:
-    """The model of a session that has no kernel any more."""
-    return {
-        "session": row.key,
-        "kernel": row.kernel,
-        "kernel_id": None,
-        "state": row.state,
-        "cause": row.cause,
-        "isolation": row.isolation,
-        "created_at": row.created_at,
-        "last_activity": row.last_activity,
-        "execution_count": row.execution_count,
-        "queue_length": 0,
-        "limits": row.limits,
-        "metadata": row.metadata,
-    }

@@ -60,7 +60,7 @@ class AccessPolicy:
         name = _host_name(host)
         if not (is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts):
             raise Forbidden(
-                f"Host {name[:100]!r} is not allowed here; add it to allowed_hosts if it is this gateway's name"
+                f"Host {name[:100]!r} is not allowed; add it to allowed_hosts if it is this gateway's name"
             )
 
     def check_origin(self, origin: str | None, host: str) -> bool:

@@ -145,9 +145,11 @@ class SessionManager:
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
-        session = self._live.get(owned)
-        if session is not None and session.state is not SessionState.ENDED:
-            return self._same(session, body), False
+        while (session := self._live.get(owned)) is not None:
+            if not session.ending:
+                return self._same(session, body), False
+            await session.end("")  # the end that is under way
+            self._forget(session)
         task = self._opening.get(owned)
         if task is not None:
             return self._same(await asyncio.shield(task), body), False
@@ -288,9 +290,12 @@ class SessionManager:
         try:
             await session.end(cause, keep_files=keep_files)
         finally:
-            for owned, known in tuple(self._live.items()):
-                if known is session:
-                    del self._live[owned]
+            self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        owned = (session.row.principal, session.row.key)
+        if self._live.get(owned) is session:
+            del self._live[owned]
 
     async def _cull_forever(self) -> None:
         while True:

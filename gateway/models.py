@@ -1,7 +1,7 @@
-"""The wire's request bodies and the values they become: validated once, frozen afterwards.
+"""The wire's request bodies and the values they become, and the model of a session that it answers with.
 
-Decoding is strict: unknown fields and wrong types are refused with the name of the field. It holds no
-behaviour of sessions; it talks to nobody but msgspec and ``kernels.limits``.
+Decoding is strict: unknown fields and wrong types are refused with the name of the field, and what is
+decoded is frozen. It holds no behaviour of sessions; it talks to msgspec, ``kernels.limits`` and rows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.record.rows import SessionRow
 from kernels.errors import InvalidInput
 from kernels.limits import ResourceLimits, parse_size
 
@@ -113,7 +114,7 @@ def check_session_key(key: str) -> str:
     """The key, or InvalidInput when it is none."""
     if not SESSION_KEY.fullmatch(key):
         raise InvalidInput(
-            "A session key is 1 to 128 of the characters A-Z a-z 0-9 . _ ~ - and begins with a letter or digit"
+            "A session key is 1 to 128 of A-Z a-z 0-9 . _ ~ - and begins with a letter or a digit"
         )
     return key
 
@@ -178,6 +179,24 @@ def merge_limits(defaults: SessionLimits, body: LimitsBody | None) -> SessionLim
         if (value := getattr(body, name)) is not None
     }
     return replace(defaults, resources=replace(defaults.resources, **resources), **times)
+
+
+def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length: int = 0) -> dict[str, Any]:
+    """The wire's model of a session, live or ended."""
+    return {
+        "session": row.key,
+        "kernel": row.kernel,
+        "kernel_id": kernel_id,
+        "state": row.state,
+        "cause": row.cause,
+        "isolation": row.isolation,
+        "created_at": row.created_at,
+        "last_activity": row.last_activity,
+        "execution_count": row.execution_count,
+        "queue_length": queue_length,
+        "limits": row.limits,
+        "metadata": row.metadata,
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class ExecutionQueue:
         """Raises QueueFull when there is no room for one more."""
         if len(self._runs) >= self._bound:
             raise QueueFull(
-                f"{len(self._runs)} executions wait in this session already; send the next when one has finished",
+                f"{len(self._runs)} executions wait in this session; send the next when one has finished",
                 retry_after=1.0,
             )
 

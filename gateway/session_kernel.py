@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from gateway.record.errors import StorageError
 from gateway.record.events import EventStore
@@ -97,3 +98,10 @@ class SessionKernel:
                 await self._store.room()
             kernel.connection.resume()
         self._throttle = None
+
+
+def environment_of(kernel: Kernel) -> dict[str, Any]:
+    """What the record keeps of where a session's cells run, by the kernel's own kernel_info_reply."""
+    names = ("implementation", "implementation_version", "language_info", "protocol_version")
+    info = {name: kernel.info[name] for name in names if name in kernel.info}
+    return {"display_name": kernel.display_name, "kernel_info": info}

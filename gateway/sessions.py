@@ -18,13 +18,13 @@ from typing import Any
 
 from gateway.errors import Conflict, NotFound, ShuttingDown
 from gateway.executions import ExecutionRun, ExecutionSettings
-from gateway.models import ExecuteRequest, SessionLimits, now
+from gateway.models import ExecuteRequest, SessionLimits, now, session_model
 from gateway.queue import ExecutionQueue
 from gateway.record.errors import StorageError
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
-from gateway.session_kernel import SessionKernel
+from gateway.session_kernel import SessionKernel, environment_of
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError, InvalidInput
 from kernels.execution import Status
@@ -99,26 +99,22 @@ class Session:
         return self._slot.current
 
     @property
+    def ending(self) -> bool:
+        """Whether the end has begun."""
+        return self._end is not None
+
+    @property
     def busy(self) -> bool:
         """Whether a cell runs or waits."""
         return self._current is not None or not self._queue.empty
 
     def to_wire(self) -> dict[str, Any]:
         """The session model of the wire contract."""
-        return {
-            "session": self.row.key,
-            "kernel": self.row.kernel,
-            "kernel_id": self.kernel.id if self.kernel else None,
-            "state": self.state,
-            "cause": self.cause,
-            "isolation": self.row.isolation,
-            "created_at": self.row.created_at,
-            "last_activity": self.last_activity,
-            "execution_count": self.row.execution_count,
-            "queue_length": len(self._queue),
-            "limits": self.limits.to_wire(),
-            "metadata": self.row.metadata,
-        }
+        kernel_id = self.kernel.id if self.kernel else None
+        return session_model(self._present_row(), kernel_id=kernel_id, queue_length=len(self._queue))
+
+    def _present_row(self) -> SessionRow:
+        return replace(self.row, state=self.state, cause=self.cause, last_activity=self.last_activity)
 
     async def quiet(self) -> None:
         """Return when nothing runs and nothing waits."""
@@ -141,8 +137,7 @@ class Session:
         self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
 
     def _attached(self, kernel: Kernel) -> None:
-        environment = {"display_name": kernel.display_name, "kernel_info": _kernel_info(kernel)}
-        self.row = replace(self.row, isolation=kernel.isolation, environment=environment)
+        self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
 
     def _receive(self, message: Message) -> None:
         """Everything the kernel says comes by here, in order."""
@@ -352,7 +347,7 @@ class Session:
         self.last_activity = now()
 
     def _save(self) -> None:
-        self.row = replace(self.row, state=self.state, cause=self.cause, last_activity=self.last_activity)
+        self.row = self._present_row()
         if isinstance(self._store, Journal):
             self._store.save_session(self.row)
 
@@ -401,9 +396,3 @@ class Session:
 def _check_same(known: str | None, given: str) -> None:
     if known != given:
         raise Conflict("This Idempotency-Key was used with another request; choose a new one")
-
-
-def _kernel_info(kernel: Kernel) -> dict[str, Any]:
-    """What the record keeps of a kernel_info_reply."""
-    names = ("implementation", "implementation_version", "language_info", "protocol_version")
-    return {name: kernel.info[name] for name in names if name in kernel.info}

@@ -215,7 +215,13 @@ class GatewayProcess:
 
     @contextmanager
     def stream(
-        self, method: str, path: str, body: object = None, *, accept: str = "application/x-ndjson", **headers: str
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        accept: str = "application/x-ndjson",
+        **headers: str,
     ) -> Iterator[http.client.HTTPResponse]:
         """An open response, to be read as it comes."""
         connection = self.connect()

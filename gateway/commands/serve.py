@@ -107,7 +107,7 @@ class ServeApp(BaseApp):
     journal_sync = EnumTrait(
         ("normal", "full"),
         "normal",
-        help="normal: the record survives a crash of the gateway; full: one of the machine, by an fsync a cell.",
+        help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
     ).tag(config=True)
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
 
@@ -162,9 +162,7 @@ class ServeApp(BaseApp):
             await stop.wait()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
-            _say(
-                f"Stopping: running cells have {self.shutdown_grace:g} s to end. Press Ctrl-C again to leave at once."
-            )
+            _say(f"Stopping: running cells have {self.shutdown_grace:g} s. Press Ctrl-C again to leave now.")
         _say("Stopped. The record of all sessions is kept.")
         return 0
 

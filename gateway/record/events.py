@@ -193,7 +193,7 @@ class EventLog:
 
 
 class MemoryStore:
-    """Rows of a session that is not to be recorded; gone with it. Bounded by the caps of its one execution."""
+    """Rows of a session that is not to be recorded; gone with it. Its one execution's caps bound it."""
 
     def __init__(self) -> None:
         self._rows: list[EventRow] = []

@@ -23,7 +23,9 @@ def test_a_death_in_a_cell_is_its_result_and_the_next_cell_gets_a_fresh_kernel(
 ) -> None:
     gateway.execute(session, KEEP)
     first = gateway.model(session)["kernel_id"]
-    result = gateway.execute(session, f"import os, signal; print('last words', flush=True); {end}")
+    held = gateway.hold(session, f"import os, signal; print('last words'); input(); {end}")
+    gateway.answer(session, held)
+    result = gateway.ended(session, held)
     assert (result["status"], result["cause"]) == ("died", "kernel_exit")
     assert result["stdout"] == "last words\n"
     assert result["error"]["ename"] == "KernelDied"
@@ -94,7 +96,11 @@ def test_quitting_ends_the_session_s_kernel_and_not_the_session(
 
 
 def test_a_dead_sessions_stream_tells_the_death(gateway: GatewayProcess, session: str) -> None:
-    body = {"code": "print('x', flush=True); import os; os._exit(1)"}
-    events = list(gateway.events("POST", f"/v1/sessions/{session}/execute", body))
-    assert [event["type"] for event in events] == ["queued", "started", "stream", "finished"]
-    assert (events[-1]["status"], events[-1]["error"]["ename"]) == ("died", "KernelDied")
+    body = {"code": "print('x'); input(); import os; os._exit(1)"}
+    told = []
+    for event in gateway.events("POST", f"/v1/sessions/{session}/execute", body):
+        told.append(event)
+        if event["type"] == "input_request":
+            gateway.answer(session, event["execution"])
+    assert [event["type"] for event in told] == ["queued", "started", "stream", "input_request", "finished"]
+    assert (told[-1]["status"], told[-1]["error"]["ename"]) == ("died", "KernelDied")

@@ -1,8 +1,7 @@
-"""What a request may ask of one execution: input, silence, variables, a key of its own, a view of its result."""
+"""What a request may ask of one execution: input, silence, variables, a key, a view of its result."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import uuid
 
@@ -67,7 +66,7 @@ def test_answers_that_nobody_asked_for_are_refused(gateway: GatewayProcess, sess
     assert gateway.post(f"{path}/{held}/input", {"value": "a\x00b"}).reason == "bad_request"
     assert gateway.post(f"{path}/{held}/input", {}).reason == "bad_request"
     gateway.answer(session, held)
-    until(lambda: (gateway.workspace(session) / "asked").exists(), "the answer did not arrive")
+    until((gateway.workspace(session) / "asked").exists, "the answer did not arrive")
     assert gateway.post(f"{path}/{held}/input", {"value": "x"}).reason == "bad_request"
     gateway.post(f"{path}/{held}/cancel")
     gateway.ended(session, held)
@@ -90,14 +89,14 @@ def test_a_silent_cell_runs_outside_the_numbering(gateway: GatewayProcess, sessi
 def test_the_environment_of_one_execution_is_gone_after_it(gateway: GatewayProcess, session: str) -> None:
     before = gateway.execute(session, SHOW)["stdout"]
     home = before.split()[1]
-    with_env = {"CELL_VARIABLE": "it's \"quoted\" \\n ü", "HOME": "/elsewhere"}
+    with_env = {"CELL_VARIABLE": 'it\'s "quoted" \\n ü', "HOME": "/elsewhere"}
     child = "import subprocess; print(subprocess.check_output('echo $HOME', shell=True, text=True), end='')"
     assert gateway.execute(session, child, env=with_env)["stdout"] == "/elsewhere\n"
-    assert gateway.execute(session, SHOW, env=with_env)["stdout"] == "it's \"quoted\" \\n ü /elsewhere\n"
+    assert gateway.execute(session, SHOW, env=with_env)["stdout"] == 'it\'s "quoted" \\n ü /elsewhere\n'
     assert gateway.execute(session, SHOW)["stdout"] == f"None {home}\n"
     assert gateway.execute(session, "1 / 0", env=with_env)["status"] == "error"
     assert gateway.execute(session, SHOW)["stdout"] == f"None {home}\n"
-    assert gateway.execute(session, SHOW)["execution_count"] == 6
+    assert gateway.execute(session, SHOW)["execution_count"] == 7
 
 
 def test_the_environment_of_one_execution_leaves_variables_and_the_record_alone(
@@ -217,7 +216,7 @@ def test_a_client_that_leaves_takes_its_cell_along_if_it_wished_so(
     send(connection, "POST", f"/v1/sessions/{session}/execute", body, headers={"Accept": accept})
     execution = _only_execution(gateway, session)
     until(lambda: gateway.result(session, execution)["stdout"], "the cell does not begin")
-    _leave(connection)
+    connection.close()
     if wish == "continue":
         go.touch()
     result = gateway.ended(session, execution)
@@ -232,7 +231,7 @@ def test_a_waiting_cell_of_a_client_that_left_never_runs(gateway: GatewayProcess
     send(connection, "POST", f"/v1/sessions/{session}/execute", body)
     path = f"/v1/sessions/{session}/executions?after=1"
     [waiting] = until(lambda: gateway.get(path).json()["executions"], "it is not queued")
-    _leave(connection)
+    connection.close()
     until(lambda: gateway.model(session)["queue_length"] == 0, "it still waits")
     gateway.answer(session, held)
     result = gateway.ended(session, waiting["execution"])
@@ -244,10 +243,6 @@ def _only_execution(gateway: GatewayProcess, session: str) -> str:
     path = f"/v1/sessions/{session}/executions"
     [execution] = until(lambda: gateway.get(path).json()["executions"], "nothing is queued")
     return str(execution["execution"])
-
-
-def _leave(connection: http.client.HTTPConnection) -> None:
-    connection.close()
 
 
 # ---- the view of a result

@@ -46,7 +46,7 @@ def test_a_result_has_the_fields_of_the_contract(gateway: GatewayProcess, sessio
     assert (result["error"], result["truncated"]) == (None, False)
     assert result["kernel"] == {"state": "idle", "replaced": False}
     assert result["started_at"] <= result["finished_at"]
-    assert 0 <= result["queue_ms"]
+    assert result["queue_ms"] >= 0
     assert 0 < result["duration_ms"] < 60_000
     assert gateway.result(session, result["execution"]) == result
 
@@ -230,7 +230,7 @@ def test_interrupting_an_idle_session_harms_nothing(gateway: GatewayProcess, ses
 
 def test_a_cancel_right_after_the_submission_is_not_lost(gateway: GatewayProcess, session: str) -> None:
     for _ in range(8):
-        execution = gateway.submit(session, FOREVER)
+        execution = gateway.submit(session, FOREVER, timeout=10)
         assert cancel(gateway, session, execution).status == 204
         assert gateway.ended(session, execution)["status"] in {"cancelled", "interrupted"}
 
@@ -238,7 +238,7 @@ def test_a_cancel_right_after_the_submission_is_not_lost(gateway: GatewayProcess
 def test_a_cancel_while_the_cell_waits_for_a_fresh_kernel_is_not_lost(start_gateway: StartGateway) -> None:
     gateway = start_gateway(pool_size=0)
     assert gateway.execute("s", "import os; os._exit(1)")["status"] == "died"
-    execution = gateway.submit("s", "open('ran', 'w').close()\nwhile True: pass")
+    execution = gateway.submit("s", "open('ran', 'w').close()\nwhile True: pass", timeout=10)
     assert cancel(gateway, "s", execution).status == 204
     assert gateway.ended("s", execution)["status"] in {"cancelled", "interrupted"}
     assert gateway.execute("s", "import os; os.path.exists('ran')")["text"] == "False"

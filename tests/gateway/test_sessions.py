@@ -55,6 +55,7 @@ def test_twenty_concurrent_first_requests_make_one_kernel(start_gateway: StartGa
     answers = together(20, lambda _: make(gateway, "one"))
     assert sorted(answer.status for answer in answers) == [200] * 19 + [201]
     assert len({answer.json()["kernel_id"] for answer in answers}) == 1
+    assert {answer.json()["state"] for answer in answers} == {"idle"}
     pool = gateway.get("/v1/info").json()["pool"]
     assert (pool["in_use"], pool["starting"], pool["waiting"]) == (1, 0, 0)
 
@@ -246,7 +247,7 @@ def test_deleting_ends_the_kernel_removes_the_files_and_keeps_the_record(
     assert (model["state"], model["cause"], model["kernel_id"]) == ("ended", "deleted", None)
     assert model["execution_count"] == 1
     until(lambda: not workspace.exists(), "the workspace is still there")
-    assert not [path for path in workspace.parent.rglob("file.txt")]
+    assert not list(workspace.parent.rglob("file.txt"))
     assert any(not process.is_running() for process in processes)
     [execution] = gateway.get(f"/v1/sessions/{session}/executions").json()["executions"]
     assert gateway.result(session, execution["execution"])["stdout"] == "kept\n"
@@ -299,9 +300,11 @@ def test_an_execution_during_a_delete_runs_in_the_old_session_or_in_a_new_one(
         gateway.execute(session, "1")
         deleted, answer = together(
             2,
-            lambda index: gateway.post(f"/v1/sessions/{session}/execute", {"code": "6 * 7"})
-            if index
-            else gateway.delete(f"/v1/sessions/{session}"),
+            lambda index: (
+                gateway.post(f"/v1/sessions/{session}/execute", {"code": "6 * 7"})
+                if index
+                else gateway.delete(f"/v1/sessions/{session}")
+            ),
         )
         assert deleted.status == 204
         assert answer.status == 200, answer.body
