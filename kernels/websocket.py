@@ -24,6 +24,7 @@ import msgspec
 
 from kernels.messages import EMPTY, PROTOCOL_VERSION, Channel, Header, MalformedMessage, Message
 
+# A buffer of no bytes costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
 MAX_BUFFERS = 10_000
 
 _CLIENT_CHANNELS = {channel.value: channel for channel in (Channel.SHELL, Channel.CONTROL, Channel.STDIN)}

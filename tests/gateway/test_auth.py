@@ -365,7 +365,7 @@ found = [name for name, value in os.environ.items() if needle.decode() in value]
 for folder in Path("/proc").iterdir():
     if folder.name.isdigit():
         found += [str(folder / name) for name in ("environ", "cmdline") if holds(folder / name)]
-for folder in ("/run", "/tmp", "/workspace"):
+for folder in ("/run", Path.home(), "/workspace"):
     for path in Path(folder).rglob("*"):
         if path.is_file() and holds(path):
             found.append(str(path))

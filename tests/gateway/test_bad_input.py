@@ -659,7 +659,7 @@ def test_a_refused_body_leaves_the_connection_usable(gateway: GatewayProcess) ->
             connection.request("POST", "/v1/sessions", body, headers)
             assert connection.getresponse().read().startswith(b'{"type":')
         connection.request("GET", "/healthz")
-        assert connection.getresponse().read() == b'{"status":"ok"}'
+        assert connection.getresponse().status == 200
 
 
 # ---- connections that misbehave ----------------------------------------------------------------------------

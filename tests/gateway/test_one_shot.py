@@ -73,7 +73,7 @@ def test_a_recorded_one_is_an_ended_session(gateway: GatewayProcess) -> None:
 
 @pytest.mark.parametrize("record", [True, False])
 def test_it_streams(gateway: GatewayProcess, record: bool) -> None:
-    body = {"code": "print('a'); 1", "record": record}
+    body = {"code": "print('a', end=''); 1", "record": record}
     events = list(gateway.events("POST", "/v1/execute", body))
     assert [e["type"] for e in events] == ["queued", "started", "stream", "execute_result", "finished"]
     assert events[-1]["status"] == "ok"
@@ -85,11 +85,11 @@ def test_it_streams(gateway: GatewayProcess, record: bool) -> None:
 
 
 def test_it_streams_while_the_cell_runs(gateway: GatewayProcess) -> None:
-    body = {"code": "print('first', flush=True)\nwhile True: pass", "on_disconnect": "interrupt"}
+    body = {"code": "print('first', end='', flush=True)\nwhile True: pass", "on_disconnect": "interrupt"}
     before = gateway.get("/v1/info").json()["pool"]["in_use"]
     with gateway.stream("POST", "/v1/execute", body) as answer:
         events = (json.loads(line) for line in answer)
-        assert next(event for event in events if event["type"] == "stream")["text"] == "first\n"
+        assert next(event for event in events if event["type"] == "stream")["text"] == "first"
     until(
         lambda: gateway.get("/v1/info").json()["pool"]["in_use"] <= before, "a client that left runs a kernel"
     )

@@ -267,6 +267,7 @@ def test_deleting_twice_is_no_error_and_an_ended_session_takes_no_orders(
 
 def test_deleting_a_busy_session_answers_all_who_wait(gateway: GatewayProcess, session: str) -> None:
     held = gateway.hold(session, "print('so far'); input()")
+    until(lambda: gateway.result(session, held)["stdout"] == "so far\n", "its output is not there")
     waiting = gateway.submit(session, "1")
     assert gateway.delete(f"/v1/sessions/{session}").status == 204
     running, queued = gateway.result(session, held), gateway.result(session, waiting)

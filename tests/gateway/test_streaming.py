@@ -45,7 +45,7 @@ def test_events_come_while_the_cell_runs(gateway: GatewayProcess, session: str) 
         [
             "import os, time",
             "for n in range(3):",
-            "    print(n, flush=True)",
+            "    print(n, end='', flush=True)",
             "    while not os.path.exists(f'go-{n}'): time.sleep(0.005)",
         ]
     )
@@ -53,7 +53,7 @@ def test_events_come_while_the_cell_runs(gateway: GatewayProcess, session: str) 
     assert [next(events)["type"], next(events)["type"]] == ["queued", "started"]
     for number in range(3):
         event = next(events)
-        assert (event["type"], event["name"], event["text"]) == ("stream", "stdout", f"{number}\n")
+        assert (event["type"], event["name"], event["text"]) == ("stream", "stdout", str(number))
         (workspace / f"go-{number}").touch()
     finished = next(events)
     assert (finished["type"], finished["status"]) == ("finished", "ok")
@@ -64,7 +64,7 @@ def test_a_stream_has_every_kind_of_event_with_its_fields(gateway: GatewayProces
     code = "\n".join(
         [
             "from IPython.display import clear_output, display",
-            "print('out')",
+            "print('out', end='')",
             "shown = display({'text/plain': 'a', 'text/html': '<b>a</b>'}, raw=True, display_id='d')",
             "shown.update({'text/plain': 'b'}, raw=True)",
             "clear_output(wait=True)",
@@ -114,7 +114,9 @@ def test_a_stream_ends_with_its_execution_and_shows_no_other(gateway: GatewayPro
 
 def test_server_sent_events_have_an_id_a_name_and_data(gateway: GatewayProcess, session: str) -> None:
     path = f"/v1/sessions/{session}/execute"
-    with gateway.stream("POST", path, {"code": "print('a\\nb')"}, accept="text/event-stream") as answer:
+    with gateway.stream(
+        "POST", path, {"code": "print('a\\nb', end='')"}, accept="text/event-stream"
+    ) as answer:
         assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         events = list(sse(answer))
     assert [event["event"] for event in events] == ["queued", "started", "stream", "finished"]
@@ -167,7 +169,7 @@ def test_events_are_replayed_after_a_seq_and_then_followed(gateway: GatewayProce
     recorded = gateway.recorded(session)
     events = follow(gateway, session, after=2)
     assert [next(events) for _ in recorded[2:]] == recorded[2:]
-    execution = gateway.execute(session, "print('after')")["execution"]
+    execution = gateway.execute(session, "print('after', end='')")["execution"]
     live = [next(events) for _ in range(4)]
     assert [event["type"] for event in live] == ["queued", "started", "stream", "finished"]
     assert {event["execution"] for event in live} == {execution}
