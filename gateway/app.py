@@ -7,6 +7,7 @@ command line and owns the signals.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -30,6 +31,7 @@ from gateway.handlers.base import NotFoundHandler
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
+from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.schema import Sync
 from gateway.routes import routes
@@ -43,7 +45,9 @@ logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
 SOCKET_PATH_ROOM = 60
-MAX_REQUEST_BYTES = 128 * 1024 * 1024
+# Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
+MAX_REQUEST_BYTES = 1 << 50
+MAX_BUFFER_BYTES = 128 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,10 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """A serving gateway; leaving the context takes it down in order. Raises CellgateError."""
     async with AsyncExitStack() as stack:
         data = settings.data_dir
-        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
         journal = await Journal.open(data / "record.sqlite3", sync=settings.journal_sync)
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
@@ -163,26 +170,30 @@ def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[s
 
 def _access(settings: GatewaySettings) -> AccessPolicy:
     tokens = {} if settings.token is None else {digest(settings.token): Principal("default")}
-    own = frozenset() if settings.ip in {"0.0.0.0", "::"} else frozenset({settings.ip})  # noqa: S104
-    return AccessPolicy(tokens, settings.allowed_hosts | own, settings.allowed_origins)
+    everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
+    own = frozenset() if everywhere else frozenset({settings.ip})
+    return AccessPolicy(
+        tokens, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
+    )
 
 
 def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
-    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
-
-    Kernels of a former gateway are gone; what a crash left of their folders is removed here.
-    """
+    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data."""
     workspaces = settings.data_dir / "workspaces"
     workspaces.mkdir(mode=0o700, exist_ok=True)
-    for folder in workspaces.iterdir():
-        if not folder.name.startswith("session-"):
-            shutil.rmtree(folder, ignore_errors=True)
     runtime = settings.data_dir.resolve() / "run"
     if len(os.fsencode(runtime)) > SOCKET_PATH_ROOM:
-        runtime = Path(tempfile.mkdtemp(prefix="cellgate-"))
-    else:
-        shutil.rmtree(runtime, ignore_errors=True)
+        # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
+        name = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
+        runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
+    if runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid():
+        shutil.rmtree(runtime)
+    try:
         runtime.mkdir(mode=0o700)
+    except OSError as error:
+        raise StorageError(
+            f"Can't make the folder {runtime} for the kernels' sockets: {error.strerror}"
+        ) from error
     stack.callback(shutil.rmtree, runtime, ignore_errors=True)
     return KernelFolders(runtime=runtime, workspaces=workspaces)
 
@@ -195,7 +206,7 @@ def _http_server(services: Services) -> HTTPServer:
         log_function=log_request,
         metrics=services.metrics,
     )
-    return HTTPServer(application, max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_REQUEST_BYTES)
+    return HTTPServer(application, max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_BUFFER_BYTES)
 
 
 def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
@@ -206,8 +217,10 @@ def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
 
 def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:
     """Write where this gateway serves, for commands of the same user; returns what takes it back."""
-    temporary = path.with_suffix(".new")
-    temporary.touch(mode=0o600)
-    temporary.write_text(json.dumps({"url": url, "token": token or "", "pid": os.getpid()}))
-    temporary.replace(path)
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+        json.dump({"url": url, "token": token or "", "pid": os.getpid()}, file)
+    draft.replace(path)
     return lambda: path.unlink(missing_ok=True)

@@ -28,11 +28,15 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who may ask from where. `tokens` maps SHA-256 digests to principals; empty: nobody needs a token."""
+    """Who may ask from where. `tokens` maps SHA-256 digests to principals; empty: nobody needs a token.
+
+    With `any_address` a Host may be any IP address: rebinding needs a name, and probes come by address.
+    """
 
     tokens: Mapping[bytes, Principal] = field(default_factory=dict)
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
+    any_address: bool = False
 
     def authenticate(self, authorization: str, query_token: str | None) -> Principal:
         """The principal of a request. Raises NotAuthenticated."""
@@ -58,14 +62,15 @@ class AccessPolicy:
     def check_host(self, host: str) -> None:
         """Raises Forbidden for a Host header that is neither loopback nor allowed."""
         name = _host_name(host)
-        if not (is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts):
+        allowed = is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
+        if not (allowed or (self.any_address and _is_address(name))):
             raise Forbidden(
                 f"Host {name[:100]!r} is not allowed; add it to allowed_hosts if it is this gateway's name"
             )
 
     def check_origin(self, origin: str | None, host: str) -> bool:
         """Whether the request comes from an allowed foreign Origin. Raises Forbidden for any other one."""
-        if origin is None or urlsplit(origin).netloc.lower() == host.lower():
+        if origin is None or _origin_host(origin) == host.lower():
             return False
         if origin in self.allowed_origins or "*" in self.allowed_origins:
             return True
@@ -79,11 +84,26 @@ def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
+def _origin_host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
 def _host_name(host: str) -> str:
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
         return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(name: str) -> bool:

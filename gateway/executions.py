@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.models import ExecuteRequest, now
+from gateway.record.errors import StorageFull
 from gateway.record.events import EventLog
 from gateway.record.rows import ExecutionRow
 from gateway.results import ResultBuilder
@@ -70,6 +71,7 @@ class ExecutionRun:
         self.gave_up = False
         self.message: str | None = None
         self._status: str | None = None
+        self._unrecorded = False
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
@@ -114,10 +116,14 @@ class ExecutionRun:
 
     def _emit_all(self, events: Iterable[KernelEvent]) -> None:
         for event in events:
+            try:
+                recorded = self.emit(event.type, event.content)
+            except StorageFull:
+                # Nothing recorded is lost; what comes while there is no room is, and the result says so.
+                self._unrecorded = True
+                continue
             if event.type == "started" and self._started_at is None:
-                self._started_at = self.emit("started", event.content)["at"]
-            else:
-                self.emit(event.type, event.content)
+                self._started_at = recorded["at"]
             if event.type == "input_request":
                 self._answer_from_list()
 
@@ -303,7 +309,7 @@ class ExecutionRun:
             "finished_at": now(),
             "duration_ms": round((ended - sent) * 1000, 3),
             "queue_ms": round((sent - self._queued_at) * 1000, 3),
-            "truncated": self.machine.limiter.truncated,
+            "truncated": self.machine.limiter.truncated or self._unrecorded,
             "kernel": {"state": kernel_state, "replaced": replaced},
         }
 

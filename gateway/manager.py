@@ -95,6 +95,7 @@ class SessionManager:
             log.append("session", None, {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel})
             self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
         await self._journal.commit()
+        await self._workspaces.adopt({str(row.environment.get("kernel_id")): row.id for row in rows})
         return len(rows)
 
     def start(self) -> None:
@@ -118,7 +119,9 @@ class SessionManager:
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         ends = [*self._ends, *(self._end(s, "gateway_shutdown") for s in tuple(self._live.values()))]
         for result in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(result, BaseException):
+            if isinstance(result, CellgateError):
+                logger.error("A session's end could not be recorded: %s", result.message)
+            elif isinstance(result, BaseException):
                 logger.error("A session did not end cleanly", exc_info=result)
 
     @property
@@ -169,7 +172,8 @@ class SessionManager:
 
     def _profile(self, body: SessionBody) -> tuple[KernelProfile, SessionLimits]:
         limits = merge_limits(self.settings.limits, body.limits)
-        name = self._catalog.resolve(body.kernel or self.settings.default_kernel)
+        wanted = self.settings.default_kernel if body.kernel is None else body.kernel
+        name = self._catalog.resolve(wanted)
         self._catalog.get_kernel_spec(name)
         return KernelProfile(name, limits.resources, check_env(body.env)), limits
 

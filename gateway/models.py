@@ -24,8 +24,11 @@ MAX_CODE_BYTES = 10 * 1024 * 1024
 MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
+MAX_METADATA_DEPTH = 32
 MAX_STDIN_LINES = 10_000
 MAX_SECONDS = 30 * 24 * 3600.0
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 T = TypeVar("T")
 
@@ -105,7 +108,9 @@ def decode(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise InvalidInput(f"The request body does not fit: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"The request body is not valid JSON: {error}") from error
+        # msgspec calls a lone surrogate at the end of a string truncated data.
+        hint = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
+        raise InvalidInput(f"The request body is not valid JSON: {error}{hint}") from error
     except RecursionError as error:
         raise InvalidInput("The request body is nested too deeply") from error
 
@@ -139,20 +144,27 @@ def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     if len(env) > MAX_ENV:
         raise InvalidInput(f"env has {len(env)} variables; at most {MAX_ENV} are taken")
     for name, value in env.items():
-        if not ENV_NAME.fullmatch(name):
-            raise InvalidInput(f"env: {name[:40]!r} is not a name of an environment variable")
+        if not ENV_NAME.fullmatch(name) or name.startswith("CELLGATE_"):
+            raise InvalidInput(f"env: {name[:40]!r} is no name of a variable, or one of Cellgate's own")
         check_text(value, f"env.{name}", MAX_ENV_BYTES)
     return tuple(sorted(env.items()))
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:
-    """Raises InvalidInput when a session's metadata is too large or holds what JSON can't."""
+    """Raises InvalidInput when a session's metadata is too large, too deep, or holds what JSON can't."""
+    if _depth_exceeds(metadata, MAX_METADATA_DEPTH):
+        raise InvalidInput(f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep")
     try:
         size = len(msgspec.json.encode(metadata))
     except UnicodeEncodeError:
         raise InvalidInput("metadata must not contain lone surrogates") from None
     if size > MAX_METADATA_BYTES:
         raise InvalidInput(f"metadata is {size} bytes long; at most {MAX_METADATA_BYTES} are taken")
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(children) and (depth == 0 or any(_depth_exceeds(child, depth - 1) for child in children))
 
 
 def check_seconds(value: float, name: str) -> float:

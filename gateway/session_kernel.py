@@ -104,4 +104,4 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
     """What the record keeps of where a session's cells run, by the kernel's own kernel_info_reply."""
     names = ("implementation", "implementation_version", "language_info", "protocol_version")
     info = {name: kernel.info[name] for name in names if name in kernel.info}
-    return {"display_name": kernel.display_name, "kernel_info": info}
+    return {"display_name": kernel.display_name, "kernel_id": kernel.id, "kernel_info": info}

@@ -183,6 +183,7 @@ class Session:
         if self._end is not None:
             raise ShuttingDown("The session is ending")
         self._queue.check_room()
+        self._store.check_writable()
         self._executions_made += 1
         run = ExecutionRun(
             request,
@@ -330,11 +331,10 @@ class Session:
         self._save()
         self._remember(run)
         try:
-            await self.log.commit()
+            await self.log.release(event["seq"])
         except StorageError as error:
             run.fail(error)
         else:
-            self.log.release(event["seq"])
             run.end()
 
     def _remember(self, run: ExecutionRun) -> None:

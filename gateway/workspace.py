@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernels.provisioners.folders import remove_tree
+
+KEPT = "session-"
 
 
 class WorkspaceStore:
@@ -22,7 +25,7 @@ class WorkspaceStore:
         self._root = root
 
     def _kept(self, session_id: int) -> Path:
-        return self._root / f"session-{session_id}"
+        return self._root / f"{KEPT}{session_id}"
 
     async def move(self, source: Path, target: Path) -> None:
         """Rename all entries of `source` into `target`, an existing folder on the same file system."""
@@ -35,6 +38,17 @@ class WorkspaceStore:
     async def restore(self, session_id: int, target: Path) -> None:
         """Give what `keep` kept to a new kernel's folder."""
         await asyncio.to_thread(_restore, self._kept(session_id), target)
+
+    async def adopt(self, left: Mapping[str, int]) -> None:
+        """After a crash: keep the folders of these kernels for their sessions, and remove all others.
+
+        `left` maps kernel ids to session ids.
+        """
+        for folder in list(self._root.iterdir()):
+            if folder.name in left:
+                await self.keep(left[folder.name], folder)
+            if not folder.name.startswith(KEPT):
+                await remove_tree(folder)
 
     async def remove(self, session_id: int) -> None:
         """Remove what `keep` kept."""

@@ -163,8 +163,6 @@ class KernelLauncher:
         kernel_id = str(uuid.uuid4())
         runtime = self._folders.runtime / kernel_id[:13]
         workspace = self._folders.workspaces / kernel_id
-        runtime.mkdir(mode=0o700)
-        workspace.mkdir(mode=0o700)
         manager = AsyncKernelManager(
             kernel_name=profile.kernelspec,
             kernel_spec_manager=self.catalog,
@@ -176,6 +174,8 @@ class KernelLauncher:
         # jupyter_client logs a failed start with its stack; we raise one that says what to do.
         manager.log = logging.getLogger("cellgate.jupyter_client")
         try:
+            runtime.mkdir(mode=0o700)
+            workspace.mkdir(mode=0o700)
             async with asyncio.timeout(self._start_timeout):
                 return await self._launch(manager, kernel_id, profile, runtime, workspace)
         except BaseException as error:

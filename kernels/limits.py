@@ -14,6 +14,7 @@ from kernels.errors import InvalidInput
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
+MOST_BYTES = 1 << 50
 
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
@@ -54,3 +55,5 @@ class ResourceLimits:
             raise InvalidInput("limits.pids must be between 16 and 1000000")
         if self.disk < MIB:
             raise InvalidInput("limits.disk must be at least 1m")
+        if max(self.memory, self.disk) > MOST_BYTES:
+            raise InvalidInput("limits.memory and limits.disk must be at most 1024t")

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kernels.errors import CellgateError, PoolExhausted
+from kernels.errors import CellgateError, KernelStartFailed, PoolExhausted
 from kernels.kernel import Kernel, KernelLauncher, KernelProfile
 
 logger = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class PoolStatistics:
 class _Claim:
     profile: KernelProfile
     kernel: asyncio.Future[Kernel]
+    patience: asyncio.Timeout | None = None
 
 
 @dataclass(slots=True)
@@ -134,7 +135,8 @@ class KernelPool:
         self._claims.append(claim)
         self._balance()
         try:
-            async with asyncio.timeout(self.settings.claim_timeout):
+            async with asyncio.timeout(self.settings.claim_timeout) as claim.patience:
+                self._reassure()
                 return await claim.kernel
         except BaseException as error:
             self._withdraw(claim)
@@ -196,7 +198,17 @@ class KernelPool:
                 break
             task = asyncio.create_task(self._start(profile), name=f"start {profile.kernelspec}")
             self._starting[task] = profile
+        self._reassure()
         self._set_timer()
+
+    def _reassure(self) -> None:
+        """A claim whose kernel is starting has its place: from now on the start's own timeout bounds it."""
+        starting = list(self._starting.values())
+        for claim in self._claims:
+            if claim.profile in starting:
+                starting.remove(claim.profile)
+                if claim.patience is not None:
+                    claim.patience.reschedule(None)
 
     def _wanted_by_claims(self) -> KernelProfile | None:
         starting = list(self._starting.values())
@@ -246,8 +258,11 @@ class KernelPool:
         except CellgateError as error:
             self._starting.pop(task)
             self._failed(profile, error)
-        except BaseException:
+        except BaseException as error:
             self._starting.pop(task)
+            if not isinstance(error, asyncio.CancelledError):
+                # A fault of ours: whoever waits is told, and the delay keeps it from repeating at full speed.
+                self._failed(profile, KernelStartFailed("The kernel could not be started; the log says why."))
             raise
         else:
             self._starting.pop(task)

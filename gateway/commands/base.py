@@ -76,7 +76,9 @@ def environment_config(
         for name, value in environment.items()
         if name.startswith(f"{PREFIX}__") and name.count("__") == 2
     }
-    found |= {target: environment.get(variable(alias), "") for alias, target in aliases.items() if alias[1:]}
+    for alias, target in aliases.items():
+        if alias[1:] and (value := environment.get(variable(alias), "")):
+            found[target] = value
     config = Config()
     for target, value in found.items():
         if value:

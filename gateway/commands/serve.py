@@ -211,12 +211,14 @@ class ServeApp(BaseApp):
         from gateway.app import GatewaySettings  # noqa: PLC0415
         from gateway.executions import ExecutionSettings  # noqa: PLC0415
         from gateway.manager import ManagerSettings  # noqa: PLC0415
-        from gateway.models import SessionLimits  # noqa: PLC0415
+        from gateway.models import SessionLimits, check_seconds  # noqa: PLC0415
         from gateway.sessions import SessionSettings  # noqa: PLC0415
         from kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
         from kernels.outputs import OutputCaps  # noqa: PLC0415
         from kernels.pool import PoolSettings  # noqa: PLC0415
 
+        for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
+            check_seconds(getattr(self, name), name)
         resources = ResourceLimits(
             memory=parse_size(self.memory, name="memory"),
             cpus=self.cpus,

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_JSON_BODY = 16 * 1024 * 1024
+MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
 
 encode = msgspec.json.Encoder().encode
@@ -51,6 +52,7 @@ class BaseHandler(RequestHandler):
         self._body: list[bytes] = []
         self._body_size = 0
         self._refused: CellgateError | None = None
+        self._foreign_origin: str | None = None
         self.disconnected = False
 
     def set_default_headers(self) -> None:
@@ -66,25 +68,35 @@ class BaseHandler(RequestHandler):
             self._check_body()
         except CellgateError as error:
             self._refused = error
+            length = self.request.headers.get("Content-Length", "0")
+            if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
+                # Too much to read away: answer now; tornado closes the connection behind an early answer.
+                raise
 
     def _check_access(self) -> None:
         policy = self.services.access
         host = self.request.headers.get("Host", "")
         policy.check_host(host)
         origin = self.request.headers.get("Origin")
-        if policy.check_origin(origin, host):
-            self.set_header("Access-Control-Allow-Origin", origin or "")
-            self.set_header("Vary", "Origin")
+        self._foreign_origin = origin if policy.check_origin(origin, host) else None
+        self._allow_origin()
         if not self.public and self.request.method != "OPTIONS":
             self.principal = policy.authenticate(
                 self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
             )
+
+    def _allow_origin(self) -> None:
+        if self._foreign_origin is not None:
+            self.set_header("Access-Control-Allow-Origin", self._foreign_origin)
+            self.set_header("Vary", "Origin")
 
     def _check_body(self) -> None:
         headers = self.request.headers
         length = headers.get("Content-Length", "0")
         if length.isdecimal() and int(length) > self.max_body:
             raise self._too_large()
+        if "Transfer-Encoding" in headers:
+            length = "unknown"
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if kind and length != "0" and kind not in {"application/json", "application/x-www-form-urlencoded"}:
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
@@ -101,6 +113,8 @@ class BaseHandler(RequestHandler):
             self._body.append(chunk)
         else:
             self._body.clear()
+            if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
+                self.request.connection.stream.close()  # type: ignore[attr-defined]
 
     def body(self, kind: type[T]) -> T:
         """The request's JSON body. Raises InvalidInput."""
@@ -122,7 +136,8 @@ class BaseHandler(RequestHandler):
         self.set_status(204)
 
     def on_connection_close(self) -> None:
-        """Remember that the client has gone."""
+        """Remember that the client has gone, and end the wait for the rest of its body."""
+        super().on_connection_close()
         self.disconnected = True
 
     def answer(self, model: Any, status: int = 200) -> None:
@@ -169,6 +184,7 @@ class BaseHandler(RequestHandler):
         if self._refused is not None:
             error = self._refused
             self.set_status(status_of(error))
+        self._allow_origin()
         self._error_headers(error)
         self.set_header("Content-Type", "application/problem+json")
         self.finish(encode(problem(error, self.get_status())))

@@ -40,6 +40,9 @@ class EventStore(Protocol):
     async def commit(self) -> None:
         """Return when all rows appended before are durable. Raises StorageError."""
 
+    def check_writable(self) -> None:
+        """Raises StorageError while rows can't be written, so that nothing new is begun."""
+
     @property
     def full(self) -> bool:
         """Whether more waits to be written than should."""
@@ -76,6 +79,8 @@ class EventLog:
         self._memory_bytes = 0
         self._followers: set[asyncio.Event] = set()
         self._closed = False
+        self._overdue: list[int] = []
+        self._failures = 0
         self._failure: StorageError | None = None
 
     def append(
@@ -106,10 +111,13 @@ class EventLog:
         self._publish()
         return event
 
-    def release(self, seq: int) -> None:
-        """Show followers the withheld event `seq` and what follows it."""
-        self._withheld.remove(seq)
-        self._publish()
+    async def release(self, seq: int) -> None:
+        """Make the withheld event `seq` durable, then show it and what follows it.
+
+        Raises StorageError when it could not be made durable now; then it is shown once a later commit is.
+        """
+        self._overdue.append(seq)
+        await self.commit()
 
     def _publish(self) -> None:
         self._visible = self._withheld[0] - 1 if self._withheld else self.last_seq
@@ -125,12 +133,17 @@ class EventLog:
     async def commit(self) -> None:
         """Return when all events so far are durable. Raises StorageError, to all followers too."""
         try:
+            durable = self.last_seq
             await self._store.commit()
         except StorageError as error:
+            self._failures += 1
             self._failure = error
             self._publish()
             raise
-        self._failure = None
+        for seq in [seq for seq in self._overdue if seq <= durable]:
+            self._overdue.remove(seq)
+            self._withheld.remove(seq)
+        self._publish()
 
     def close(self) -> None:
         """End all followers once they have read what is there."""
@@ -148,7 +161,7 @@ class EventLog:
             return []
         if self._memory and self._memory[0].seq <= after + 1:
             return self._from_memory(after, until)
-        await self._store.commit()
+        await self.commit()
         return await self._store.events(
             self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
         )
@@ -161,6 +174,7 @@ class EventLog:
     async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
         """Batches of events behind `after`, then live ones, until `close`. Close the iterator when done."""
         wake = asyncio.Event()
+        known_failures = self._failures
         self._followers.add(wake)
         try:
             while True:
@@ -169,7 +183,7 @@ class EventLog:
                 if rows := await self.read(after):
                     after = rows[-1].seq
                     yield rows
-                elif self._failure is not None:
+                elif self._failures > known_failures and self._failure is not None:
                     raise self._failure
                 elif closed:
                     return
@@ -204,6 +218,9 @@ class MemoryStore:
 
     async def commit(self) -> None:
         """Memory is as durable as it gets."""
+
+    def check_writable(self) -> None:
+        """Memory can always be written."""
 
     @property
     def full(self) -> bool:

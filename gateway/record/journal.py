@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.05
 """How long rows that nobody waits for may lie in memory."""
+ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
 ROW_COST = 384
@@ -134,10 +135,11 @@ class Journal:
     def append(self, row: EventRow) -> None:
         """Enqueue an event; its session must be saved before the loop's next turn.
 
-        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already.
+        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already; but what
+        says how a session or an execution goes on is always taken: it is small and bounded by their number.
         """
         self._check_open()
-        if self.pending_bytes >= self._bound:
+        if self.pending_bytes >= self._bound and row.type not in ALWAYS_TAKEN:
             raise StorageFull(
                 "Too much waits to be written to the record; the disk takes nothing, or not enough"
             )
@@ -171,6 +173,11 @@ class Journal:
     def pending_bytes(self) -> int:
         """Bytes in memory that wait to be written."""
         return self._pending.size + self._writing.size
+
+    def check_writable(self) -> None:
+        """Raises the last group's StorageError while it could not be written."""
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def full(self) -> bool:
