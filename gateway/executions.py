@@ -22,12 +22,25 @@ from gateway.record.events import EventLog
 from gateway.record.rows import ExecutionRow
 from gateway.results import ResultBuilder
 from kernels.errors import CellgateError, InvalidInput, KernelDied
-from kernels.execution import Execution, Outcome, Status
+from kernels.execution import Execution, Outcome, Phase, Status
 from kernels.kernel import Kernel
 from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 
 END_OF_FILE = "\x04"
+# From the kernel's `busy` to the moment when an interrupt reaches the cell and not ipykernel's own code.
+START_MARGIN = 0.05
+
+# Code of our own that runs in the user's namespace without a name of its own there. Doubled braces: format.
+SET_ENV = (
+    "(lambda o, e: (setattr(o, '_cellgate_env', {{k: o.environ.get(k) for k in e}}),"
+    " o.environ.update(e), None)[2])"
+    "(__import__('os'), __import__('json').loads({0!r}))"
+)
+RESTORE_ENV = (
+    "(lambda o: ([o.environ.pop(k, None) if v is None else o.environ.__setitem__(k, v)"
+    " for k, v in o.__dict__.pop('_cellgate_env', {}).items()], None)[1])(__import__('os'))"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,9 @@ class ExecutionRun:
         self.message: str | None = None
         self._status: str | None = None
         self._unrecorded = False
+        self._stop_wanted = False
+        self._interrupt_at_start = False
+        self._late_interrupt: asyncio.TimerHandle | None = None
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
@@ -112,6 +128,10 @@ class ExecutionRun:
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""
         self._emit_all(self.machine.receive(message))
+        if self._interrupt_at_start and self.machine.phase is Phase.BUSY:
+            self._interrupt_at_start = False
+            loop = asyncio.get_running_loop()
+            self._late_interrupt = loop.call_later(START_MARGIN, self._send_interrupt)
         self._progress.set()
 
     def _emit_all(self, events: Iterable[KernelEvent]) -> None:
@@ -147,22 +167,35 @@ class ExecutionRun:
         if self._kernel is not None:
             self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
 
-    def interrupt(self) -> None:
+    def interrupt(self, cause: str = "interrupt_requested") -> None:
         """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
-        self.machine.interrupt_requested()
-        if self._kernel is not None:
+        self.machine.interrupt_requested(cause)
+        self._stop_wanted = True
+        self._send_interrupt()
+
+    def _send_interrupt(self) -> None:
+        """Interrupt now, or just after the cell has begun: before that it would be lost on the kernel."""
+        if self._kernel is None or self.machine.finished:
+            return
+        if self.machine.phase is Phase.BUSY:
             self._kernel.interrupt()
+        else:
+            self._interrupt_at_start = True
 
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
+        if self._stop_wanted:
+            self.machine.kernel_lost(Status.CANCELLED, "cancelled")
+            return
         self._kernel = kernel
         self._sent_at = time.monotonic()
         kernel.exited.add_done_callback(self._wake)
         try:
             async with asyncio.timeout(self.timeout) as deadline:
                 if self.request.env:
-                    await self._set_env(kernel)
-                self._send(kernel)
+                    await self._silent(kernel, SET_ENV.format(json.dumps(dict(self.request.env))))
+                if not self.machine.finished:
+                    self._send(kernel)
                 await self._finished(kernel, deadline)
         except TimeoutError:
             await self._escalate(kernel)
@@ -170,6 +203,8 @@ class ExecutionRun:
             self.machine.kernel_lost(Status.DIED, "kernel_exit")
         finally:
             kernel.exited.remove_done_callback(self._wake)
+            if self._late_interrupt is not None:
+                self._late_interrupt.cancel()
             self.waiting_for_input = False
             self._kernel = None
 
@@ -235,59 +270,47 @@ class ExecutionRun:
         """The deadline has passed: interrupt, give it the grace, then give the kernel up."""
         self.machine.deadline_passed()
         try:
-            kernel.interrupt()
+            self._send_interrupt()
             async with asyncio.timeout(self._settings.interrupt_grace):
                 await self._finished(kernel, None)
         except (TimeoutError, KernelDied):
             self.gave_up = True
             self.machine.kernel_lost(Status.TIMEOUT, "cell_timeout")
 
-    async def _set_env(self, kernel: Kernel) -> None:
-        """Set variables for this cell by a silent cell of our own; `clean_up` takes them back."""
-        values = json.dumps(dict(self.request.env))
-        await self._silent(
-            kernel,
-            "import os as _o, json as _j\n"
-            f"_e = _j.loads({values!r})\n"
-            "_o._cellgate_env = {k: _o.environ.get(k) for k in _e}\n"
-            "_o.environ.update(_e)\n"
-            "del _o, _j, _e",
-        )
-
     async def clean_up(self, kernel: Kernel) -> None:
-        """Take back what `_set_env` set; bounded by the interrupt's grace."""
-        if not self.request.env or not kernel.alive:
+        """Take back the cell's own variables of the environment; bounded by the interrupt's grace."""
+        if not self.request.env or not kernel.alive or not self.machine.replied:
             return
-        code = (
-            "import os as _o\n"
-            "for _k, _v in _o.__dict__.pop('_cellgate_env', {}).items():\n"
-            "    _o.environ.pop(_k, None) if _v is None else _o.environ.__setitem__(_k, _v)\n"
-            "globals().pop('_k', None), globals().pop('_v', None)\n"
-            "del _o"
-        )
         try:
             async with asyncio.timeout(self._settings.interrupt_grace):
-                await self._silent(kernel, code)
+                await self._silent(kernel, RESTORE_ENV)
         except (TimeoutError, KernelDied):
             kernel.interrupt()
 
     async def _silent(self, kernel: Kernel, code: str) -> None:
-        """Run code of our own that is no cell: silent, not in the history, not in the record."""
-        replied = asyncio.Event()
+        """Run code of our own that is no cell: silent, not in the history, not in the record.
+
+        Returns early when the execution is ended from outside or the kernel dies.
+        """
         content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
         message = new_message(Channel.SHELL, "execute_request", content, session=kernel.connection.session)
+        lost_before, replied = self.machine.finished, False
 
         def receive(received: Message) -> None:
+            nonlocal replied
             if received.parent.msg_id == message.header.msg_id and received.msg_type == "execute_reply":
-                replied.set()
+                replied = True
+                self._progress.set()
 
         stop = kernel.connection.listen(receive)
-        kernel.exited.add_done_callback(wake := lambda _: replied.set())
+        kernel.exited.add_done_callback(self._wake)
         try:
             kernel.connection.send(message)
-            await replied.wait()
+            while not (replied or kernel.exited.done() or self.machine.finished is not lost_before):
+                self._progress.clear()
+                await self._progress.wait()
         finally:
-            kernel.exited.remove_done_callback(wake)
+            kernel.exited.remove_done_callback(self._wake)
             stop()
 
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:

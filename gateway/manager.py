@@ -150,6 +150,7 @@ class SessionManager:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         while (session := self._live.get(owned)) is not None:
             if not session.ending:
+                session.touch()
                 return self._same(session, body), False
             await session.end("")  # the end that is under way
             self._forget(session)

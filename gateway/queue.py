@@ -56,10 +56,10 @@ class ExecutionQueue:
         self._wake.set()
         return done
 
-    def cancel(self, run: ExecutionRun, cause: str) -> None:
-        """Take one execution out."""
+    def remove(self, run: ExecutionRun, cause: str) -> None:
+        """Take one execution out, to be ended by the caller at once."""
         self._runs.remove(run)
-        self._set_aside(run, cause)
+        run.lose(Status.CANCELLED, cause)
 
     def cancel_all(self, cause: str) -> None:
         """Take all executions out."""

@@ -88,10 +88,9 @@ class Session:
         self._current: ExecutionRun | None = None
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
         self._quiet = asyncio.Event()
+        self._finishing: set[asyncio.Task[None]] = set()
         self._worker: asyncio.Task[None] | None = None
         self._end: asyncio.Task[None] | None = None
-
-    # Looking at it
 
     @property
     def kernel(self) -> Kernel | None:
@@ -127,14 +126,13 @@ class Session:
         runs = (self._current, *self._queue)
         return next((run for run in runs if run is not None and run.id == execution), None)
 
-    # Its kernel
-
     async def open(self, executions_made: int) -> None:
         """Claim the first kernel and begin to work. Raises the pool's errors; then nothing was changed."""
         self._attached(await self._slot.claim())
         self._executions_made = executions_made
         self._record_state(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed")
         self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
+        self.touch()
 
     def _attached(self, kernel: Kernel) -> None:
         self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
@@ -176,8 +174,6 @@ class Session:
         self.log.append("session", None, fields)
         self._save()
 
-    # Its executions
-
     def submit(self, request: ExecuteRequest, *, idempotency: tuple[str, str] | None = None) -> ExecutionRun:
         """Queue a cell. Raises QueueFull or ShuttingDown; then nothing was changed."""
         if self._end is not None:
@@ -196,7 +192,7 @@ class Session:
         run.queued(len(self._queue) + (self._current is not None))
         self._save_execution(run)
         self._queue.put(run)
-        self._touch()
+        self.touch()
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
@@ -221,13 +217,17 @@ class Session:
         """Take an execution out of the queue, or interrupt it; nothing when it has ended."""
         run = self.find(execution)
         if run is not None and run is self._current:
-            run.interrupt()
+            run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
         elif run is not None:
-            self._queue.cancel(run, cause)
+            # Its client is answered now, and not when the running cell has ended.
+            self._queue.remove(run, cause)
+            task = asyncio.create_task(self._finish(run, replaced=False), name=f"finish {run.id}")
+            self._finishing.add(task)
+            task.add_done_callback(self._finishing.discard)
 
     def interrupt(self) -> None:
         """Interrupt the running cell, if there is one."""
-        self._touch()
+        self.touch()
         if self._current is not None:
             self._current.interrupt()
 
@@ -273,7 +273,7 @@ class Session:
             done.set_exception(error)
         else:
             done.set_result(None)
-        self._touch()
+        self.touch()
 
     async def _execute(self, run: ExecutionRun) -> None:
         self._current = run
@@ -295,7 +295,7 @@ class Session:
         self._current = None
         if self.state is SessionState.BUSY:
             self.state, self.cause = SessionState.IDLE, None
-        self._touch()
+        self.touch()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
 
@@ -342,7 +342,8 @@ class Session:
         if len(self._recent) > RECENT_EXECUTIONS:
             self._recent.popitem(last=False)
 
-    def _touch(self) -> None:
+    def touch(self) -> None:
+        """Count this moment as use: idleness begins anew."""
         self.idle_since = time.monotonic()
         self.last_activity = now()
 
@@ -354,8 +355,6 @@ class Session:
     def _save_execution(self, run: ExecutionRun, status: str | None = None) -> None:
         if isinstance(self._store, Journal):
             self._store.save_execution(run.row(self.row.id, status))
-
-    # Its end
 
     async def end(self, cause: str, *, keep_files: bool = True) -> None:
         """End the kernel and the session; the record stays. Concurrent calls share one end."""
@@ -375,6 +374,7 @@ class Session:
             self._current = None
         while isinstance(run := self._queue.take(), ExecutionRun):
             await self._finish(run, replaced=False)
+        await asyncio.gather(*self._finishing)
         self._quiet.set()
         await self._slot.drop(keep_files=keep_files)
         if not keep_files:

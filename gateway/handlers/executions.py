@@ -72,16 +72,17 @@ class ExecuteHandler(ExecutionAnswers):
         body = self.body(ExecuteBody)
         request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
         idempotency = self._idempotency(request)
-        manager = self.services.manager
-        session, _ = await manager.get_or_create(
-            self.principal.name, SessionBody(session=check_session_key(key))
-        )
+        body_of_session = SessionBody(session=check_session_key(key))
+        session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
         self._check_language(session, request)
         if idempotency is not None:
             known = await session.known(*idempotency)
             if known is not None:
                 await self._answer_known(session, known, form, body, view)
                 return
+        if session.ending:
+            # It ended for idleness in the very moment of this request: the next one takes its place.
+            session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
         run = session.submit(request, idempotency=idempotency)
         await self.answer_run(session, run, form, body, view)
 

@@ -339,6 +339,23 @@ async def test_no_more_kernels_start_at_once_than_allowed() -> None:
     await close(pool, launcher)
 
 
+async def test_claims_are_started_for_side_by_side_and_beside_the_warm_kernels() -> None:
+    launcher = SlowLauncher()
+    pool = new_pool(launcher, size=1, max_kernels=8, concurrent_starts=4)
+    pool.start()
+    await turns()
+    assert len(launcher.started) == 1
+    claims = [claim(pool) for _ in range(3)]
+    await turns()
+    # Three for the claims, and one that will be warm.
+    assert len(launcher.started) == 4
+    for _ in range(4):
+        await launcher.let_go()
+    assert await asyncio.gather(*claims) == launcher.kernels[:3]
+    await until(lambda: pool.statistics() == PoolStatistics(1, 0, 3, 0, 0))
+    await close(pool, launcher)
+
+
 # ---- who gets which
 
 
@@ -672,6 +689,16 @@ async def test_kernels_that_die_while_warm_are_replaced_with_a_delay_until_one_l
     await warmed(pool, 1)
     assert len(launcher.started) == 6
     assert launcher.most == 1
+    await close(pool, launcher)
+
+
+async def test_kernels_that_die_while_warm_are_no_busy_loop() -> None:
+    launcher = DyingLauncher(times=10)
+    pool = new_pool(launcher, size=1, clock=Clock(), retry_delay=1000)
+    pool.start()
+    await until(lambda: launcher.kernels and launcher.existing == 0)
+    await turns()
+    assert len(launcher.started) == 1
     await close(pool, launcher)
 
 
