@@ -132,7 +132,7 @@ class Session:
         self._executions_made = executions_made
         self._record_state(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed")
         self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
-        self.touch()
+        self._mark_activity()
 
     def _attached(self, kernel: Kernel) -> None:
         self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
@@ -192,7 +192,7 @@ class Session:
         run.queued(len(self._queue) + (self._current is not None))
         self._save_execution(run)
         self._queue.put(run)
-        self.touch()
+        self._mark_activity()
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
@@ -200,9 +200,8 @@ class Session:
 
         Raises Conflict when the key was used with another request.
         """
-        row = None
-        if isinstance(self._store, Journal):
-            row = await self._store.execution_by_key(self.row.id, key)
+        store = self._store
+        row = await store.execution_by_key(self.row.id, key) if isinstance(store, Journal) else None
         # No await from here on: the caller submits at once, so two requests of one key can't both be first.
         for run in (self._current, *self._queue, *self._recent.values()):
             if run is not None and run.idempotency is not None and run.idempotency[0] == key:
@@ -227,7 +226,7 @@ class Session:
 
     def interrupt(self) -> None:
         """Interrupt the running cell, if there is one."""
-        self.touch()
+        self._mark_activity()
         if self._current is not None:
             self._current.interrupt()
 
@@ -273,7 +272,7 @@ class Session:
             done.set_exception(error)
         else:
             done.set_result(None)
-        self.touch()
+        self._mark_activity()
 
     async def _execute(self, run: ExecutionRun) -> None:
         self._current = run
@@ -295,7 +294,7 @@ class Session:
         self._current = None
         if self.state is SessionState.BUSY:
             self.state, self.cause = SessionState.IDLE, None
-        self.touch()
+        self._mark_activity()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
 
@@ -343,8 +342,11 @@ class Session:
             self._recent.popitem(last=False)
 
     def touch(self) -> None:
-        """Count this moment as use: idleness begins anew."""
+        """Let idleness begin anew."""
         self.idle_since = time.monotonic()
+
+    def _mark_activity(self) -> None:
+        self.touch()
         self.last_activity = now()
 
     def _save(self) -> None:
