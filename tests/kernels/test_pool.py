@@ -8,7 +8,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from typing import cast
+from itertools import pairwise
+from typing import Any, cast
 
 import pytest
 
@@ -69,7 +70,7 @@ class QuickLauncher:
     def __init__(self) -> None:
         self.catalog = FakeCatalog()
         self.started: list[KernelProfile] = []
-        self.kernels: list[FakeKernel] = []
+        self.kernels: list[Any] = []
         self.existing = 0
         self.most = 0
         self.may_end = asyncio.Event()
@@ -336,6 +337,18 @@ async def test_no_more_kernels_start_at_once_than_allowed() -> None:
         await launcher.let_go()
     await turns()
     assert pool.statistics() == PoolStatistics(warm=3, starting=1, in_use=0, ending=0, waiting=0)
+    await close(pool, launcher)
+
+
+async def test_every_claim_of_a_profile_without_warm_kernels_gets_a_start_of_its_own() -> None:
+    launcher = SlowLauncher()
+    pool = new_pool(launcher, max_kernels=8, concurrent_starts=8)
+    claims = [claim(pool, BIG) for _ in range(3)]
+    await turns()
+    assert launcher.started == [BIG] * 3
+    for _ in range(3):
+        await launcher.let_go()
+    assert await asyncio.gather(*claims) == launcher.kernels
     await close(pool, launcher)
 
 
@@ -625,7 +638,7 @@ async def test_a_pool_whose_starts_fail_retries_by_itself_and_is_not_busy() -> N
     pool = new_pool(launcher, size=1, retry_delay=0.01)
     pool.start()
     await until(lambda: pool.statistics().warm == 1)
-    gaps = [later - earlier for earlier, later in zip(began, began[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(began)]
     assert len(gaps) == 6
     for gap, delay in zip(gaps, (0.01, 0.02, 0.04, 0.08, 0.08, 0.08), strict=True):
         assert gap >= delay
