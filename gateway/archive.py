@@ -108,7 +108,9 @@ class Archive:
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             run = session.find(execution)
-            if run is not None and run.builder is not None:
+            if run is not None and run.machine.finished:
+                await run.wait()  # an end is shown when it is durable, here as on a stream
+            elif run is not None and run.builder is not None:
                 return run.builder.result(plain=plain, max_text=max_text)
         row = await self.row(principal, key)
         await self._journal.commit()

@@ -28,8 +28,8 @@ from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 
 END_OF_FILE = "\x04"
-# From the kernel's `busy` to the moment when an interrupt reaches the cell and not ipykernel's own code.
-START_MARGIN = 0.05
+# ipykernel loses its reply when a KeyboardInterrupt hits it outside the cell's own code; seconds after idle.
+LOST_REPLY = 0.5
 
 # Code of our own that runs in the user's namespace without a name of its own there. Doubled braces: format.
 SET_ENV = (
@@ -87,7 +87,6 @@ class ExecutionRun:
         self._unrecorded = False
         self._stop_wanted = False
         self._interrupt_at_start = False
-        self._late_interrupt: asyncio.TimerHandle | None = None
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
@@ -128,10 +127,8 @@ class ExecutionRun:
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""
         self._emit_all(self.machine.receive(message))
-        if self._interrupt_at_start and self.machine.phase is Phase.BUSY:
-            self._interrupt_at_start = False
-            loop = asyncio.get_running_loop()
-            self._late_interrupt = loop.call_later(START_MARGIN, self._send_interrupt)
+        if self._interrupt_at_start:
+            self._send_interrupt()
         self._progress.set()
 
     def _emit_all(self, events: Iterable[KernelEvent]) -> None:
@@ -174,13 +171,16 @@ class ExecutionRun:
         self._send_interrupt()
 
     def _send_interrupt(self) -> None:
-        """Interrupt now, or just after the cell has begun: before that it would be lost on the kernel."""
+        """Interrupt now, or once the cell has begun.
+
+        ipykernel ignores SIGINT outside its handlers; `busy` comes before the handler, execute_input from it.
+        """
         if self._kernel is None or self.machine.finished:
             return
-        if self.machine.phase is Phase.BUSY:
+        begun = self._started_at is not None or (self.request.silent and self.machine.phase is Phase.BUSY)
+        self._interrupt_at_start = not begun
+        if begun:
             self._kernel.interrupt()
-        else:
-            self._interrupt_at_start = True
 
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
@@ -203,8 +203,6 @@ class ExecutionRun:
             self.machine.kernel_lost(Status.DIED, "kernel_exit")
         finally:
             kernel.exited.remove_done_callback(self._wake)
-            if self._late_interrupt is not None:
-                self._late_interrupt.cancel()
             self.waiting_for_input = False
             self._kernel = None
 
@@ -243,8 +241,11 @@ class ExecutionRun:
             self._progress.clear()
             if not ending:
                 await self._progress.wait()
-            elif not await self._progress_within(self._settings.settle):
+            elif not await self._progress_within(self._patience()):
                 self._emit_all(self.machine.settle())
+
+    def _patience(self) -> float:
+        return LOST_REPLY if self.machine.idle and self.machine.disturbed else self._settings.settle
 
     async def _progress_within(self, seconds: float) -> bool:
         try:
@@ -279,7 +280,7 @@ class ExecutionRun:
 
     async def clean_up(self, kernel: Kernel) -> None:
         """Take back the cell's own variables of the environment; bounded by the interrupt's grace."""
-        if not self.request.env or not kernel.alive or not self.machine.replied:
+        if not self.request.env or not kernel.alive or not (self.machine.replied or self.machine.idle):
             return
         try:
             async with asyncio.timeout(self._settings.interrupt_grace):

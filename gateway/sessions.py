@@ -321,7 +321,8 @@ class Session:
 
     async def _finish(self, run: ExecutionRun, *, replaced: bool) -> None:
         """Record the end; followers and `run.done` learn of it when it is durable."""
-        state = SessionState.IDLE if self.state is SessionState.BUSY else self.state
+        was_last = self.state is SessionState.BUSY and run is self._current
+        state = SessionState.IDLE if was_last else self.state
         event = run.finish(state, replaced=replaced)
         if event["execution_count"]:
             self.row = replace(self.row, execution_count=event["execution_count"])

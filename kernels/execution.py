@@ -116,6 +116,11 @@ class Execution:
         """The kernel is being interrupted on somebody's wish; the first cause stays."""
         self._interrupted_by = self._interrupted_by or cause
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether an interrupt was asked for, or a deadline has passed."""
+        return self._late or self._interrupted_by is not None
+
     def deadline_passed(self) -> None:
         """The cell had its time; the shell now interrupts, and later ends, the kernel."""
         self._late = True
@@ -138,8 +143,8 @@ class Execution:
         if self.finished or not (self.replied or self.idle):
             return ()
         if not self.replied:
-            undisturbed = self.error is None and not self._late and self._interrupted_by is None
-            self._end = self._end_of_reply("ok" if undisturbed else "error")
+            well = self.error is None and not self.disturbed
+            self._end = self._end_of_reply("ok" if well else "error")
         return self._finish()
 
     def outcome(self) -> Outcome:

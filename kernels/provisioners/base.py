@@ -167,7 +167,8 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`."""
-        kwargs.pop("env", None)
+        # Callers write into it (jupyter_kernel_gateway does); what a kernel gets is built in `_plan`.
+        kwargs["env"] = {}
         kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
         return kwargs
 
