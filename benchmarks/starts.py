@@ -15,7 +15,7 @@ from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session
 
-COLD = {"env": {"CELLGATE_BENCHMARK": "cold"}}
+COLD = {"env": {"BENCHMARK": "cold"}}
 
 
 def measure(options: Options) -> Sequence[Figure]:

@@ -30,6 +30,7 @@ from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 END_OF_FILE = "\x04"
 # ipykernel loses its reply when a KeyboardInterrupt hits it outside the cell's own code; seconds after idle.
 LOST_REPLY = 0.5
+DRAIN_INTERVAL = 0.1
 
 # Code of our own that runs in the user's namespace without a name of its own there. Doubled braces: format.
 SET_ENV = (
@@ -129,7 +130,9 @@ class ExecutionRun:
         self._emit_all(self.machine.receive(message))
         if self._interrupt_at_start:
             self._send_interrupt()
-        self._progress.set()
+        # Whoever waits cares for the end only; waking the task for each output would cost more than it.
+        if self.machine.replied or self.machine.idle:
+            self._progress.set()
 
     def _emit_all(self, events: Iterable[KernelEvent]) -> None:
         for event in events:
@@ -258,8 +261,9 @@ class ExecutionRun:
     async def _drained(self) -> None:
         """A dead kernel's last messages may still be on their way through zmq: read until it is quiet."""
         for _ in range(100):
-            self._progress.clear()
-            if not await self._progress_within(0.1):
+            seen = self.last_seq
+            await asyncio.sleep(DRAIN_INTERVAL)
+            if self.machine.finished or self.last_seq == seen:
                 return
 
     def _lost(self, kernel: Kernel) -> None:

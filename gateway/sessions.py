@@ -34,8 +34,7 @@ from kernels.pool import KernelPool
 
 logger = logging.getLogger(__name__)
 
-RECENT_EXECUTIONS = 32
-END_PATIENCE = 2.0
+RECENT_EXECUTIONS, END_PATIENCE = 32, 2.0
 
 
 class SessionState(StrEnum):
@@ -321,8 +320,8 @@ class Session:
 
     async def _finish(self, run: ExecutionRun, *, replaced: bool) -> None:
         """Record the end; followers and `run.done` learn of it when it is durable."""
-        was_last = self.state is SessionState.BUSY and run is self._current
-        state = SessionState.IDLE if was_last else self.state
+        ends_it = self.state is SessionState.BUSY and run is self._current
+        state = SessionState.IDLE if ends_it else self.state
         event = run.finish(state, replaced=replaced)
         if event["execution_count"]:
             self.row = replace(self.row, execution_count=event["execution_count"])

@@ -32,6 +32,12 @@ _SOCKET_TYPES: Final = {
     Channel.STDIN: zmq.DEALER,
     Channel.IOPUB: zmq.SUB,
 }
+# Plain numbers: arithmetic with pyzmq's enums costs more than the calls they are for.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_SNDMORE: Final = int(zmq.SNDMORE) | _NOBLOCK
+_RCVMORE: Final = int(zmq.RCVMORE)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
 _MESSAGES_PER_TURN: Final = 64
 _BYTES_PER_TURN: Final = 4 * 1024 * 1024
 _RECONNECT_MILLISECONDS: Final = 15
@@ -70,13 +76,13 @@ class KernelConnection:
         """Connect all channels; the kernel may bind its side later."""
         try:
             for channel, kind in _SOCKET_TYPES.items():
-                self._sockets[channel] = self._connected_socket(channel, kind)
+                self._connect(channel, kind)
         except BaseException:
             self.close()
             raise
 
-    def _connected_socket(self, channel: Channel, kind: int) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
+    def _connect(self, channel: Channel, kind: int) -> None:
+        socket = self._sockets[channel] = self._context.socket(kind)
         socket.linger = 0
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS)
         if kind == zmq.SUB:
@@ -86,7 +92,6 @@ class KernelConnection:
             socket.setsockopt(zmq.ROUTING_ID, self.session.encode())
         socket.connect(endpoint(self._info, channel))
         self._loop.add_reader(socket.FD, self._drain, channel)
-        return socket
 
     def close(self) -> None:
         """Close the sockets and forget the listeners. May be called again."""
@@ -120,13 +125,14 @@ class KernelConnection:
         if socket is None:
             raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
         try:
-            socket.send_multipart(self._signer.serialize(message), zmq.NOBLOCK)
+            _send(socket, self._signer.serialize(message))
         except zmq.Again:
             raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
         for listener in tuple(self._sent_listeners):
             listener(message)
         # Sending may consume the edge of ZMQ_FD, so messages that arrived meanwhile must be asked for.
-        self._loop.call_soon(self._drain, message.channel)
+        if _readable(socket):
+            self._loop.call_soon(self._drain, message.channel)
 
     def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
         """Send a new message of our own; returns its msg_id."""
@@ -154,10 +160,9 @@ class KernelConnection:
             socket = self._sockets.get(channel)
             if socket is None or size > _BYTES_PER_TURN or (self._paused and channel is Channel.IOPUB):
                 break
-            try:
-                frames = socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
+            if not _readable(socket):
                 return
+            frames = _recv(socket)
             size += sum(map(len, frames))
             self._receive(channel, frames)
         if channel in self._sockets and not (self._paused and channel is Channel.IOPUB):
@@ -173,3 +178,22 @@ class KernelConnection:
             return
         for listener in tuple(self._listeners):
             listener(message)
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(_EVENTS)) & _POLLIN)
+
+
+def _recv(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """One whole message of a readable socket; zmq never gives a part of one."""
+    frames = [socket.recv(_NOBLOCK)]
+    while socket.getsockopt(_RCVMORE):
+        frames.append(socket.recv(_NOBLOCK))
+    return frames
+
+
+def _send(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+    """One whole message. Raises zmq.Again, having sent nothing, when there is no room for it."""
+    for frame in frames[:-1]:
+        socket.send(frame, _SNDMORE)
+    socket.send(frames[-1], _NOBLOCK)

@@ -14,7 +14,6 @@ from hashlib import sha256
 from typing import Any
 
 import msgspec
-import nbformat
 
 from gateway.record.rows import EventRow, SessionRow
 from kernels.outputs import OutputArea
@@ -67,6 +66,8 @@ def build_notebook(
 
 def render(notebook: Mapping[str, Any]) -> bytes:
     """The notebook as the bytes that nbformat itself would write into a file."""
+    import nbformat  # noqa: PLC0415 - it takes longer to load than all else that a gateway needs to start
+
     node = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
     written: str = nbformat.v4.writes(node)  # type: ignore[no-untyped-call]
     return written.encode() + b"\n"
