@@ -103,7 +103,16 @@ def cellgate(backend: str, *options: str) -> Iterator[Server]:
     command = [str(Path(sys.prefix) / "bin" / "cellgate"), "serve"]
     with _folder() as folder:
         data = folder / "data"
-        arguments = ["--port", "0", "--data-dir", str(data), "--backend", backend, "--token", token, *options]
+        arguments = [
+            "--port",
+            "0",
+            "--data-dir",
+            str(data),
+            "--backend",
+            backend,
+            f"--token={token}",
+            *options,
+        ]
 
         def url() -> str:
             return str(json.loads((data / "gateway.json").read_text())["url"])

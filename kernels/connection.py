@@ -39,7 +39,8 @@ _RCVMORE: Final = int(zmq.RCVMORE)
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 _MESSAGES_PER_TURN: Final = 64
-_BYTES_PER_TURN: Final = 4 * 1024 * 1024
+_BYTES_PER_TURN: Final = 1024 * 1024
+_UNREAD_MESSAGES: Final = 24
 _RECONNECT_MILLISECONDS: Final = 15
 
 
@@ -87,6 +88,8 @@ class KernelConnection:
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MILLISECONDS)
         if kind == zmq.SUB:
             socket.setsockopt(zmq.SUBSCRIBE, b"")
+            # What we have not read yet waits in the kernel's memory, which is limited, rather than in ours.
+            socket.setsockopt(zmq.RCVHWM, _UNREAD_MESSAGES)
         else:
             # The kernel sends an input_request to the stdin socket with the identity of the requester.
             socket.setsockopt(zmq.ROUTING_ID, self.session.encode())

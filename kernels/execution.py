@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from kernels.messages import Channel, MalformedMessage, Message
-from kernels.outputs import KernelEvent, OutputLimiter
+from kernels.outputs import KernelEvent, OutputLimiter, byte_size
 
 Events = tuple[KernelEvent, ...]
 
@@ -197,6 +197,8 @@ class Execution:
         fields = _FIELDS[event_type](_content(message))
         if fields is None:
             return ()
+        if event_type == "stream":
+            size = byte_size(fields["text"])  # the cap is of text, not of its escapes in JSON
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
     def _on_error(self, message: Message) -> Events:

@@ -308,7 +308,7 @@ class OutputLimiter:
         self._budgets[event_type].dropped += size
 
     def admit(self, event: KernelEvent, size: int) -> tuple[KernelEvent, ...]:
-        """What passes of an event: itself; a cut one and a marker; or nothing. `size`: its bytes as JSON."""
+        """What passes of an event: itself; a cut one and a marker; or nothing. `size`: its bytes."""
         budget = self._budgets.get(event.type)
         if budget is None:
             return (event,)
@@ -356,13 +356,13 @@ class OutputLimiter:
                 return _cut_error(content, room, mark)
             case "input_request":
                 prompt = _head(content["prompt"], room)
-                return (KernelEvent(event.type, {**content, "prompt": prompt}),), _size(prompt)
+                return (KernelEvent(event.type, {**content, "prompt": prompt}),), byte_size(prompt)
             case "stream" | "clear_output":
                 name = content.get("name", "stdout")
                 head = _head(content.get("text", ""), room)
                 mark = f"\n[cellgate: output cut here, {reached} of text per cell is reached]\n"
                 kept = (KernelEvent("stream", {"name": name, "text": head}),) if head else ()
-                return (*kept, KernelEvent("stream", {"name": name, "text": mark})), _size(head)
+                return (*kept, KernelEvent("stream", {"name": name, "text": mark})), byte_size(head)
             case _:
                 mimes = ", ".join(mime[:80] for mime in list(content["data"])[:8]) or "output"
                 mark = f"[cellgate: {mimes} left out ({_amount(size)}), beyond {reached} of data per cell]"
@@ -372,11 +372,11 @@ class OutputLimiter:
 def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[KernelEvent, ...], int]:
     """The error with its name, its value and as much of the traceback's end as fits."""
     ename = _head(content["ename"], room)
-    evalue = _head(content["evalue"], room - _size(ename))
-    kept = _size(ename) + _size(evalue)
+    evalue = _head(content["evalue"], room - byte_size(ename))
+    kept = byte_size(ename) + byte_size(evalue)
     lines: list[str] = []
     for line in reversed(content["traceback"]):
-        size = _size(line) + len('"",')
+        size = byte_size(line) + len('"",')
         if kept + size > room:
             break
         kept += size
@@ -385,7 +385,8 @@ def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[
     return (KernelEvent("error", {"ename": ename, "evalue": evalue, "traceback": traceback}),), kept
 
 
-def _size(text: str) -> int:
+def byte_size(text: str) -> int:
+    """Bytes of `text` as UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
 
 

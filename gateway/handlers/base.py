@@ -7,9 +7,11 @@ request means is decided by the handlers of the resources. Errors follow RFC 945
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
 from gateway.auth import Principal
@@ -28,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+KIND_SIZE = 64 * 1024
+LARGE_SIZE = 1024 * 1024
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
@@ -144,7 +148,23 @@ class BaseHandler(RequestHandler):
         """Answer with JSON."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.finish(encode(model) + b"\n")
+        body = encode(model)
+        # A last newline is kind to terminals; a copy of a large body for it is not kind to memory.
+        self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
+
+    async def answer_in_parts(self, model: Mapping[str, Any]) -> None:
+        """Answer with a JSON object, field by field when it is large: no copy of it all is ever made."""
+        if _weight(model) < LARGE_SIZE:
+            self.answer(model)
+            return
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        before = b"{"
+        for name, value in model.items():
+            self.write(before + encode(name) + b":")
+            self.write(encode(value))
+            await self.flush()
+            before = b","
+        self.finish(b"}\n")
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A query argument that is true or false. Raises InvalidInput."""
@@ -168,7 +188,7 @@ class BaseHandler(RequestHandler):
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log only what is our fault; a client's mistake is an access log line."""
-        if not isinstance(value, (CellgateError, HTTPError)):
+        if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
@@ -201,6 +221,10 @@ class BaseHandler(RequestHandler):
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in self.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(n for n in names if getattr(type(self), n.lower()) is not unimplemented)
+
+
+def _weight(model: Mapping[str, Any]) -> int:
+    return sum(len(value) for value in model.values() if isinstance(value, str))
 
 
 def problem(error: CellgateError, status: int) -> dict[str, Any]:

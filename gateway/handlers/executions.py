@@ -47,7 +47,8 @@ class ExecutionAnswers(StreamingHandler):
             self._interrupt_when_gone(session, run, body)
             await run.wait()
             if not self.disconnected:
-                self.answer(builder.result(**view) if builder else await self.result(session, run.id, view))
+                result = builder.result(**view) if builder else await self.result(session, run.id, view)
+                await self.answer_in_parts(result)
         else:
             self._interrupt_when_gone(session, run, body)
             async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
@@ -164,7 +165,7 @@ class ExecutionHandler(ExecutionAnswers):
         """The result so far."""
         self.check()
         archive = self.services.archive
-        self.answer(await archive.result(self.principal.name, key, execution, **self.view()))
+        await self.answer_in_parts(await archive.result(self.principal.name, key, execution, **self.view()))
 
 
 class CancelHandler(BaseHandler):
