@@ -1,7 +1,7 @@
 """What a session is at the moment, and its rows in the record.
 
 It keeps the session's row, state, cause and times, and writes them; what changes them is ``sessions``. It
-knows neither kernels nor queues.
+knows no queue and starts no kernel.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from gateway.channels.client import ChannelSettings
 from gateway.errors import Conflict
 from gateway.executions import ExecutionRun, ExecutionSettings
 from gateway.models import SessionLimits, now
+from gateway.record.errors import StorageError
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
+from gateway.session_kernel import environment_of
+from kernels.kernel import Kernel
 
 
 class SessionState(StrEnum):
@@ -64,12 +67,22 @@ class SessionRecord:
         """The row with the state of the moment."""
         return replace(self.row, state=self.state, cause=self.cause, last_activity=self.last_activity)
 
-    def change(self, state: SessionState, cause: str | None, kernel: dict[str, Any]) -> None:
-        """Record a state; `kernel` says which kernel there is now, if any."""
+    def attached(self, kernel: Kernel) -> None:
+        """The session has this kernel now."""
+        self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
+
+    def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """As `change`, unless it is so already."""
+        if (state, cause) != (self.state, self.cause):
+            self.change(state, cause, kernel)
+
+    def change(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """Record a state, and the kernel there is now, if any."""
         self.state, self.cause = state, cause
-        self.log.append(
-            "session", None, {"state": state, "cause": cause, "kernel": self.row.kernel, **kernel}
-        )
+        fields: dict[str, Any] = {"state": state, "cause": cause, "kernel": self.row.kernel}
+        if kernel is not None:
+            fields |= {"kernel_id": kernel.id, "isolation": kernel.isolation, "limits": self.limits.to_wire()}
+        self.log.append("session", None, fields)
         self.save()
 
     def finished(self, event: dict[str, Any]) -> None:
@@ -78,6 +91,16 @@ class SessionRecord:
             self.row = replace(self.row, execution_count=event["execution_count"])
         self.last_activity = event["at"]
         self.save()
+
+    async def commit(self, run: ExecutionRun, seq: int) -> None:
+        """Make the end of an execution durable, then tell who follows or waits for it."""
+        try:
+            await self.log.commit()
+        except StorageError as error:
+            run.fail(error)
+        else:
+            self.log.release(seq)
+            run.end()
 
     def save(self) -> None:
         """Write the row."""

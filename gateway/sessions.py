@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from typing import Any
 
 from gateway.channels.door import Door
@@ -20,12 +19,11 @@ from gateway.errors import NotFound, ShuttingDown
 from gateway.executions import ExecutionRun
 from gateway.models import ExecuteRequest, SessionLimits, session_model
 from gateway.queue import ExecutionQueue, Restart
-from gateway.record.errors import StorageError
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
 from gateway.runs import SessionRuns
-from gateway.session_kernel import SessionKernel, environment_of
+from gateway.session_kernel import SessionKernel
 from gateway.session_state import SessionRecord, SessionSettings, SessionState
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError, InvalidInput
@@ -102,14 +100,9 @@ class Session:
         return self._end is not None
 
     @property
-    def busy(self) -> bool:
-        """Whether a cell runs or waits."""
-        return self._runs.busy
-
-    @property
     def idle_since(self) -> float | None:
         """Since when nobody uses it, by the monotonic clock; None while somebody does."""
-        return None if self.busy or self.door.connections else self.record.idle_since
+        return None if self._runs.busy or self.door.connections else self.record.idle_since
 
     def to_wire(self) -> dict[str, Any]:
         """The session model of the wire contract."""
@@ -118,7 +111,7 @@ class Session:
 
     async def quiet(self) -> None:
         """Return when nothing runs and nothing waits."""
-        while self.busy:
+        while self._runs.busy:
             self._quiet.clear()
             await self._quiet.wait()
 
@@ -134,13 +127,11 @@ class Session:
 
     async def open(self, executions_made: int) -> None:
         """Claim the first kernel and begin to work. Raises the pool's errors; then nothing was changed."""
-        self._attached(await self._slot.claim())
+        kernel = await self._slot.claim()
+        self.record.attached(kernel)
         self._executions_made = executions_made
-        self._change(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed")
+        self.record.change(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed", kernel)
         self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
-
-    def _attached(self, kernel: Kernel) -> None:
-        self.record.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
 
     def _receive(self, message: Message) -> None:
         """Everything the kernel says comes by here, in order: first the record, then the clients."""
@@ -155,20 +146,14 @@ class Session:
     def _exited(self, kernel: Kernel) -> None:
         """A kernel that dies between cells is a death too; one that dies in a cell is the run's affair."""
         if kernel is self.kernel and self._runs.current is None and self._end is None:
-            self._set_state(SessionState.DEAD, kernel.exited.result().cause)
+            self.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
             if self.door.connections:
                 self.revive()
 
     def revive(self) -> None:
         """See to a fresh kernel if there is none, as Jupyter does; not for ever without a cell between."""
-        if (
-            self._slot.alive
-            or self._runs.current is not None
-            or self._queue.restarting
-            or self._end is not None
-        ):
-            return
-        if self._revivals < MOST_REVIVALS:
+        coming = self._runs.current is not None or self._queue.restarting or self.ending
+        if not self._slot.alive and not coming and self._revivals < MOST_REVIVALS:
             self._revivals += 1
             done = self._queue.put_restart(self.record.cause or "kernel_exit")
             done.add_done_callback(lambda future: future.exception())
@@ -177,26 +162,15 @@ class Session:
         """End the kernel, if any, and go on with a fresh one and the same files."""
         self.door.kernel_gone()
         await self._slot.drop()
-        self._set_state(SessionState.DEAD, cause)
+        self.record.set(SessionState.DEAD, cause, None)
         try:
             kernel = await self._slot.claim()
         except CellgateError:
             self.door.tell("dead")
             raise
-        self._attached(kernel)
-        self._set_state(SessionState.IDLE, cause)
+        self.record.attached(kernel)
+        self.record.set(SessionState.IDLE, cause, kernel)
         self.door.kernel_ready(kernel)
-
-    def _set_state(self, state: SessionState, cause: str | None) -> None:
-        if (state, cause) != (self.state, self.record.cause):
-            self._change(state, cause)
-
-    def _change(self, state: SessionState, cause: str | None) -> None:
-        kernel = self.kernel
-        about: dict[str, Any] = {}
-        if kernel is not None:
-            about = {"kernel_id": kernel.id, "isolation": kernel.isolation, "limits": self.limits.to_wire()}
-        self.record.change(state, cause, about)
 
     # Its executions
 
@@ -211,9 +185,8 @@ class Session:
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it at once in a subshell. Raises as `submit` does."""
         self._check_open()
-        channels = self._settings.channels
-        self._queue.check_room(channels.max_queue)
-        run = self._make_run(request, channels.cell_timeout, None)
+        self._queue.check_room(self._settings.channels.max_queue)
+        run = self._make_run(request, self._settings.channels.cell_timeout, None)
         if beside and self.kernel is not None and self.kernel.alive:
             self._runs.begin_beside(run)
             self._own(asyncio.create_task(self._run_beside(run, self.kernel), name=f"subshell {run.id}"))
@@ -331,6 +304,8 @@ class Session:
         self.record.touch()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
+        elif self.kernel is None and self.door.connections:
+            self.revive()
 
     async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
         """Run a cell in a subshell while others run; it shares the kernel and its end with them."""
@@ -356,7 +331,7 @@ class Session:
         if not run.gave_up:
             if self.kernel.exited.done():
                 self._queue.cancel_all("kernel_died")
-                self._set_state(SessionState.DEAD, self.kernel.exited.result().cause)
+                self.record.set(SessionState.DEAD, self.kernel.exited.result().cause, self.kernel)
             return False
         self._queue.cancel_all("kernel_replaced")
         try:
@@ -379,18 +354,9 @@ class Session:
         self._runs.remember(run)
         self.door.finished(run)
         if run.request.message is None or len(self._tasks) > MOST_COMMITS:
-            await self._commit(run, event["seq"])
+            await self.record.commit(run, event["seq"])
         else:
-            self._own(asyncio.create_task(self._commit(run, event["seq"]), name=f"commit {run.id}"))
-
-    async def _commit(self, run: ExecutionRun, seq: int) -> None:
-        try:
-            await self.log.commit()
-        except StorageError as error:
-            run.fail(error)
-        else:
-            self.log.release(seq)
-            run.end()
+            self._own(asyncio.create_task(self.record.commit(run, event["seq"]), name=f"commit {run.id}"))
 
     # Its end
 
@@ -416,7 +382,7 @@ class Session:
         if not keep_files:
             await self._slot.forget_files()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._change(SessionState.ENDED, cause)
+        self.record.change(SessionState.ENDED, cause, None)
         await self.door.close()
         try:
             await self.log.commit()
