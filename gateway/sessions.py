@@ -68,6 +68,7 @@ class Session:
         self._runs = SessionRuns(self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self._revivals = 0
+        self._replacing = False
         self._quiet = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._end: asyncio.Task[None] | None = None
@@ -152,7 +153,7 @@ class Session:
 
     def revive(self) -> None:
         """See to a fresh kernel if there is none, as Jupyter does; not for ever without a cell between."""
-        coming = self._runs.current is not None or self._queue.restarting or self.ending
+        coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
         if not self._slot.alive and not coming and self._revivals < MOST_REVIVALS:
             self._revivals += 1
             done = self._queue.put_restart(self.record.cause or "kernel_exit")
@@ -160,14 +161,17 @@ class Session:
 
     async def _replace_kernel(self, cause: str) -> None:
         """End the kernel, if any, and go on with a fresh one and the same files."""
+        self._replacing = True
         self.door.kernel_gone()
-        await self._slot.drop()
-        self.record.set(SessionState.DEAD, cause, None)
         try:
+            await self._slot.drop()
+            self.record.set(SessionState.DEAD, cause, None)
             kernel = await self._slot.claim()
         except CellgateError:
             self.door.tell("dead")
             raise
+        finally:
+            self._replacing = False
         self.record.attached(kernel)
         self.record.set(SessionState.IDLE, cause, kernel)
         self.door.kernel_ready(kernel)

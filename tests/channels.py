@@ -28,6 +28,16 @@ class Channels:
     def __init__(self, socket: WebSocketClientConnection, *, v1: bool) -> None:
         self.socket = socket
         self.v1 = v1
+        self.over = False
+
+    async def frame(self) -> str | bytes | None:
+        """The next frame; None once the socket is closed."""
+        if self.over:
+            return None
+        async with asyncio.timeout(PATIENCE):
+            frame = await self.socket.read_message()
+        self.over = frame is None
+        return frame
 
     async def send(
         self,
@@ -80,8 +90,7 @@ class Channels:
 
     async def receive(self) -> Sent:
         """The next message. Fails when the socket is closed or nothing comes."""
-        async with asyncio.timeout(PATIENCE):
-            frame = await self.socket.read_message()
+        frame = await self.frame()
         assert frame is not None, f"closed: {self.socket.close_code} {self.socket.close_reason}"
         return unpack(frame, v1=self.v1)
 
@@ -103,9 +112,8 @@ class Channels:
 
     async def closed(self) -> tuple[int | None, str | None]:
         """Code and reason, once the gateway has closed the socket."""
-        async with asyncio.timeout(PATIENCE):
-            while await self.socket.read_message() is not None:
-                pass
+        while await self.frame() is not None:
+            pass
         return self.socket.close_code, self.socket.close_reason
 
 
@@ -124,16 +132,16 @@ async def channels(
         f"ws://{gateway.host}/api/kernels/{kernel}/channels{query}",
         headers={"Authorization": f"token {gateway.token}", **(headers or {})},
     )
-    socket = await websocket_connect(request, subprotocols=[V1] if v1 else None)
+    socket = await websocket_connect(request, subprotocols=[V1] if v1 else None, max_message_size=1 << 30)
     assert socket.selected_subprotocol == (V1 if v1 else None)
+    client = Channels(socket, v1=v1)
     try:
-        yield Channels(socket, v1=v1)
+        yield client
     finally:
         socket.close()
+        await client.closed()
         async with asyncio.timeout(PATIENCE):
-            while await socket.read_message() is not None:
-                pass
-            while (stream := socket.protocol and socket.protocol.stream) and not stream.closed():
+            while (stream := socket.protocol and socket.protocol.stream) and not stream.closed():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
 
 
