@@ -20,7 +20,8 @@ from gateway.record.chain import GENESIS
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
-from gateway.sessions import Session, SessionSettings, SessionState
+from gateway.session_state import SessionSettings, SessionState
+from gateway.sessions import Session
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError
 from kernels.kernel import KernelProfile

@@ -32,8 +32,6 @@ from kernels.kernel import Kernel, KernelProfile
 from kernels.messages import Message
 from kernels.pool import KernelPool
 
-__all__ = ["Session", "SessionSettings", "SessionState"]
-
 logger = logging.getLogger(__name__)
 
 END_PATIENCE = 2.0

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
+import os
+import socket
 import struct
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -132,17 +135,37 @@ async def channels(
         f"ws://{gateway.host}/api/kernels/{kernel}/channels{query}",
         headers={"Authorization": f"token {gateway.token}", **(headers or {})},
     )
-    socket = await websocket_connect(request, subprotocols=[V1] if v1 else None, max_message_size=1 << 30)
-    assert socket.selected_subprotocol == (V1 if v1 else None)
-    client = Channels(socket, v1=v1)
+    opened = await websocket_connect(request, subprotocols=[V1] if v1 else None, max_message_size=1 << 30)
+    assert opened.selected_subprotocol == (V1 if v1 else None)
+    client = Channels(opened, v1=v1)
     try:
         yield client
     finally:
-        socket.close()
+        opened.close()
         await client.closed()
         async with asyncio.timeout(PATIENCE):
-            while (stream := socket.protocol and socket.protocol.stream) and not stream.closed():  # noqa: ASYNC110
+            while (stream := opened.protocol and opened.protocol.stream) and not stream.closed():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+@contextmanager
+def raw_socket(gateway: GatewayProcess, kernel: str) -> Iterator[socket.socket]:
+    """A WebSocket right after its handshake: what is read and written is the test's."""
+    host, port = gateway.host.split(":")
+    connection = socket.socket()
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.connect((host, int(port)))
+        key = base64.b64encode(os.urandom(16)).decode()
+        connection.sendall(
+            f"GET /api/kernels/{kernel}/channels HTTP/1.1\r\nHost: {gateway.host}\r\n"
+            f"Authorization: token {gateway.token}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        assert connection.recv(12) == b"HTTP/1.1 101"
+        yield connection
+    finally:
+        connection.close()
 
 
 def pack_legacy(message: Sent, buffers: list[bytes]) -> bytes:

@@ -232,7 +232,7 @@ class ServeApp(BaseApp):
         from gateway.executions import ExecutionSettings  # noqa: PLC0415
         from gateway.manager import ManagerSettings  # noqa: PLC0415
         from gateway.models import SessionLimits  # noqa: PLC0415
-        from gateway.sessions import SessionSettings  # noqa: PLC0415
+        from gateway.session_state import SessionSettings  # noqa: PLC0415
         from kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
         from kernels.outputs import OutputCaps  # noqa: PLC0415
         from kernels.pool import PoolSettings  # noqa: PLC0415

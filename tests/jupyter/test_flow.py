@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import os
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import psutil
 
-from tests.channels import channels, is_idle, of, text
+from tests.channels import channels, is_idle, of, raw_socket, text
 from tests.server import GatewayProcess, until
 
 MEGABYTE = 1_000_000
-
-
-@contextmanager
-def never_reading(gateway: GatewayProcess, kernel: str) -> Iterator[socket.socket]:
-    """A WebSocket whose client does not read a byte after the handshake."""
-    host, port = gateway.host.split(":")
-    connection = socket.socket()
-    try:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.connect((host, int(port)))
-        key = base64.b64encode(os.urandom(16)).decode()
-        connection.sendall(
-            f"GET /api/kernels/{kernel}/channels HTTP/1.1\r\nHost: {gateway.host}\r\n"
-            f"Authorization: token {gateway.token}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
-        )
-        assert connection.recv(12) == b"HTTP/1.1 101"
-        yield connection
-    finally:
-        connection.close()
 
 
 def connections(gateway: GatewayProcess, kernel: str) -> int:
@@ -68,7 +44,7 @@ async def test_a_client_that_never_reads_delays_nobody(
     gateway = start_gateway(pool_size=1, slow_client_memory="1m")
     kernel = gateway.post("/api/kernels").json()["id"]
     process = psutil.Process(gateway.process.pid)
-    with never_reading(gateway, kernel):
+    with raw_socket(gateway, kernel):
         async with channels(gateway, kernel) as client:
             until(lambda: connections(gateway, kernel) == 2, "the slow client is not connected")
             before = process.memory_info().rss
@@ -89,7 +65,7 @@ async def test_a_client_that_is_too_far_behind_is_closed(
 ) -> None:
     gateway = start_gateway(pool_size=1, slow_client_memory="1m", slow_client_disk="8m")
     kernel = gateway.post("/api/kernels").json()["id"]
-    with never_reading(gateway, kernel):
+    with raw_socket(gateway, kernel):
         async with channels(gateway, kernel) as client:
             until(lambda: connections(gateway, kernel) == 2, "the slow client is not connected")
             messages = await client.run("import sys\nfor n in range(40): sys.stdout.write('z' * 1_000_000)")
