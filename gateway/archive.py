@@ -21,7 +21,7 @@ from gateway.record.journal import Journal
 from gateway.record.notebook import build_notebook, event_of, render
 from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.results import ResultBuilder
-from gateway.sessions import SessionState
+from gateway.session_state import SessionState
 from kernels.errors import InvalidInput
 
 _decode = msgspec.json.Decoder().decode

@@ -7,6 +7,7 @@ against foreign web pages.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import ipaddress
@@ -45,7 +46,9 @@ class AccessPolicy:
         token = query_token or ""
         for scheme in SCHEMES:
             if authorization.lower().startswith(scheme):
-                token = authorization[len(scheme) :].strip()
+                token = authorization[len(scheme) :].strip() or token
+        if authorization.lower().startswith("basic "):
+            token = _password(authorization[6:]) or token
         if not token:
             raise NotAuthenticated(
                 "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
@@ -77,6 +80,14 @@ class AccessPolicy:
         raise Forbidden(
             f"Origin {origin[:100]!r} is not allowed; add it to allowed_origins to let its pages in"
         )
+
+
+def _password(encoded: str) -> str:
+    """The password of HTTP Basic (RFC 7617); the user's name is of no interest here."""
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
 
 
 def digest(token: str) -> bytes:

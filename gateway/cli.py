@@ -104,3 +104,7 @@ def main(argv: list[str] | None = None) -> int:
 def _fail(error: CellgateError, code: int) -> int:
     sys.stderr.write(f"cellgate: {error.message}\n")
     return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -67,7 +67,7 @@ class ExecutionRun:
         settings: ExecutionSettings,
         *,
         number: int,
-        timeout: float,
+        timeout: float | None,
         idempotency: tuple[str, str] | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
@@ -79,7 +79,8 @@ class ExecutionRun:
         self.last_seq = 0
         self.created_at = now()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.machine = Execution(uuid.uuid4().hex, request.code, OutputLimiter(settings.caps))
+        msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
+        self.machine = Execution(msg_id, request.code, OutputLimiter(settings.caps))
         self.builder: ResultBuilder | None = ResultBuilder()
         self.waiting_for_input = False
         self.gave_up = False
@@ -120,6 +121,10 @@ class ExecutionRun:
         fields: dict[str, Any] = {"position": position, "code": self.request.code, "msg_id": self.msg_id}
         if self.request.silent:
             fields["silent"] = True
+        if not self.request.store_history:
+            fields["store_history"] = False
+        if self.request.cell_id is not None:
+            fields["cell_id"] = self.request.cell_id
         if self.request.env:
             # Names only: values may be secrets, and the record is kept.
             fields["env"] = [name for name, _ in self.request.env]
@@ -185,6 +190,10 @@ class ExecutionRun:
         if begun:
             self._kernel.interrupt()
 
+    def interrupt_asked(self) -> None:
+        """Somebody sends an interrupt_request of their own."""
+        self.machine.interrupt_requested()
+
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
         if self._stop_wanted:
@@ -213,6 +222,10 @@ class ExecutionRun:
         self._progress.set()
 
     def _send(self, kernel: Kernel) -> None:
+        self.machine.sent()
+        kernel.connection.send(self.request.message or self._own_message(kernel.connection.session))
+
+    def _own_message(self, session: str) -> Message:
         content = {
             "code": self.request.code,
             "silent": self.request.silent,
@@ -223,12 +236,7 @@ class ExecutionRun:
             # with True ipykernel also aborts a cell that arrives just after the failed one's idle.
             "stop_on_error": False,
         }
-        connection = kernel.connection
-        message = new_message(
-            Channel.SHELL, "execute_request", content, session=connection.session, msg_id=self.msg_id
-        )
-        self.machine.sent()
-        connection.send(message)
+        return new_message(Channel.SHELL, "execute_request", content, session=session, msg_id=self.msg_id)
 
     async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
         """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""
@@ -332,7 +340,7 @@ class ExecutionRun:
             "status": outcome.status,
             "cause": outcome.cause,
             "execution_count": outcome.execution_count,
-            "error": outcome.error or self._explanation(outcome.status),
+            "error": outcome.error or self.explanation(outcome.status),
             "started_at": self._started_at,
             "finished_at": now(),
             "duration_ms": round((ended - sent) * 1000, 3),
@@ -341,7 +349,7 @@ class ExecutionRun:
             "kernel": {"state": kernel_state, "replaced": replaced},
         }
 
-    def _explanation(self, status: Status) -> dict[str, Any] | None:
+    def explanation(self, status: Status) -> dict[str, Any] | None:
         """What happened, in the form of an error, where the kernel could not say it itself."""
         if status is Status.TIMEOUT:
             said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."

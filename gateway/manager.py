@@ -20,7 +20,8 @@ from gateway.record.chain import GENESIS
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
-from gateway.sessions import Session, SessionSettings, SessionState
+from gateway.session_state import SessionSettings, SessionState
+from gateway.sessions import Session
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError
 from kernels.kernel import KernelProfile
@@ -255,6 +256,10 @@ class SessionManager:
         """The live session of this key, if there is one."""
         return self._live.get((principal, key))
 
+    def all_live(self, principal: str) -> list[Session]:
+        """The principal's sessions that live and are not about to end."""
+        return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]
+
     def live(self, principal: str, key: str) -> Session:
         """The live session. Raises NotFound, whoever else may own one of this name."""
         session = self.get(principal, check_session_key(key))
@@ -317,6 +322,7 @@ def _overdue(session: Session) -> str | None:
     moment = time.monotonic()
     if moment - session.started > session.limits.lifetime:
         return "lifetime"
-    if not session.busy and moment - session.idle_since > session.limits.idle_timeout:
+    idle_since = session.idle_since
+    if idle_since is not None and moment - idle_since > session.limits.idle_timeout:
         return "idle_timeout"
     return None

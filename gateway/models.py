@@ -17,6 +17,7 @@ import msgspec
 from gateway.record.rows import SessionRow
 from kernels.errors import InvalidInput
 from kernels.limits import ResourceLimits, parse_size
+from kernels.messages import Message
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
@@ -213,7 +214,10 @@ def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length
 
 @dataclass(frozen=True, slots=True)
 class ExecuteRequest:
-    """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`."""
+    """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
+
+    `message`: a client's own execute_request, to be sent as it is; `cell_id`: the notebook cell it names.
+    """
 
     code: str
     timeout: float | None = None
@@ -221,6 +225,10 @@ class ExecuteRequest:
     silent: bool = False
     env: tuple[tuple[str, str], ...] = ()
     allow_stdin: bool = False
+    store_history: bool = True
+    stop_on_error: bool = False
+    cell_id: str | None = None
+    message: Message | None = None
 
 
 def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:

@@ -9,10 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from gateway.errors import QueueFull
 from gateway.executions import ExecutionRun
 from kernels.execution import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A wish for a fresh kernel. `done` completes when there is one."""
+
+    cause: str
+    done: asyncio.Future[None]
 
 
 class ExecutionQueue:
@@ -21,7 +30,7 @@ class ExecutionQueue:
     def __init__(self, bound: int) -> None:
         self._bound = bound
         self._runs: deque[ExecutionRun] = deque()
-        self._restarts: deque[asyncio.Future[None]] = deque()
+        self._restarts: deque[Restart] = deque()
         self._cancelled: deque[ExecutionRun] = deque()
         self._wake = asyncio.Event()
 
@@ -36,9 +45,14 @@ class ExecutionQueue:
         """Whether there is nothing to do, cancelled executions and restarts included."""
         return not (self._runs or self._restarts or self._cancelled)
 
-    def check_room(self) -> None:
-        """Raises QueueFull when there is no room for one more."""
-        if len(self._runs) >= self._bound:
+    @property
+    def restarting(self) -> bool:
+        """Whether a restart waits."""
+        return bool(self._restarts)
+
+    def check_room(self, bound: int | None = None) -> None:
+        """Raises QueueFull when there is no room for one more, by the queue's own bound or another."""
+        if len(self._runs) >= (bound or self._bound):
             raise QueueFull(
                 f"{len(self._runs)} executions wait in this session; send the next when one has finished",
                 retry_after=1.0,
@@ -49,10 +63,10 @@ class ExecutionQueue:
         self._runs.append(run)
         self._wake.set()
 
-    def put_restart(self) -> asyncio.Future[None]:
+    def put_restart(self, cause: str) -> asyncio.Future[None]:
         """Ask for a restart; the future completes when it is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._restarts.append(done)
+        self._restarts.append(Restart(cause, done))
         self._wake.set()
         return done
 
@@ -74,9 +88,9 @@ class ExecutionQueue:
     def refuse_restarts(self, error: Exception) -> None:
         """Answer all restarts that wait with an error."""
         while self._restarts:
-            self._restarts.popleft().set_exception(error)
+            self._restarts.popleft().done.set_exception(error)
 
-    def take(self) -> ExecutionRun | asyncio.Future[None] | None:
+    def take(self) -> ExecutionRun | Restart | None:
         """The next thing to do: what was cancelled (it is over already), then restarts, then executions."""
         if self._cancelled:
             return self._cancelled.popleft()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.handlers.base import BaseHandler
+from gateway.handlers.channels import ChannelsHandler
 from gateway.handlers.events import EventsHandler
 from gateway.handlers.executions import (
     CancelHandler,
@@ -15,7 +16,17 @@ from gateway.handlers.executions import (
     OneShotHandler,
 )
 from gateway.handlers.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
+from gateway.handlers.kernels import (
+    ApiHandler,
+    KernelHandler,
+    KernelInterruptHandler,
+    KernelRestartHandler,
+    KernelsHandler,
+    StatusHandler,
+)
+from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import NotebookHandler
+from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
 
@@ -48,5 +59,25 @@ def routes(services: Services) -> list[Route]:
         (f"{execution}/input", InputHandler),
         (f"{session}/events", EventsHandler),
         (f"{session}/notebook", NotebookHandler),
+        *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]
+
+
+def _jupyter() -> list[tuple[str, type[BaseHandler]]]:
+    """The paths of Jupyter's own interface."""
+    kernel = f"/api/kernels/{_ONE}"
+    return [
+        ("/api/?", ApiHandler),
+        ("/api/status", StatusHandler),
+        ("/api/kernelspecs", KernelspecsHandler),
+        (f"/api/kernelspecs/{_ONE}", KernelspecHandler),
+        (f"/kernelspecs/{_ONE}/{_ONE}", KernelspecResourceHandler),
+        ("/api/kernels", KernelsHandler),
+        (kernel, KernelHandler),
+        (f"{kernel}/interrupt", KernelInterruptHandler),
+        (f"{kernel}/restart", KernelRestartHandler),
+        (f"{kernel}/channels", ChannelsHandler),
+        ("/api/sessions", NotebookSessionsHandler),
+        (f"/api/sessions/{_ONE}", NotebookSessionHandler),
+    ]

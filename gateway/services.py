@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
+from gateway.notebook_sessions import NotebookSessions
 from gateway.record.journal import Journal
 from kernels.pool import KernelPool
 from kernels.specs.catalog import KernelspecCatalog
@@ -27,4 +28,5 @@ class Services:
     manager: SessionManager
     archive: Archive
     metrics: Metrics
+    notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

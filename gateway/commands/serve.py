@@ -95,6 +95,26 @@ class ServeApp(BaseApp):
         5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline to the end of its kernel."
     ).tag(config=True)
     max_queue = Integer(64, min=1, help="Executions that wait in one session, at most.").tag(config=True)
+    channel_cell_timeout = Float(
+        0.0, min=0, help="Seconds a Jupyter client's cell may run; 0: as long as it likes."
+    ).tag(config=True, metavar="SECONDS")
+    channel_queue = Integer(
+        1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
+    ).tag(config=True)
+    slow_client_memory = Unicode("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
+        config=True, metavar="SIZE"
+    )
+    slow_client_disk = Unicode("1g", help="What waits for a slow WebSocket in all; then it is closed.").tag(
+        config=True, metavar="SIZE"
+    )
+    replay_seconds = Float(
+        60.0,
+        min=0,
+        help="Seconds that messages are kept for a WebSocket that comes back with its session_id.",
+    ).tag(config=True, metavar="SECONDS")
+    replay_size = Unicode("16m", help="Size of the messages that are kept so.").tag(
+        config=True, metavar="SIZE"
+    )
     text_cap = Unicode("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
     data_cap = Unicode("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
     cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
@@ -212,7 +232,7 @@ class ServeApp(BaseApp):
         from gateway.executions import ExecutionSettings  # noqa: PLC0415
         from gateway.manager import ManagerSettings  # noqa: PLC0415
         from gateway.models import SessionLimits, check_seconds  # noqa: PLC0415
-        from gateway.sessions import SessionSettings  # noqa: PLC0415
+        from gateway.session_state import SessionSettings  # noqa: PLC0415
         from kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
         from kernels.outputs import OutputCaps  # noqa: PLC0415
         from kernels.pool import PoolSettings  # noqa: PLC0415
@@ -229,7 +249,9 @@ class ServeApp(BaseApp):
             parse_size(self.text_cap, name="text_cap"), parse_size(self.data_cap, name="data_cap")
         )
         manager = ManagerSettings(
-            session=SessionSettings(ExecutionSettings(caps, self.interrupt_grace), self.max_queue),
+            session=SessionSettings(
+                ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue
+            ),
             limits=SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime),
             default_kernel=self.default_kernel,
             cull_interval=self.cull_interval,
@@ -259,6 +281,23 @@ class ServeApp(BaseApp):
             shutdown_grace=self.shutdown_grace,
             keep_alive=self.keep_alive,
             journal_sync="full" if self.journal_sync == "full" else "normal",
+        )
+
+    def _channels(self) -> Any:
+        from gateway.channels.client import ChannelSettings  # noqa: PLC0415
+        from gateway.channels.outbox import OutboxBounds  # noqa: PLC0415
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        return ChannelSettings(
+            folder=self.data_path,
+            outbox=OutboxBounds(
+                memory=parse_size(self.slow_client_memory, name="slow_client_memory"),
+                total=parse_size(self.slow_client_disk, name="slow_client_disk"),
+            ),
+            replay_seconds=self.replay_seconds,
+            replay_bytes=parse_size(self.replay_size, name="replay_size"),
+            max_queue=self.channel_queue,
+            cell_timeout=self.channel_cell_timeout or None,
         )
 
     def _print_block(self, url: str, backend: str, isolation: str, token: str | None, warning: str) -> None:

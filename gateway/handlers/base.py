@@ -122,7 +122,11 @@ class BaseHandler(RequestHandler):
 
     def body(self, kind: type[T]) -> T:
         """The request's JSON body. Raises InvalidInput."""
-        return decode(b"".join(self._body), kind)
+        return decode(self.raw_body(), kind)
+
+    def raw_body(self) -> bytes:
+        """The request's body as it came."""
+        return b"".join(self._body)
 
     def check(self) -> None:
         """Raise what `prepare` or the body found wrong. The first line of every method."""
@@ -132,7 +136,7 @@ class BaseHandler(RequestHandler):
     async def options(self, *_: str) -> None:
         """Answer a preflight of an allowed origin (CORS)."""
         self.check()
-        self.set_header("Access-Control-Allow-Methods", "GET, POST, DELETE")
+        self.set_header("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
         self.set_header(
             "Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
         )
@@ -206,8 +210,13 @@ class BaseHandler(RequestHandler):
             self.set_status(status_of(error))
         self._allow_origin()
         self._error_headers(error)
-        self.set_header("Content-Type", "application/problem+json")
-        self.finish(encode(problem(error, self.get_status())))
+        kind, body = self.problem_body(error)
+        self.set_header("Content-Type", kind)
+        self.finish(body)
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """The media type and the bytes of a refusal."""
+        return "application/problem+json", encode(problem(error, self.get_status()))
 
     def _error_headers(self, error: CellgateError) -> None:
         if self.get_status() == 401:

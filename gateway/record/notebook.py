@@ -85,6 +85,7 @@ class _Cell:
     last_seq: int = 0
     hash: str | None = None
     source: str = ""
+    cell_id: str | None = None
     flags: dict[str, Any] = field(default_factory=dict)
     started: Mapping[str, Any] | None = None
     finished: Mapping[str, Any] | None = None
@@ -95,6 +96,7 @@ class _Cell:
         match event["type"]:
             case "queued":
                 self.source = event["code"]
+                self.cell_id = event.get("cell_id")
                 self.flags = {
                     key: event[key]
                     for key, usual in (("silent", False), ("store_history", True))
@@ -111,7 +113,7 @@ class _Cell:
         shown = self.area.outputs()
         return {
             "cell_type": "code",
-            "id": _cell_id(self.execution),
+            "id": self.cell_id or _cell_id(self.execution),
             "execution_count": self._count() if outputs else None,
             "metadata": {**self._timing(), "cellgate": self._provenance(shown)},
             "source": self.source,
@@ -165,6 +167,7 @@ def _cells(events: Iterable[Mapping[str, Any]], *, outputs: bool) -> list[_Cell]
     """The cells in the order of their first events."""
     cells: dict[str, _Cell] = {}
     displays: dict[str, dict[str, _Cell]] = {}
+    taken: set[str] = set()
     for event in events:
         execution = event["execution"]
         if execution is None:
@@ -173,6 +176,11 @@ def _cells(events: Iterable[Mapping[str, Any]], *, outputs: bool) -> list[_Cell]
         if cell is None:
             cell = cells[execution] = _Cell(execution, event["seq"])
         cell.apply(event, outputs=outputs)
+        if cell.cell_id is not None and event["type"] == "queued":
+            if cell.cell_id in taken or not _CELL_ID.fullmatch(cell.cell_id):
+                cell.cell_id = None
+            else:
+                taken.add(cell.cell_id)
         display_id = event.get("display_id")
         if display_id is not None:
             shown_in = displays.setdefault(display_id, {})

@@ -1,0 +1,169 @@
+"""/api/kernels/{id}/channels: a WebSocket to a session, in Jupyter's wire protocol.
+
+It does handshakes, frames and close codes; what messages mean is ``gateway.channels``' affair. A frame that
+can't be read closes the socket with a reason, because its sender would wait for an answer for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket as sockets
+import uuid
+from collections.abc import Awaitable
+
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketHandler
+
+from gateway.channels.client import Client
+from gateway.channels.synthesis import answer_to
+from gateway.errors import QueueFull, ShuttingDown
+from gateway.handlers.jupyter import JupyterHandler
+from gateway.sessions import Session
+from kernels.errors import CellgateError, InvalidInput, KernelDied
+from kernels.messages import Channel, MalformedMessage, Message
+from kernels.websocket import Subprotocol, decode, negotiate
+
+logger = logging.getLogger(__name__)
+
+GOING_AWAY, UNSUPPORTED_DATA, INVALID_PAYLOAD = 1001, 1003, 1007
+MAX_ID = 1024
+FULL_KERNEL_PAUSE = 0.02
+KEEP_ALIVE = ((sockets.TCP_KEEPIDLE, 60), (sockets.TCP_KEEPINTVL, 15), (sockets.TCP_KEEPCNT, 4))
+
+
+class ChannelsHandler(JupyterHandler, WebSocketHandler):
+    """One WebSocket."""
+
+    _session: Session
+    _client: Client | None = None
+    _subprotocol = Subprotocol.JSON
+
+    def check_origin(self, origin: str) -> bool:
+        """Origin was checked with all else, before the upgrade."""
+        return True
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """v1 if it is offered, else none: clients without it expect JSON."""
+        self._subprotocol = negotiate(subprotocols)
+        return self._subprotocol or None
+
+    def get_compression_options(self) -> None:
+        """No compression: kernels and clients are near, and it would cost more than it saves."""
+        return
+
+    async def get(self, wanted: str) -> None:
+        """The upgrade; a refusal is a plain answer before it."""
+        self.check()
+        self._session = self.session_of(wanted)
+        self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
+        if len(self._session_id) > MAX_ID:
+            raise InvalidInput(f"session_id is longer than {MAX_ID} characters")
+        if self._session.door.full:
+            raise QueueFull("This kernel has as many clients as are taken; try again later", retry_after=10)
+        await WebSocketHandler.get(self, wanted)
+
+    def open(self, *_: str, **__: str) -> None:
+        """Join the session's clients; a former socket of the same id is closed."""
+        if self._session.ending:
+            self.close(GOING_AWAY, "The kernel has ended")
+            return
+        self.set_nodelay(True)
+        self._keep_alive()
+        self._client = self._session.door.connect(self._session_id, self._subprotocol)
+        former = self._client.socket
+        self._client.attach(self)
+        if former is not None:
+            former.close(GOING_AWAY, "Another WebSocket of this session_id took over")
+
+    def _keep_alive(self) -> None:
+        """Have the system find out about clients that have gone without a word."""
+        assert self.ws_connection is not None
+        assert self.ws_connection.stream is not None
+        raw = self.ws_connection.stream.socket
+        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+        for option, value in KEEP_ALIVE:
+            raw.setsockopt(sockets.IPPROTO_TCP, option, value)
+
+    async def send_frames(self, frames: bytes) -> bool:
+        """Write whole frames to the stream and wait until they are taken."""
+        stream = self.ws_connection.stream if self.ws_connection is not None else None
+        if stream is None:
+            return False
+        try:
+            await stream.write(frames)
+        except StreamClosedError:
+            return False
+        return True
+
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        """Hand a client's message on; tornado reads the next one when this is done."""
+        if self._client is None:
+            return None
+        try:
+            decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
+            if len(decoded.header.msg_id) > MAX_ID:
+                raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
+        except MalformedMessage as error:
+            code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
+            self.close(code, _short(error.message))
+            return None
+        self._session.record.touch()
+        if decoded.msg_type == "shutdown_request" and decoded.channel is not Channel.STDIN:
+            self._shut_down(self._client, decoded)
+            return None
+        try:
+            self._session.door.send(self._client, decoded)
+        except KernelDied:
+            return self._send_when_there_is_room(self._client, decoded)
+        return None
+
+    async def _send_when_there_is_room(self, client: Client, message: Message) -> None:
+        """The kernel takes no more for now: neither do we, so the client feels it."""
+        while not self.disconnected and not self._session.ending:
+            await asyncio.sleep(FULL_KERNEL_PAUSE)
+            try:
+                self._session.door.send(client, message)
+            except KernelDied:
+                continue
+            return
+
+    def _shut_down(self, client: Client, message: Message) -> None:
+        """Answer as a kernel would; ours are killed."""
+        try:
+            restart = message.content().get("restart") is True
+        except MalformedMessage:
+            restart = False
+        content = {"status": "ok", "restart": restart}
+        self._session.door.reply(client, answer_to(message, message.channel, "shutdown_reply", content))
+        if not restart:
+            self.services.manager.end_later(self._session, "shutdown_request")
+            return
+        try:
+            self._session.ask_restart().add_done_callback(_note_failure)
+        except ShuttingDown:
+            logger.debug("A client wants a restart of a session that ends")
+
+    def on_close(self) -> None:
+        """The socket is gone."""
+        self.disconnected = True
+        client, self._client = self._client, None
+        if client is not None and client.socket is self:
+            self._session.door.disconnect(client, returns="session_id" in self.request.query_arguments)
+            self._session.record.touch()
+
+    def on_connection_close(self) -> None:
+        """Tornado's hook, of both bases."""
+        self.disconnected = True
+        WebSocketHandler.on_connection_close(self)
+
+
+def _short(reason: str) -> str:
+    """A close frame holds 123 bytes of reason (RFC 6455, section 5.5)."""
+    return reason.encode()[:120].decode(errors="ignore")
+
+
+def _note_failure(restarted: asyncio.Future[None]) -> None:
+    error = restarted.exception()
+    if isinstance(error, CellgateError):
+        logger.warning("A restart that a client asked for failed: %s", error.message)

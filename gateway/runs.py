@@ -1,0 +1,80 @@
+"""The executions of a session that matter now: the one that runs, those beside it, those that wait, the last.
+
+A plain data structure without tasks or awaits; ``sessions`` decides what runs, ``queue`` is what waits.
+Beside the running cell are those of Jupyter's subshells. The last that ended are kept for what their threads
+still print.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from gateway.executions import ExecutionRun
+from gateway.queue import ExecutionQueue
+from kernels.execution import Status
+
+RECENT_EXECUTIONS = 32
+
+
+class SessionRuns:
+    """`current` is the cell that runs; the session sets it."""
+
+    def __init__(self, queue: ExecutionQueue) -> None:
+        self.current: ExecutionRun | None = None
+        self._queue = queue
+        self._beside: dict[str, ExecutionRun] = {}
+        self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
+
+    @property
+    def running(self) -> Iterator[ExecutionRun]:
+        """The cell that runs and those beside it."""
+        if self.current is not None:
+            yield self.current
+        yield from self._beside.values()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a cell runs or waits."""
+        return self.current is not None or bool(self._beside) or not self._queue.empty
+
+    def unfinished(self) -> Iterator[ExecutionRun]:
+        """What runs and what waits."""
+        yield from self.running
+        yield from self._queue
+
+    def known(self) -> Iterator[ExecutionRun]:
+        """What runs, what waits and what has just ended."""
+        yield from self.unfinished()
+        yield from self._recent.values()
+
+    def find(self, execution: str) -> ExecutionRun | None:
+        """The execution of this id, while it waits or runs."""
+        return next((run for run in self.unfinished() if run.id == execution), None)
+
+    def of_message(self, parent: str) -> tuple[ExecutionRun | None, bool]:
+        """The execution that a kernel's message belongs to, and whether it has ended already."""
+        if self.current is not None and self.current.msg_id == parent:
+            return self.current, False
+        if (run := self._beside.get(parent)) is not None:
+            return run, False
+        return self._recent.get(parent), True
+
+    def begin_beside(self, run: ExecutionRun) -> None:
+        """A subshell runs it."""
+        self._beside[run.msg_id] = run
+
+    def end_beside(self, run: ExecutionRun) -> None:
+        """It has ended."""
+        self._beside.pop(run.msg_id, None)
+
+    def remember(self, run: ExecutionRun) -> None:
+        """It has ended; keep it for a while."""
+        self._recent[run.msg_id] = run
+        if len(self._recent) > RECENT_EXECUTIONS:
+            self._recent.popitem(last=False)
+
+    def lose(self, cause: str) -> None:
+        """Their kernel is taken away: all that run end as interrupted."""
+        for run in self.running:
+            run.lose(Status.INTERRUPTED, cause)

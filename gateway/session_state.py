@@ -1,0 +1,142 @@
+"""What a session is at the moment, and its rows in the record.
+
+It keeps the session's row, state, cause and times, and writes them; what changes them is ``sessions``. It
+knows no queue and starts no kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from gateway.channels.client import ChannelSettings
+from gateway.errors import Conflict
+from gateway.executions import ExecutionRun, ExecutionSettings
+from gateway.models import SessionLimits, now
+from gateway.record.errors import StorageError
+from gateway.record.events import EventLog, MemoryStore
+from gateway.record.journal import Journal
+from gateway.record.rows import SessionRow
+from gateway.session_kernel import environment_of
+from kernels.kernel import Kernel
+
+
+class SessionState(StrEnum):
+    """What a session does. `dead`: its kernel is gone, the next execution gets a fresh one."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    DEAD = "dead"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What all sessions share. Durations in seconds."""
+
+    execution: ExecutionSettings
+    channels: ChannelSettings
+    max_queue: int = 64
+
+
+class SessionRecord:
+    """A live session's row and state. Attributes are read by all, changed through the methods."""
+
+    def __init__(
+        self, row: SessionRow, limits: SessionLimits, log: EventLog, store: Journal | MemoryStore
+    ) -> None:
+        self.row = row
+        self.limits = limits
+        self.log = log
+        self.state = SessionState.STARTING
+        self.cause: str | None = None
+        self.last_activity = row.last_activity
+        self.idle_since = time.monotonic()
+        self._store = store
+
+    def touch(self) -> None:
+        """Somebody has used the session."""
+        self.idle_since = time.monotonic()
+        self.last_activity = now()
+
+    def present(self) -> SessionRow:
+        """The row with the state of the moment."""
+        return replace(self.row, state=self.state, cause=self.cause, last_activity=self.last_activity)
+
+    def attached(self, kernel: Kernel) -> None:
+        """The session has this kernel now."""
+        self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
+
+    def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """As `change`, unless it is so already."""
+        if (state, cause) != (self.state, self.cause):
+            self.change(state, cause, kernel)
+
+    def change(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """Record a state, and the kernel there is now, if any."""
+        self.state, self.cause = state, cause
+        fields: dict[str, Any] = {"state": state, "cause": cause, "kernel": self.row.kernel}
+        if kernel is not None:
+            fields |= {"kernel_id": kernel.id, "isolation": kernel.isolation, "limits": self.limits.to_wire()}
+        self.log.append("session", None, fields)
+        self.save()
+
+    def finished(self, event: dict[str, Any]) -> None:
+        """Take over what an execution's `finished` says of the session."""
+        if event["execution_count"]:
+            self.row = replace(self.row, execution_count=event["execution_count"])
+        self.last_activity = event["at"]
+        self.save()
+
+    async def commit(self, run: ExecutionRun, seq: int) -> None:
+        """Make the end of an execution durable, then tell who follows or waits for it."""
+        try:
+            await self.log.release(seq)
+        except StorageError as error:
+            run.fail(error)
+        else:
+            run.end()
+
+    def check_writable(self) -> None:
+        """Raises StorageError while nothing can be recorded."""
+        self._store.check_writable()
+
+    def save(self) -> None:
+        """Write the row."""
+        self.row = self.present()
+        if isinstance(self._store, Journal):
+            self._store.save_session(self.row)
+
+    def save_execution(self, run: ExecutionRun, status: str | None = None) -> None:
+        """Write an execution's row."""
+        if isinstance(self._store, Journal):
+            self._store.save_execution(run.row(self.row.id, status))
+
+    async def known(
+        self, key: str, request_hash: str, live: Iterable[ExecutionRun]
+    ) -> ExecutionRun | tuple[str, int] | None:
+        """The execution that this idempotency key stands for: live, or recorded as (id, first seq).
+
+        `live` is read after the last await, so that the caller may submit at once: two requests of one key
+        can't both be first. Raises Conflict when the key was used with another request.
+        """
+        row = None
+        if isinstance(self._store, Journal):
+            row = await self._store.execution_by_key(self.row.id, key)
+        for run in live:
+            if run.idempotency is not None and run.idempotency[0] == key:
+                _check_same(run.idempotency[1], request_hash)
+                return run if run.builder is not None else (run.id, run.first_seq)
+        if row is None:
+            return None
+        _check_same(row.request_hash, request_hash)
+        return row.id, row.first_seq
+
+
+def _check_same(known: str | None, given: str) -> None:
+    if known != given:
+        raise Conflict("This Idempotency-Key was used with another request; choose a new one")

@@ -1,0 +1,44 @@
+"""A Jupyter kernel for each test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.server import GatewayProcess
+
+
+@pytest.fixture(scope="session")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway for all tests of the Jupyter door."""
+    from tests.conftest import stop_cleanly
+
+    process = GatewayProcess(tmp_path_factory.mktemp("jupyter") / "data", "process", pool_size=2)
+    try:
+        yield process
+        stop_cleanly(process)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def start_kernel(jupyter: GatewayProcess) -> Iterator[Callable[..., str]]:
+    """Starts kernels by POST /api/kernels; they end with the test."""
+    started: list[str] = []
+
+    def start(body: object = None) -> str:
+        answer = jupyter.post("/api/kernels", body)
+        assert answer.status == 201, answer.body
+        started.append(answer.json()["id"])
+        return started[-1]
+
+    yield start
+    for kernel in started:
+        jupyter.delete(f"/api/kernels/{kernel}")
+
+
+@pytest.fixture
+def kernel(start_kernel: Callable[..., str]) -> str:
+    """A fresh kernel's id."""
+    return start_kernel()
