@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +22,7 @@ from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 from kernels.provisioners.base import KernelExit
 from kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import own_processes
 
 DEADLINE = 60.0
 one_backend = pytest.mark.parametrize("backend", ["process"], indirect=True)
@@ -267,32 +267,33 @@ async def test_a_folder_that_can_not_be_made_is_a_failed_start(
         await launcher.start(PYTHON3)
 
 
-def a_process_runs() -> bool:
-    return bool(psutil.Process().children())
-
-
-def it_has_connected() -> bool:
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process().children(recursive=True)
-        return any(len(child.net_connections("unix")) > 4 for child in family)
+def connected(processes: list[psutil.Process]) -> bool:
+    """Whether one of them has the sockets of a kernel."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            if len(process.net_connections("unix")) > 4:
+                return True
     return False
 
 
-@pytest.mark.parametrize("moment", [None, "folder", a_process_runs, it_has_connected])
+@pytest.mark.parametrize("moment", ["at once", "folder", "process", "sockets"])
 async def test_a_cancelled_start_leaves_nothing(
-    launcher: KernelLauncher, folders: KernelFolders, moment: Any
+    launcher: KernelLauncher, folders: KernelFolders, moment: str
 ) -> None:
+    reached: dict[str, Callable[[], object]] = {
+        "at once": lambda: True,
+        "folder": lambda: any(folders.runtime.iterdir()),
+        "process": own_processes,
+        "sockets": lambda: connected(own_processes()),
+    }
     start = asyncio.create_task(launcher.start(PYTHON3))
-    if moment is None:
-        await asyncio.sleep(0)
-    elif moment == "folder":
-        await until(lambda: any(folders.runtime.iterdir()))
-    else:
-        await until(lambda: moment() or start.done())
-    assert not start.done(), "the test came too late"
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
+    try:
+        await until(lambda: reached[moment]() or start.done())
+        assert not start.done(), "the test came too late"
+    finally:
+        start.cancel()
+        await asyncio.wait([start])
+    assert start.cancelled()
 
 
 async def test_a_backend_that_is_not_installed_says_so(
@@ -354,7 +355,7 @@ async def test_shutdown_ends_the_kernel_once_however_often_it_is_asked(
 ) -> None:
     kernel = await launcher.start(PYTHON3)
     await printed(kernel, "open('result', 'w').close()")
-    processes = psutil.Process().children(recursive=True)
+    processes = own_processes()
     assert processes
     await asyncio.gather(kernel.shutdown(), kernel.shutdown())
     await kernel.shutdown()
