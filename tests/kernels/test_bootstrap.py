@@ -27,7 +27,7 @@ async def test_user_code_finds_an_ordinary_kernel(start_kernel: StartKernel) -> 
     )
     program, path, names = found
     assert program.endswith("site-packages/ipykernel_launcher.py")
-    assert not [entry for entry in path if "share/cellgate" in entry]
+    assert not [entry for entry in path if entry.endswith("share/cellgate")], "the start-up file's folder"
     assert "" in path
     assert not {"main", "application", "prepare_home", "shutil", "__file__"} & set(names)
 
