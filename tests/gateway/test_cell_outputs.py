@@ -117,8 +117,6 @@ def test_a_progress_bar_of_many_steps_is_its_last_state(gateway: GatewayProcess,
 
 
 @pytest.mark.parametrize("code", ["print('a \\ud800 b')", "raise ValueError('a \\udfff b')"])
-    "code", ["print('before \\ud800 after')", "raise ValueError('before \\udfff after')"]
-)
 def test_a_lone_surrogate_is_the_cells_own_affair(gateway: GatewayProcess, session: str, code: str) -> None:
     """ipykernel can't send it and says so; the session goes on."""
     assert gateway.execute(session, code)["status"] in {"ok", "error"}
