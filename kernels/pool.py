@@ -198,6 +198,8 @@ class KernelPool:
                 break
             task = asyncio.create_task(self._start(profile), name=f"start {profile.kernelspec}")
             self._starting[task] = profile
+            # A task that is cancelled before its first step never gets to do this itself.
+            task.add_done_callback(lambda done: self._starting.pop(done, None))
         self._reassure()
         self._set_timer()
 
@@ -256,16 +258,16 @@ class KernelPool:
         try:
             kernel = await self._launcher.start(profile)
         except CellgateError as error:
-            self._starting.pop(task)
+            self._starting.pop(task, None)
             self._failed(profile, error)
         except BaseException as error:
-            self._starting.pop(task)
+            self._starting.pop(task, None)
             if not isinstance(error, asyncio.CancelledError):
                 # A fault of ours: whoever waits is told, and the delay keeps it from repeating at full speed.
                 self._failed(profile, KernelStartFailed("The kernel could not be started; the log says why."))
             raise
         else:
-            self._starting.pop(task)
+            self._starting.pop(task, None)
             self._started(profile, kernel)
         finally:
             self._balance()

@@ -8,6 +8,7 @@ written, and the kernel itself keeps what its readers have not yet fetched.
 """
 
 import os
+import select
 import shutil
 import sys
 from importlib import import_module
@@ -15,10 +16,12 @@ from pathlib import Path
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
 PRELOAD = "CELLGATE_PRELOAD"
+LIFETIME = "CELLGATE_LIFETIME"
 
 
 def main():
     """Run the kernel until it is shut down."""
+    leave_if_orphaned()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
@@ -40,6 +43,22 @@ def main():
             os._exit(1)
     os.close(log)
     app.start()
+
+
+def leave_if_orphaned():
+    """Exit when whoever started this kernel died before the system could be told to end it with them.
+
+    CELLGATE_LIFETIME names the reading end of a pipe that the starter holds open for as long as it lives.
+    """
+    lifetime = os.environ.pop(LIFETIME, None)
+    if lifetime is None:
+        return
+    poll = select.poll()
+    poll.register(int(lifetime), 0)
+    if poll.poll(0):
+        sys.exit("The gateway is gone.")
+    # It, and what else the sandbox's own start needed.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def application():

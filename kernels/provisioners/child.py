@@ -40,9 +40,10 @@ class Child:
     """One child process, leader of its own session, with no stdin and stdout.
 
     `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
-    has named the first process of its pid namespace, and as ended when that namespace is gone too. The child
-    owns it. Must be made in the thread of the running loop, because a parent's death is that of its thread
-    (prctl(2)). Raises OSError when the program can't be started.
+    has named the first process of its pid namespace, and as ended when that namespace is gone too.
+    `lifetime_fd` is only held open until the end. The child owns both. Must be made in the thread of the
+    running loop, because a parent's death is that of its thread (prctl(2)). Raises OSError when the program
+    can't be started.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Child:
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
         status_fd: int | None = None,
+        lifetime_fd: int | None = None,
         explain: Callable[[int], KernelExit] = KernelExit.of_returncode,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -61,6 +63,7 @@ class Child:
         self._status = b""
         self._inner_fd: int | None = None
         self._status_fd = status_fd
+        self._lifetime_fd = lifetime_fd
         self._resume: asyncio.TimerHandle | None = None
         self._insist: asyncio.TimerHandle | None = None
         self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
@@ -179,7 +182,7 @@ class Child:
         for timer in (self._resume, self._insist):
             if timer is not None:
                 timer.cancel()
-        for name in ("_log_fd", "_status_fd", "_pidfd", "_inner_fd"):
+        for name in ("_log_fd", "_status_fd", "_pidfd", "_inner_fd", "_lifetime_fd"):
             self._close(name)
 
     def _close(self, name: str) -> None:

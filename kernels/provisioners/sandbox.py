@@ -32,6 +32,9 @@ from kernels.provisioners.seccomp import sandbox_filter
 
 CHECK_TIMEOUT = 10.0
 
+# Named and explained in image/bootstrap.py.
+LIFETIME = "CELLGATE_LIFETIME"
+
 _VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the sandbox's own /tmp
 
 _NAMESPACES = (
@@ -144,12 +147,19 @@ def spawn(launch: Launch, readable: Sequence[str]) -> Child:
         synthetic = {path: file_with(content) for path, content in _SYNTHETIC.items()}
         status_reader, status_writer = os.pipe()
         stack.callback(os.close, status_writer)
+        # bwrap --die-with-parent asks the system for that late, at its outer and at its inner process: one
+        # that lost its parent before would go on for ever. So the kernel looks for itself when it starts, and
+        # bwrap gets the status pipe's other end too: its outer process, ended by a broken pipe, would leave
+        # the inner one waiting.
+        lifetime_reader, lifetime_writer = os.pipe()
+        stack.callback(os.close, lifetime_reader)
         arguments = [
             *_NAMESPACES,
             *("--info-fd", str(status_writer)),
             *(word for fd in filters for word in ("--seccomp", str(fd))),
             *_mounts(launch, readable, synthetic),
             *_environment(launch),
+            *("--setenv", LIFETIME, str(lifetime_reader)),
         ]
         words = [os.fsencode(word) for word in arguments]
         assert not any(b"\0" in word for word in words), "an argument would become two"
@@ -158,8 +168,9 @@ def spawn(launch: Launch, readable: Sequence[str]) -> Child:
             [bwrap, "--args", str(options), "--", *command],
             # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.
             env={},
-            pass_fds=(options, status_writer, *filters, *synthetic.values()),
+            pass_fds=(options, status_writer, status_reader, lifetime_reader, *filters, *synthetic.values()),
             status_fd=status_reader,
+            lifetime_fd=lifetime_writer,
             explain=_explain,
         )
 

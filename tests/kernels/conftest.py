@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import sys
@@ -98,12 +99,25 @@ class RunningKernel:
         return result.text
 
 
+def own_processes() -> list[psutil.Process]:
+    """All processes below this one but for shared gateways and theirs, which start kernels when they like."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "serve" not in child.cmdline():
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
 def _snapshot() -> dict[str, set[str]]:
     fds = set()
     for link in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # the one that lists the folder
             fds.add(f"{link.name} {str(link.readlink()).split(':')[0]}")
-    children = {f"{child.pid} {child.name()}" for child in psutil.Process().children(recursive=True)}
+    children = set()
+    for child in own_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children.add(f"{child.pid} {child.name()}")
     tasks = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
     return {"fds": fds, "processes": children, "tasks": tasks}
 
@@ -201,7 +215,7 @@ async def start_kernel(new_manager: Callable[[], AsyncKernelManager]) -> AsyncIt
         return kernel
 
     yield start
-    processes = psutil.Process().children(recursive=True)
+    processes = own_processes()
     for kernel in running:
         kernel.client.stop_channels()
         await kernel.manager.shutdown_kernel(now=True)

@@ -6,12 +6,9 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import zmq
 
@@ -23,6 +20,7 @@ from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 from kernels.provisioners.base import KernelExit
 from kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import own_processes
 
 DEADLINE = 60.0
 one_backend = pytest.mark.parametrize("backend", ["process"], indirect=True)
@@ -114,6 +112,21 @@ def set_program(catalog: KernelspecCatalog, *arguments: str) -> None:
     """Let the kernelspec's interpreter run something else than a kernel."""
     spec = catalog.get_kernel_spec("python3")
     spec.argv = [spec.argv[0], *arguments]
+
+
+def make_deaf(catalog: KernelspecCatalog) -> None:
+    """Let the kernel answer requests and never send a word on iopub, so that it never becomes ready."""
+    bootstrap = catalog.get_kernel_spec("python3").argv[1]
+    deaf = (
+        "import runpy, sys, zmq; from ipykernel import iostream, kernelapp\n"
+        "def init(app, context):\n"
+        "    app.iopub_thread = iostream.IOPubThread(context.socket(zmq.PUB), pipe=False)\n"
+        "    app.iopub_socket = iostream.BackgroundSocket(app.iopub_thread)\n"
+        "    app.iopub_thread.start()\n"
+        "kernelapp.IPKernelApp.init_iopub = init\n"
+        f"sys.argv[0] = {bootstrap!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    set_program(catalog, "-c", deaf, "-f", "{connection_file}")
 
 
 # ---- ready
@@ -223,18 +236,7 @@ async def test_a_kernel_that_answers_without_iopub_is_not_ready(
     new_launcher: NewLauncher, catalog: KernelspecCatalog
 ) -> None:
     """Its output would be lost."""
-    bootstrap = catalog.get_kernel_spec("python3").argv[1]
-    deaf = (
-        "import sys, runpy; from ipykernel import kernelapp\n"
-        "kernelapp.IPKernelApp.init_iopub = lambda app, context: None\n"
-        "import ipykernel.iostream as i, zmq\n"
-        "def init(app, context):\n"
-        "    app.iopub_socket = i.BackgroundSocket(t := i.IOPubThread(context.socket(zmq.PUB), pipe=False))\n"
-        "    app.iopub_thread = t; t.start()\n"
-        "kernelapp.IPKernelApp.init_iopub = init\n"
-        f"sys.argv[0] = {bootstrap!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
-    )
-    set_program(catalog, "-c", deaf, "-f", "{connection_file}")
+    make_deaf(catalog)
     with pytest.raises(KernelStartFailed, match="ready"):
         await new_launcher(start_timeout=3).start(PYTHON3)
 
@@ -267,32 +269,25 @@ async def test_a_folder_that_can_not_be_made_is_a_failed_start(
         await launcher.start(PYTHON3)
 
 
-def a_process_runs() -> bool:
-    return bool(psutil.Process().children())
-
-
-def it_has_connected() -> bool:
-    with suppress(psutil.NoSuchProcess):
-        family = psutil.Process().children(recursive=True)
-        return any(len(child.net_connections("unix")) > 4 for child in family)
-    return False
-
-
-@pytest.mark.parametrize("moment", [None, "folder", a_process_runs, it_has_connected])
+@pytest.mark.parametrize("moment", ["at once", "folder", "process", "sockets"])
 async def test_a_cancelled_start_leaves_nothing(
-    launcher: KernelLauncher, folders: KernelFolders, moment: Any
+    launcher: KernelLauncher, folders: KernelFolders, catalog: KernelspecCatalog, moment: str
 ) -> None:
+    make_deaf(catalog)
+    reached: dict[str, Callable[[], object]] = {
+        "at once": lambda: True,
+        "folder": lambda: any(folders.runtime.iterdir()),
+        "process": own_processes,
+        "sockets": lambda: any(folders.runtime.glob("*/ipc/k-*")),
+    }
     start = asyncio.create_task(launcher.start(PYTHON3))
-    if moment is None:
-        await asyncio.sleep(0)
-    elif moment == "folder":
-        await until(lambda: any(folders.runtime.iterdir()))
-    else:
-        await until(lambda: moment() or start.done())
-    assert not start.done(), "the test came too late"
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
+    try:
+        await until(lambda: reached[moment]() or start.done())
+        assert not start.done(), "nothing is left to cancel"
+    finally:
+        start.cancel()
+        await asyncio.wait([start])
+    assert start.cancelled()
 
 
 async def test_a_backend_that_is_not_installed_says_so(
@@ -354,7 +349,7 @@ async def test_shutdown_ends_the_kernel_once_however_often_it_is_asked(
 ) -> None:
     kernel = await launcher.start(PYTHON3)
     await printed(kernel, "open('result', 'w').close()")
-    processes = psutil.Process().children(recursive=True)
+    processes = own_processes()
     assert processes
     await asyncio.gather(kernel.shutdown(), kernel.shutdown())
     await kernel.shutdown()

@@ -527,6 +527,7 @@ async def test_a_claim_whose_kernel_is_starting_is_not_refused_and_those_behind_
     launcher = SlowLauncher()
     pool = new_pool(launcher, max_kernels=1, claim_timeout=0.02)
     first, second = claim(pool), claim(pool)
+    await until(lambda: launcher.starting)
     for _ in range(2):
         with pytest.raises(PoolExhausted):
             await pool.claim(PYTHON3)
@@ -546,6 +547,7 @@ async def test_a_claim_that_takes_over_anothers_start_is_not_refused_either() ->
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
     first = claim(pool)
+    await turns()
     with pytest.raises(PoolExhausted):
         await pool.claim(PYTHON3)
     assert not first.done()

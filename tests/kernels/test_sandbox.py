@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +275,53 @@ async def test_a_check_where_bubblewrap_fails_gives_its_reason(
     )
     with pytest.raises(BackendUnavailable, match="No permissions to create new namespace"):
         await SandboxProvisioner.check()
+
+
+# ---- a starter that dies -----------------------------------------------------------------------------------
+
+STARTER = """
+import asyncio, sys
+from jupyter_client.manager import AsyncKernelManager
+from kernels.specs.catalog import KernelspecCatalog
+
+async def main():
+    catalog = KernelspecCatalog(backend="sandbox", kernel_dirs=[sys.argv[1]])
+    await AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog).start_kernel()
+    await asyncio.sleep(600)
+
+print("here", flush=True)
+asyncio.run(main())
+"""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+@pytest.fixture
+def subreaper() -> Iterator[None]:
+    """Orphaned descendants become children of this process, where they can be seen."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("milliseconds", [0, 1, 2, 3, 5, 8, 12, 20, 30, 50, 80, 150])
+def test_a_kernel_does_not_outlive_its_starter_however_early_that_dies(
+    sandbox: None, subreaper: None, kernel_prefix: Path, milliseconds: int
+) -> None:
+    """bubblewrap's own --die-with-parent has gaps while the sandbox is made."""
+    known = set(psutil.Process().children())
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(kernel_prefix / "kernels")], stdout=subprocess.PIPE
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"here\n"
+        while not psutil.Process(starter.pid).children():
+            time.sleep(0.0005)
+        time.sleep(milliseconds / 1000)
+        starter.kill()
+    orphans = set(psutil.Process().children()) - known
+    _, alive = psutil.wait_procs(orphans, timeout=10)
+    for process in alive:
+        process.kill()
+    assert not alive
