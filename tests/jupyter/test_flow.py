@@ -20,7 +20,8 @@ def connections(gateway: GatewayProcess, kernel: str) -> int:
 
 async def test_a_flood_reaches_a_client_whole_and_in_order(jupyter: GatewayProcess, kernel: str) -> None:
     """100 MB beyond the record's caps, each line numbered."""
-    code = "for n in range(1_000_000): print(f'{n:09d}', 'x' * 89)"
+    block = "'\\n'.join(f'{n:09d} ' + 'x' * 89 for n in range(k * 5000, k * 5000 + 5000))"
+    code = f"for k in range(200): print({block}, flush=True)"
     async with channels(jupyter, kernel) as client:
         msg_id = await client.execute(code)
         position, rest = 0, ""

@@ -1,4 +1,4 @@
-"""Run by the clients' interpreter: a real Jupyter Server in front of the gateway, used over its own interface.
+"""Run by the clients' interpreter: a real Jupyter Server in front of the gateway, used from outside.
 
 Arguments: the gateway's URL, its token, a folder. Prints one JSON object with what happened.
 """
