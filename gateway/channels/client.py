@@ -72,11 +72,14 @@ class Client:
     @property
     def lost(self) -> bool:
         """Whether what waited for it was given up."""
-        return self._outbox.lost
+        return self._outbox.lost is not None
 
     def put(self, message: OutgoingMessage) -> None:
         """Tell it a message; never waits."""
-        self._outbox.put(message.frame(self.subprotocol))
+        if self._outbox.put(message.frame(self.subprotocol)) and self.socket is not None:
+            # The pump may be in the middle of a write that will never end.
+            self._stop_pump()
+            self._give_up(self.socket)
 
     def attach(self, socket: Socket) -> None:
         """Write to this socket from now on."""
@@ -108,9 +111,12 @@ class Client:
                 if not await socket.send_frames(frames):
                     return
                 self._outbox.written()
-        except OutboxLost as lost:
-            logger.warning("Closed a client's WebSocket: %s", lost)
-            socket.close(TRY_AGAIN_LATER, str(lost)[:120])
+        except OutboxLost:
+            self._give_up(socket)
+
+    def _give_up(self, socket: Socket) -> None:
+        logger.warning("Closed a client's WebSocket: %s", self._outbox.lost)
+        socket.close(TRY_AGAIN_LATER, (self._outbox.lost or "")[:120])
 
     async def close(self, code: int, reason: str) -> None:
         """Write what waits, for a moment, then close the socket and forget the client."""
