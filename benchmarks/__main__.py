@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import cpu, flood, memory, roundtrip, starts
+from benchmarks import cpu, flood, kernels, memory, roundtrip, sockets, starts, wire, wire_flood
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options, say
 
@@ -26,6 +26,10 @@ BENCHMARKS = {
     "cpu": cpu.measure,
     "flood": flood.measure,
     "memory": memory.measure,
+    "wire": wire.measure,
+    "wire_flood": wire_flood.measure,
+    "kernels": kernels.measure,
+    "sockets": sockets.measure,
 }
 
 

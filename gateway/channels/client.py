@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gateway.channels.frames import OutgoingMessage
+from gateway.channels.frames import FrameFormat, OutgoingMessage
 from gateway.channels.outbox import Outbox, OutboxBounds, OutboxLost
 from kernels.limits import MIB
-from kernels.websocket import Subprotocol
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,8 @@ class ChannelSettings:
     """Bounds of the Jupyter door. Durations in seconds, sizes in bytes.
 
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
-    cells that wait in one session. `cell_timeout`: None lets cells run for ever.
+    cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
+    permessage-deflate.
     """
 
     folder: Path
@@ -40,6 +40,7 @@ class ChannelSettings:
     max_queue: int = 1000
     max_clients: int = 512
     cell_timeout: float | None = None
+    compression: bool = False
 
 
 class Socket(Protocol):
@@ -55,9 +56,9 @@ class Socket(Protocol):
 class Client:
     """A client, connected or expected back."""
 
-    def __init__(self, session_id: str, subprotocol: Subprotocol, settings: ChannelSettings) -> None:
+    def __init__(self, session_id: str, frames: FrameFormat, settings: ChannelSettings) -> None:
         self.session_id = session_id
-        self.subprotocol = subprotocol
+        self.frames = frames
         self.socket: Socket | None = None
         self._settings = settings
         self._outbox = Outbox(settings.folder, settings.outbox)
@@ -76,7 +77,7 @@ class Client:
 
     def put(self, message: OutgoingMessage) -> None:
         """Tell it a message; never waits."""
-        if self._outbox.put(message.frame(self.subprotocol)) and self.socket is not None:
+        if self._outbox.put(message.frame(self.frames)) and self.socket is not None:
             # The pump may be in the middle of a write that will never end.
             self._stop_pump()
             self._give_up(self.socket)

@@ -101,6 +101,9 @@ class ServeApp(BaseApp):
     channel_queue = Integer(
         1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
     ).tag(config=True)
+    channel_compression = Bool(False, help="Offer compression (permessage-deflate) to WebSockets.").tag(
+        config=True
+    )
     slow_client_memory = Unicode("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
         config=True, metavar="SIZE"
     )
@@ -298,6 +301,7 @@ class ServeApp(BaseApp):
             replay_bytes=parse_size(self.replay_size, name="replay_size"),
             max_queue=self.channel_queue,
             cell_timeout=self.channel_cell_timeout or None,
+            compression=self.channel_compression,
         )
 
     def _print_block(self, url: str, backend: str, isolation: str, token: str | None, warning: str) -> None:
