@@ -299,8 +299,13 @@ class SessionManager:
     async def _end(self, session: Session, cause: str, *, keep_files: bool = True) -> None:
         try:
             await session.end(cause, keep_files=keep_files)
-        finally:
+        except asyncio.CancelledError:
+            # The culler at a shutdown. The end goes on, and `close` waits for it.
+            raise
+        except BaseException:
             self._forget(session)
+            raise
+        self._forget(session)
 
     def _forget(self, session: Session) -> None:
         owned = (session.row.principal, session.row.key)
