@@ -38,6 +38,7 @@ from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
+from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
 from kernels.specs.catalog import KernelspecCatalog
 
@@ -54,7 +55,7 @@ PING_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All that a gateway is made from. Durations in seconds."""
+    """All that a gateway is made from. Durations in seconds, sizes in bytes."""
 
     data_dir: Path
     manager: ManagerSettings
@@ -74,6 +75,7 @@ class GatewaySettings:
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
+    storage_reserve: int = 64 * MIB
 
 
 class RunningGateway:
@@ -102,7 +104,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
-        journal = await Journal.open(data / "record.sqlite3", sync=settings.journal_sync)
+        journal = await Journal.open(
+            data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
+        )
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
         services = _build(settings, journal, _folders(settings, stack), stack)

@@ -143,7 +143,7 @@ class SessionManager:
     async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
         """The live session of the body's key, made if need be, and whether a kernel was started for it.
 
-        Raises Conflict when it exists with another kernel, InvalidInput, and the pool's errors.
+        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -159,6 +159,7 @@ class SessionManager:
         if task is not None:
             return self._same(await asyncio.shield(task), body), False
         profile, limits = self._profile(body)
+        self._journal.check_writable()
         task = asyncio.create_task(self._open(owned, body, profile, limits), name=f"open {key}")
         self._opening[owned] = task
         task.add_done_callback(lambda _: self._opening.pop(owned, None))
