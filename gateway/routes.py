@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.handlers.base import BaseHandler
 from gateway.handlers.channels import ChannelsHandler
+from gateway.handlers.event_socket import EventSocketHandler
 from gateway.handlers.events import EventsHandler
 from gateway.handlers.executions import (
     CancelHandler,
@@ -58,6 +59,7 @@ def routes(services: Services) -> list[Route]:
         (f"{execution}/cancel", CancelHandler),
         (f"{execution}/input", InputHandler),
         (f"{session}/events", EventsHandler),
+        (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),
         *_jupyter(),
     ]
