@@ -28,12 +28,14 @@ from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
 from gateway.handlers.base import NotFoundHandler
+from gateway.jobs import Jobs
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.schema import Sync
+from gateway.replayer import Replayer
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
@@ -151,7 +153,8 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
-    metrics = Metrics()
+    metrics, jobs = Metrics(), Jobs()
+    archive = Archive(journal, manager, settings.version)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -162,8 +165,10 @@ def _build(
         pool=pool,
         journal=journal,
         manager=manager,
-        archive=Archive(journal, manager, settings.version),
+        archive=archive,
         metrics=metrics,
+        jobs=jobs,
+        replayer=Replayer(manager, archive, jobs, settings.version),
         keep_alive=settings.keep_alive,
     )
 

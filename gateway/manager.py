@@ -216,10 +216,13 @@ class SessionManager:
         self._live[owned] = session
         return session
 
-    async def open_one_shot(self, principal: str, body: SessionBody, *, record: bool) -> Session:
+    async def open_one_shot(
+        self, principal: str, body: SessionBody, *, record: bool, store: MemoryStore | None = None
+    ) -> Session:
         """A session for one execution; unless it is to be recorded it is in memory only and in no list.
 
-        The caller ends it with `end_later`. Raises the pool's errors and InvalidInput.
+        Who runs more than one in it gives the `store`, and empties it. The caller ends the session with
+        `end_later`. Raises the pool's errors and InvalidInput.
         """
         if record:
             return (await self.get_or_create(principal, body))[0]
@@ -242,7 +245,7 @@ class SessionManager:
             metadata={},
             environment={},
         )
-        store = MemoryStore()
+        store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key)
         session = Session(
             row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session

@@ -28,6 +28,7 @@ from gateway.handlers.kernels import (
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
+from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
 
@@ -61,6 +62,7 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/events", EventsHandler),
         (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),
+        (f"{session}/replay", ReplayHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

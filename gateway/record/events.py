@@ -217,10 +217,16 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
+        self._forgotten = 0
 
     def append(self, row: EventRow) -> None:
         """Keep the row."""
         self._rows.append(row)
+
+    def forget(self) -> None:
+        """Drop all rows so far, when nobody is to read them any more."""
+        self._forgotten += len(self._rows)
+        self._rows.clear()
 
     async def commit(self) -> None:
         """Memory is as durable as it gets."""
@@ -249,7 +255,8 @@ class MemoryStore:
         assert all(row.session_id == session_id for row in self._rows[:1])
         rows: list[EventRow] = []
         size = 0
-        for row in self._rows[after:until]:
+        first = max(0, after - self._forgotten)
+        for row in self._rows[first : None if until is None else max(0, until - self._forgotten)]:
             if len(rows) >= limit or (rows and size + len(row.body) > max_bytes):
                 break
             rows.append(row)
