@@ -28,16 +28,19 @@ from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
 from gateway.handlers.base import NotFoundHandler
+from gateway.jobs import Jobs
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.schema import Sync
+from gateway.replayer import Replayer
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
+from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
 from kernels.specs.catalog import KernelspecCatalog
 
@@ -54,7 +57,7 @@ PING_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All that a gateway is made from. Durations in seconds."""
+    """All that a gateway is made from. Durations in seconds, sizes in bytes."""
 
     data_dir: Path
     manager: ManagerSettings
@@ -74,6 +77,7 @@ class GatewaySettings:
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
+    storage_reserve: int = 64 * MIB
 
 
 class RunningGateway:
@@ -102,7 +106,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
-        journal = await Journal.open(data / "record.sqlite3", sync=settings.journal_sync)
+        journal = await Journal.open(
+            data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
+        )
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
         services = _build(settings, journal, _folders(settings, stack), stack)
@@ -147,7 +153,8 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
-    metrics = Metrics()
+    metrics, jobs = Metrics(), Jobs()
+    archive = Archive(journal, manager, settings.version)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -158,8 +165,10 @@ def _build(
         pool=pool,
         journal=journal,
         manager=manager,
-        archive=Archive(journal, manager, settings.version),
+        archive=archive,
         metrics=metrics,
+        jobs=jobs,
+        replayer=Replayer(manager, archive, jobs, settings.version),
         keep_alive=settings.keep_alive,
     )
 

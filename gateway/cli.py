@@ -35,6 +35,7 @@ class CellgateApp(BaseApp):
         cellgate sessions                    what runs and what has run
         cellgate export my-session -o my-session.ipynb
                                              a session's record as a notebook
+        cellgate replay my-session.ipynb     does it still give the same?
     """
     aliases = {}  # noqa: RUF012 - options belong to the commands
     subcommands = {  # noqa: RUF012
@@ -42,6 +43,7 @@ class CellgateApp(BaseApp):
         "setup": ("gateway.commands.setup.SetupApp", "Make the environment that kernels run in."),
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
+        "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
     }
 

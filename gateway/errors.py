@@ -46,6 +46,18 @@ class Conflict(CellgateError):
     reason = "conflict"
 
 
+class EnvironmentDiffers(Conflict):
+    """A replay would run with other versions than were recorded."""
+
+    reason = "environment_differs"
+
+
+class JobFailed(CellgateError):
+    """What user code made could not be converted or compared."""
+
+    reason = "conversion_failed"
+
+
 class TooLarge(CellgateError):
     """The body is larger than the gateway takes."""
 
@@ -96,6 +108,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     Conflict: HTTPStatus.CONFLICT,
     KernelDied: HTTPStatus.CONFLICT,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,

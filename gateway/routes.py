@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.handlers.base import BaseHandler
 from gateway.handlers.channels import ChannelsHandler
+from gateway.handlers.event_socket import EventSocketHandler
 from gateway.handlers.events import EventsHandler
 from gateway.handlers.executions import (
     CancelHandler,
@@ -27,6 +28,7 @@ from gateway.handlers.kernels import (
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
+from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
 
@@ -58,7 +60,9 @@ def routes(services: Services) -> list[Route]:
         (f"{execution}/cancel", CancelHandler),
         (f"{execution}/input", InputHandler),
         (f"{session}/events", EventsHandler),
+        (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),
+        (f"{session}/replay", ReplayHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy
+from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
 from gateway.notebook_sessions import NotebookSessions
 from gateway.record.journal import Journal
+from gateway.replayer import Replayer
 from kernels.pool import KernelPool
 from kernels.specs.catalog import KernelspecCatalog
 
@@ -28,5 +30,7 @@ class Services:
     manager: SessionManager
     archive: Archive
     metrics: Metrics
+    jobs: Jobs
+    replayer: Replayer
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

@@ -287,9 +287,9 @@ class Session:
 
     async def _execute(self, run: ExecutionRun) -> None:
         self._runs.current = run
-        self._revivals = 0
-        replaced = False
+        self._revivals, replaced = 0, False
         try:
+            self.record.check_writable()
             if not self._slot.alive:
                 await self._replace_kernel(self.record.cause or "kernel_exit")
                 replaced = True

@@ -14,6 +14,11 @@ from tests.server import GatewayProcess
 StartGateway = Callable[..., GatewayProcess]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this suite."""
+    parser.addoption("--crash-rounds", type=int, default=3, help="how often the gateway is killed under load")
+
+
 def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:
     """After a gateway's end there is no kernel, no socket folder and no announcement of it."""
     _, alive = psutil.wait_procs(kernels, timeout=10)

@@ -131,7 +131,10 @@ class ServeApp(BaseApp):
         ("normal", "full"),
         "normal",
         help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
-    ).tag(config=True)
+    ).tag(config=True, metavar="MODE")
+    storage_reserve = Unicode(
+        "64m", help="Space of the data folder's disk below which nothing new is begun; 0: all is used."
+    ).tag(config=True, metavar="SIZE")
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -148,6 +151,7 @@ class ServeApp(BaseApp):
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
         "preload": "ServeApp.preload",
+        "journal-sync": "ServeApp.journal_sync",
         **BaseApp.aliases,
     }
     flags = {  # noqa: RUF012
@@ -284,7 +288,13 @@ class ServeApp(BaseApp):
             shutdown_grace=self.shutdown_grace,
             keep_alive=self.keep_alive,
             journal_sync="full" if self.journal_sync == "full" else "normal",
+            storage_reserve=self._storage_reserve(),
         )
+
+    def _storage_reserve(self) -> int:
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        return 0 if self.storage_reserve == "0" else parse_size(self.storage_reserve, name="storage_reserve")
 
     def _channels(self) -> Any:
         from gateway.channels.client import ChannelSettings  # noqa: PLC0415

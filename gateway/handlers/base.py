@@ -188,6 +188,15 @@ class BaseHandler(RequestHandler):
             raise InvalidInput(f"{name} must be a whole number from {least} to {most}")
         return int(value)
 
+    def event_position(self) -> int:
+        """The seq behind which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        last = self.request.headers.get("Last-Event-ID")
+        if last is not None and self.get_query_argument("after", None) is None:
+            if not (last.isascii() and last.isdecimal() and len(last) < 17):
+                raise InvalidInput("Last-Event-ID must be the seq of an event")
+            return int(last)
+        return self.number("after", 0) or 0
+
     # Errors
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:

@@ -31,7 +31,7 @@ class ReadyHandler(BaseHandler):
         missing = []
         if services.manager.closing:
             missing.append("shutting_down")
-        if not services.journal.healthy:
+        if not services.journal.writable:
             missing.append("storage")
         pool = services.pool.statistics()
         if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
