@@ -27,12 +27,14 @@ from tornado.web import Application
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
+from gateway.exports import Exports
 from gateway.handlers.base import NotFoundHandler
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
+from gateway.record.keys import load_key
 from gateway.record.schema import Sync
 from gateway.routes import routes
 from gateway.services import Services
@@ -158,7 +160,7 @@ def _build(
         pool=pool,
         journal=journal,
         manager=manager,
-        archive=Archive(journal, manager, settings.version),
+        archive=Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir))),
         metrics=metrics,
         keep_alive=settings.keep_alive,
     )
@@ -171,7 +173,7 @@ def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[s
 
 
 def _access(settings: GatewaySettings) -> AccessPolicy:
-    tokens = {} if settings.token is None else {digest(settings.token): Principal("default")}
+    tokens = {} if settings.token is None else {digest(settings.token): Principal("default", admin=True)}
     everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
     own = frozenset() if everywhere else frozenset({settings.ip})
     return AccessPolicy(

@@ -43,6 +43,8 @@ class CellgateApp(BaseApp):
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
+        "verify": ("gateway.commands.verify.VerifyApp", "Check an export or a record."),
+        "record": ("gateway.commands.record.RecordApp", "The key that signs exports."),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:
