@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import struct
+from collections.abc import Iterator
 from hashlib import sha256
 
 LEAST = 4096
@@ -17,6 +18,7 @@ LEAST = 4096
 
 _RUN = re.compile(rb'[^"\\]+')
 _USE = struct.Struct(">QQ")
+_INTEGER = (1 << 63) - 1
 
 
 def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[bytes, bytes | None]:
@@ -46,16 +48,26 @@ def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:
 
 
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
-    """The body as it was made. A run that is gone is left out: the chain tells."""
+    """The body as it was made. Raises ValueError when what belongs into it is gone."""
     if uses is None:
         return kept
+    if len(uses) % _USE.size:
+        raise ValueError("the list of its parts is damaged")
     parts: list[bytes] = []
     done = size = 0
-    for start, blob in _USE.iter_unpack(uses[: len(uses) - len(uses) % _USE.size]):
-        before = kept[done : done + max(0, start - size)]
-        found = db.execute("SELECT body FROM blobs WHERE id = ?", (blob & (1 << 63) - 1,)).fetchone()
-        run = b"" if found is None else bytes(found[0])
-        parts += (before, run)
-        done += len(before)
-        size += len(before) + len(run)
+    for start, blob in _USE.iter_unpack(uses):
+        found = db.execute("SELECT body FROM blobs WHERE id = ?", (blob & _INTEGER,)).fetchone()
+        length = start - size
+        if found is None or not 0 <= length <= len(kept) - done:
+            raise ValueError("a part of it is gone")
+        parts += (kept[done : done + length], found[0])
+        done += length
+        size = start + len(found[0])
     return b"".join([*parts, kept[done:]])
+
+
+def damaged(db: sqlite3.Connection) -> Iterator[int]:
+    """The ids of the runs that are not what they were stored as."""
+    for blob, digest, body in db.execute("SELECT id, hash, body FROM blobs"):
+        if sha256(body).digest() != digest:
+            yield blob

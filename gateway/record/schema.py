@@ -297,9 +297,13 @@ def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | N
 
 
 def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
-    """A stored row's columns as the event they are."""
+    """A stored row's columns as the event they are. Raises sqlite3.DatabaseError when a part is gone."""
     session_id, seq, event_type, execution, body, digest, uses = values
-    return EventRow(session_id, seq, event_type, execution, blobs.put_back(db, body, uses), digest)
+    try:
+        whole = blobs.put_back(db, body, uses)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"row {seq} was changed: {error}") from error
+    return EventRow(session_id, seq, event_type, execution, whole, digest)
 
 
 class StoredRows:

@@ -35,7 +35,8 @@ _MALFORMED = (
     RecursionError,
     msgspec.MsgspecError,
 )
-_UNREADABLE = (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, zlib.error, lzma.LZMAError)
+_UNREADABLE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
+"""What zipfile raises for an archive that is damaged; RuntimeError: a bit that says it is encrypted."""
 _LINE = len(b'{"hash":"","row":}\n') + 64
 _CHUNK = 1 << 20
 

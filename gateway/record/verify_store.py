@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.record import schema, trail
+from gateway.record import blobs, schema, trail
 from gateway.record.chain import GENESIS, link
 from gateway.record.errors import StorageError
 from gateway.record.facts import ExecutionFacts, SessionFacts
@@ -68,6 +68,8 @@ def check_session(db: sqlite3.Connection, session: SessionRow) -> Finding:
         _check_executions(db, session, facts)
     except Broken as broken:
         return Finding(subject, f"{session.head_seq} rows", str(broken))
+    except sqlite3.DatabaseError as error:
+        return Finding(subject, f"{session.head_seq} rows", str(error))
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         return Finding(subject, f"{session.head_seq} rows", f"a row can't be read: {error!r}")
     return Finding(subject, f"{session.head_seq} rows")
@@ -181,6 +183,8 @@ def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]
 
 
 def _check_orphans(db: sqlite3.Connection) -> None:
+    for blob in blobs.damaged(db):
+        raise Broken(f"the stored part {blob} of rows was changed")
     for table in ("events", "executions"):
         found = db.execute(
             f"SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions) LIMIT 1"  # noqa: S608
