@@ -27,6 +27,7 @@ from tornado.web import Application
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
+from gateway.exports import Exports
 from gateway.handlers.base import NotFoundHandler
 from gateway.jobs import Jobs
 from gateway.log import log_request
@@ -34,6 +35,7 @@ from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
+from gateway.record.keys import load_key
 from gateway.record.schema import Sync
 from gateway.replayer import Replayer
 from gateway.routes import routes
@@ -154,7 +156,7 @@ def _build(
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
     metrics, jobs = Metrics(), Jobs()
-    archive = Archive(journal, manager, settings.version)
+    archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -180,7 +182,7 @@ def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[s
 
 
 def _access(settings: GatewaySettings) -> AccessPolicy:
-    tokens = {} if settings.token is None else {digest(settings.token): Principal("default")}
+    tokens = {} if settings.token is None else {digest(settings.token): Principal("default", admin=True)}
     everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
     own = frozenset() if everywhere else frozenset({settings.ip})
     return AccessPolicy(

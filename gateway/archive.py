@@ -6,7 +6,6 @@ that only look at things talk to this module.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 import msgspec
 
 from gateway.errors import NotFound
+from gateway.exports import Exports, Moment
 from gateway.manager import SessionManager
-from gateway.models import check_session_key, now, session_model
+from gateway.models import check_session_key, session_model
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
-from gateway.record.notebook import build_notebook, event_of, render
 from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.results import ResultBuilder
 from gateway.session_state import SessionState
@@ -30,10 +29,10 @@ _decode = msgspec.json.Decoder().decode
 class Archive:
     """Everything a principal may look at. Every method raises NotFound for what is not theirs."""
 
-    def __init__(self, journal: Journal, manager: SessionManager, version: str) -> None:
+    def __init__(self, journal: Journal, manager: SessionManager, exports: Exports) -> None:
+        self.exports = exports
         self._journal = journal
         self._manager = manager
-        self._version = version
 
     async def row(self, principal: str, key: str) -> SessionRow:
         """The session's row, live or ended."""
@@ -132,21 +131,12 @@ class Archive:
                 for event in batch:
                     yield _decode(event.body)
 
-    async def notebook(self, principal: str, key: str, *, outputs: bool = True) -> tuple[bytes, str]:
-        """The session as a notebook of nbformat 4.5, and the chain's head it was made at, in hex."""
-        row = await self.row(principal, key)
-        await self._journal.commit()
-        last = await self._journal.last_event(row.id)
-        seq, head = last if last is not None else (0, b"")
-        events: list[dict[str, Any]] = []
-        async with aclosing(self._journal.event_batches(row.id, until=seq)) as batches:
-            async for batch in batches:
-                events.extend(map(event_of, batch))
-        body = await asyncio.to_thread(self._render, row, events, head.hex(), outputs)
-        return body, head.hex()
+    async def moment(self, principal: str, key: str) -> Moment:
+        """The session's record as it is now, to be exported by `exports`."""
+        return await self.exports.moment(await self.row(principal, key))
 
-    def _render(self, row: SessionRow, events: list[dict[str, Any]], head: str, outputs: bool) -> bytes:
-        notebook = build_notebook(
-            row, events, head=head, gateway_version=self._version, exported_at=now(), outputs=outputs
-        )
-        return render(notebook)
+    async def notebook(self, principal: str, key: str, *, outputs: bool = True) -> tuple[bytes, str]:
+        """The session as a notebook in one piece, and the chain's head it was made at, in hex."""
+        moment = await self.moment(principal, key)
+        async with aclosing(self.exports.notebook(moment, outputs=outputs)) as parts:
+            return b"".join([part async for part in parts]), moment.head.hex()

@@ -22,9 +22,10 @@ SCHEMES = ("bearer ", "token ")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who owns sessions."""
+    """Somebody who owns sessions. An `admin` may also remove what is recorded of them."""
 
     name: str
+    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class AccessPolicy:
     def authenticate(self, authorization: str, query_token: str | None) -> Principal:
         """The principal of a request. Raises NotAuthenticated."""
         if not self.tokens:
-            return Principal("default")
+            return Principal("default", admin=True)
         token = query_token or ""
         for scheme in SCHEMES:
             if authorization.lower().startswith(scheme):

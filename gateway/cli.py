@@ -45,6 +45,8 @@ class CellgateApp(BaseApp):
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
+        "verify": ("gateway.commands.verify.VerifyApp", "Check an export or a record."),
+        "record": ("gateway.commands.record.RecordApp", "The key that signs exports."),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:

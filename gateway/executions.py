@@ -128,7 +128,9 @@ class ExecutionRun:
         if self.request.env:
             # Names only: values may be secrets, and the record is kept.
             fields["env"] = [name for name, _ in self.request.env]
-        self.first_seq = self.emit("queued", fields)["seq"]
+        fields |= {"idempotency": list(self.idempotency)} if self.idempotency else {}
+        event = self.emit("queued", fields)
+        self.first_seq, self.created_at = event["seq"], event["at"]
 
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""

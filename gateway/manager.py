@@ -11,6 +11,7 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -80,6 +81,7 @@ class SessionManager:
         self._live: dict[Owned, Session] = {}
         self._opening: dict[Owned, asyncio.Task[Session]] = {}
         self._ends: set[asyncio.Task[None]] = set()
+        self._purges: dict[Owned, asyncio.Task[None]] = {}
         self._culler: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -93,7 +95,8 @@ class SessionManager:
             for execution in await self._journal.unfinished_executions(row.id):
                 event = log.append("finished", execution.id, {**LOST_WITH_THE_GATEWAY, "finished_at": now()})
                 self._journal.save_execution(replace(execution, status="died", last_seq=event["seq"]))
-            log.append("session", None, {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel})
+            ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
+            log.append("session", None, {**ended, "last_activity": row.last_activity})
             self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
         await self._journal.commit()
         await self._workspaces.adopt({str(row.environment.get("kernel_id")): row.id for row in rows})
@@ -118,6 +121,7 @@ class SessionManager:
         for task in tuple(self._opening.values()):
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        await asyncio.gather(*self._purges.values(), return_exceptions=True)
         ends = [*self._ends, *(self._end(s, "gateway_shutdown") for s in tuple(self._live.values()))]
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, CellgateError):
@@ -149,7 +153,11 @@ class SessionManager:
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
-        while (session := self._live.get(owned)) is not None:
+        while owned in self._purges or owned in self._live:
+            if (purge := self._purges.get(owned)) is not None:
+                await asyncio.wait([purge])
+                continue
+            session = self._live[owned]
             if not session.ending:
                 session.touch()
                 return self._same(session, body), False
@@ -271,6 +279,12 @@ class SessionManager:
             raise NotFound(f"No live session {key!r}")
         return session
 
+    def workspace(self, row: SessionRow) -> Path:
+        """The folder with the session's files, which may not be there."""
+        session = self.get(row.principal, row.key)
+        kernel = session.kernel if session is not None else None
+        return kernel.workspace if kernel is not None else self._workspaces.kept(row.id)
+
     async def stored_log(self, row: SessionRow) -> EventLog:
         """The closed event log of a session that is not live."""
         last = await self._journal.last_event(row.id)
@@ -292,6 +306,20 @@ class SessionManager:
         elif (row := await self._journal.session(*owned)) is not None:
             await self._workspaces.remove(row.id)
         else:
+            raise NotFound(f"No session {key!r}")
+
+    async def purge(self, principal: str, key: str) -> None:
+        """End the session and remove its files and its record, but for a tombstone. Raises NotFound."""
+        owned = (principal, check_session_key(key))
+        if (task := self._purges.get(owned)) is None:
+            task = self._purges[owned] = asyncio.create_task(self._purge(*owned), name=f"purge {key}")
+            task.add_done_callback(lambda _: self._purges.pop(owned, None))
+        await asyncio.shield(task)
+
+    async def _purge(self, principal: str, key: str) -> None:
+        await self.delete(principal, key)
+        row = await self._journal.session(principal, key)
+        if row is None or not await self._journal.purge(row.id, by=principal, reason="requested"):
             raise NotFound(f"No session {key!r}")
 
     def end_later(self, session: Session, cause: str) -> None:

@@ -209,6 +209,7 @@ def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length
         "queue_length": queue_length,
         "limits": row.limits,
         "metadata": row.metadata,
+        "head": row.head.hex(),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.handlers.audit import AuditHandler, AuditVerifyHandler
 from gateway.handlers.base import BaseHandler
 from gateway.handlers.channels import ChannelsHandler
 from gateway.handlers.event_socket import EventSocketHandler
@@ -26,7 +27,7 @@ from gateway.handlers.kernels import (
     StatusHandler,
 )
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
-from gateway.handlers.notebook import NotebookHandler
+from gateway.handlers.notebook import BundleHandler, NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
 from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
@@ -63,6 +64,9 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),
         (f"{session}/replay", ReplayHandler),
+        (f"{session}/bundle", BundleHandler),
+        (f"{session}/audit", AuditHandler),
+        (f"{session}/audit/verify", AuditVerifyHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

@@ -101,7 +101,13 @@ class SessionKernel:
 
 
 def environment_of(kernel: Kernel) -> dict[str, Any]:
-    """What the record keeps of where a session's cells run, by the kernel's own kernel_info_reply."""
+    """What the record keeps of where a session's cells run: what kernel, image, Python and packages.
+
+    By the kernel's own kernel_info_reply, and by what it told of its environment before anybody used it.
+    """
     names = ("implementation", "implementation_version", "language_info", "protocol_version")
     info = {name: kernel.info[name] for name in names if name in kernel.info}
-    return {"display_name": kernel.display_name, "kernel_id": kernel.id, "kernel_info": info}
+    known = {"display_name": kernel.display_name, "kernel_id": kernel.id, "kernel_info": info, **kernel.image}
+    if kernel.environment is not None:
+        known |= {"python": kernel.environment.python, "packages": kernel.environment.packages}
+    return known

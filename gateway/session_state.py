@@ -18,6 +18,7 @@ from gateway.executions import ExecutionRun, ExecutionSettings
 from gateway.models import SessionLimits, now
 from gateway.record.errors import StorageError
 from gateway.record.events import EventLog, MemoryStore
+from gateway.record.facts import brief
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
 from gateway.session_kernel import environment_of
@@ -41,13 +42,19 @@ class SessionSettings:
     execution: ExecutionSettings
     channels: ChannelSettings
     max_queue: int = 64
+    gateway_version: str = ""
 
 
 class SessionRecord:
     """A live session's row and state. Attributes are read by all, changed through the methods."""
 
     def __init__(
-        self, row: SessionRow, limits: SessionLimits, log: EventLog, store: Journal | MemoryStore
+        self,
+        row: SessionRow,
+        limits: SessionLimits,
+        log: EventLog,
+        store: Journal | MemoryStore,
+        gateway_version: str,
     ) -> None:
         self.row = row
         self.limits = limits
@@ -57,6 +64,9 @@ class SessionRecord:
         self.last_activity = row.last_activity
         self.idle_since = time.monotonic()
         self._store = store
+        self._gateway_version = gateway_version
+        self._introduction: dict[str, Any] = {}
+        self._recorded = row.state, row.cause
 
     def touch(self) -> None:
         """Somebody has used the session."""
@@ -64,12 +74,27 @@ class SessionRecord:
         self.last_activity = now()
 
     def present(self) -> SessionRow:
-        """The row with the state of the moment."""
-        return replace(self.row, state=self.state, cause=self.cause, last_activity=self.last_activity)
+        """The row with the state and the head of the moment."""
+        return replace(
+            self.row,
+            state=self.state,
+            cause=self.cause,
+            last_activity=self.last_activity,
+            head_seq=self.log.last_seq,
+            head=self.log.head,
+        )
 
     def attached(self, kernel: Kernel) -> None:
-        """The session has this kernel now."""
-        self.row = replace(self.row, isolation=kernel.isolation, environment=environment_of(kernel))
+        """The session has this kernel now; the next `change` records all there is to know of both."""
+        environment = environment_of(kernel)
+        self._introduction = {
+            "principal": self.row.principal,
+            "created_at": self.row.created_at,
+            "metadata": self.row.metadata,
+            "environment": environment,
+            "gateway_version": self._gateway_version,
+        }
+        self.row = replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """As `change`, unless it is so already."""
@@ -78,10 +103,17 @@ class SessionRecord:
 
     def change(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Record a state, and the kernel there is now, if any."""
-        self.state, self.cause = state, cause
-        fields: dict[str, Any] = {"state": state, "cause": cause, "kernel": self.row.kernel}
+        self.state, self.cause = self._recorded = state, cause
+        fields: dict[str, Any] = {
+            "state": state,
+            "cause": cause,
+            "kernel": self.row.kernel,
+            "last_activity": self.last_activity,
+        }
         if kernel is not None:
             fields |= {"kernel_id": kernel.id, "isolation": kernel.isolation, "limits": self.limits.to_wire()}
+            fields |= self._introduction
+            self._introduction = {}
         self.log.append("session", None, fields)
         self.save()
 
@@ -106,8 +138,9 @@ class SessionRecord:
         self._store.check_writable()
 
     def save(self) -> None:
-        """Write the row."""
-        self.row = self.present()
+        """Write the row, with the state that the last row of an event tells: that a cell runs is none."""
+        state, cause = self._recorded
+        self.row = replace(self.present(), state=state, cause=cause)
         if isinstance(self._store, Journal):
             self._store.save_session(self.row)
 

@@ -52,7 +52,7 @@ class Session:
         settings: SessionSettings,
     ) -> None:
         self.log = log
-        self.record = SessionRecord(row, limits, log, store)
+        self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
         self._slot = SessionKernel(

@@ -21,6 +21,7 @@ import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
 from kernels.connection import KernelConnection
+from kernels.environment import Environment, ask
 from kernels.errors import CellgateError, KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
@@ -61,6 +62,7 @@ class Kernel:
         connection: KernelConnection,
         workspace: Path,
         info: Mapping[str, Any],
+        environment: Environment | None = None,
     ) -> None:
         provisioner = manager.provisioner
         assert isinstance(provisioner, CellgateProvisioner)
@@ -70,6 +72,7 @@ class Kernel:
         self.connection = connection
         self.workspace = workspace
         self.info = info
+        self.environment = environment
         self._manager = manager
         self._provisioner = provisioner
         self._shutdown: asyncio.Task[None] | None = None
@@ -84,6 +87,11 @@ class Kernel:
         """The kernelspec's name for people."""
         spec = self._manager.kernel_spec
         return spec.display_name if spec is not None else self.profile.kernelspec
+
+    @property
+    def image(self) -> Mapping[str, str]:
+        """Name and digest of the container image it runs in; empty without one."""
+        return self._provisioner.image
 
     @property
     def exited(self) -> asyncio.Future[KernelExit]:
@@ -153,6 +161,7 @@ class KernelLauncher:
         self._start_timeout = start_timeout
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
+        self._environments: dict[str, Environment | None] = {}
 
     async def start(self, profile: KernelProfile) -> Kernel:
         """A ready kernel: it has answered kernel_info_request and its iopub reaches us.
@@ -211,10 +220,28 @@ class KernelLauncher:
             provisioner = manager.provisioner
             assert isinstance(provisioner, CellgateProvisioner)
             info = await _ready(connection, provisioner.exited)
-            return Kernel(profile, manager, connection, workspace, info)
+            environment = await self._environment(profile, connection, provisioner.exited, info)
+            return Kernel(profile, manager, connection, workspace, info, environment)
         except BaseException:
             connection.close()
             raise
+
+    async def _environment(
+        self,
+        profile: KernelProfile,
+        connection: KernelConnection,
+        exited: asyncio.Future[KernelExit],
+        info: Mapping[str, Any],
+    ) -> Environment | None:
+        """What the kernelspec's environment holds, asked once; again where variables may have changed it."""
+        language = info.get("language_info")
+        if not isinstance(language, dict) or language.get("name") != "python":
+            return None
+        if profile.env:
+            return await ask(connection, exited)
+        if profile.kernelspec not in self._environments:
+            self._environments[profile.kernelspec] = await ask(connection, exited)
+        return self._environments[profile.kernelspec]
 
     async def _undo(self, manager: AsyncKernelManager, runtime: Path, workspace: Path) -> None:
         await _end_manager(manager)

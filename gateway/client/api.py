@@ -145,6 +145,15 @@ class Gateway:
         async with self._server.exchange("GET", target, accept="*/*") as answer:
             await _save(answer, path)
 
+    async def bundle(self, session: str, path: Path) -> None:
+        """Writes the session with its files, lock and record to `path` as a zip file, as `notebook` does."""
+        async with self._server.exchange("GET", _path(session, "bundle"), accept="*/*") as answer:
+            await _save(answer, path)
+
+    async def purge_session(self, session: str) -> None:
+        """Ends the session and removes its record for good; only a tombstone stays."""
+        await self._call("DELETE", _path(session) + "?purge=true")
+
     async def _call(
         self,
         method: str,

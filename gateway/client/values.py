@@ -49,6 +49,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
     queue_length: int = 0
     limits: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
+    head: str = ""
 
 
 class SessionPage(Value, frozen=True, kw_only=True):

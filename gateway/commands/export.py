@@ -26,24 +26,37 @@ class ExportApp(CommandApp):
     examples = """
         cellgate export my-session -o my-session.ipynb
         cellgate export my-session --no-outputs
+        cellgate export my-session --bundle
     """
 
     output = Unicode(
-        help="The file to write, replaced when it exists; default: SESSION.ipynb, never replaced."
+        help="The file to write, replaced when it exists; default: SESSION.ipynb (or .zip), never replaced."
     ).tag(config=True, metavar="FILE")
+    bundle = Bool(
+        False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
+    ).tag(config=True)
     no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
 
     aliases: Any = {("o", "output"): "ExportApp.output", **CommandApp.aliases}  # noqa: RUF012
     flags = {  # noqa: RUF012
+        "bundle": (
+            {"ExportApp": {"bundle": True}},
+            "Write a zip file with the notebook, its files, its packages' versions and the record.",
+        ),
         "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
     }
 
     async def run_command(self) -> int:
-        """Streams the notebook to its file."""
+        """Streams the notebook or the bundle to its file."""
         (session,) = self.arguments("SESSION")
+        if self.bundle and self.no_outputs:
+            raise UsageError("a bundle always has the outputs; leave out --no-outputs")
         path = self._path(session)
         try:
-            await self.gateway().notebook(session, path, outputs=not self.no_outputs)
+            if self.bundle:
+                await self.gateway().bundle(session, path)
+            else:
+                await self.gateway().notebook(session, path, outputs=not self.no_outputs)
         except OSError as error:
             raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
         self.print(str(path))
@@ -52,7 +65,7 @@ class ExportApp(CommandApp):
     def _path(self, session: str) -> Path:
         if self.output:
             return Path(self.output).expanduser()
-        path = Path(f"{session.replace('/', '-')}.ipynb")
+        path = Path(f"{session.replace('/', '-')}.{'zip' if self.bundle else 'ipynb'}")
         if path.exists():
             raise UsageError(f"{path} exists; name a file with -o to replace it")
         return path

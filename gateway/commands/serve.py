@@ -257,7 +257,7 @@ class ServeApp(BaseApp):
         )
         manager = ManagerSettings(
             session=SessionSettings(
-                ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue
+                ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue, self.version
             ),
             limits=SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime),
             default_kernel=self.default_kernel,

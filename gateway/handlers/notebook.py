@@ -1,12 +1,12 @@
-"""GET /v1/sessions/{s}/notebook: the record of a session as a Jupyter notebook."""
+"""GET /v1/sessions/{s}/notebook and /bundle: a session as a Jupyter notebook, alone or with all it needs."""
 
 from __future__ import annotations
 
 from gateway.errors import NotAcceptable
-from gateway.handlers.base import BaseHandler
+from gateway.handlers.download import DownloadHandler
 
 
-class NotebookHandler(BaseHandler):
+class NotebookHandler(DownloadHandler):
     """The notebook, as a download."""
 
     async def get(self, key: str) -> None:
@@ -16,19 +16,19 @@ class NotebookHandler(BaseHandler):
         if form not in {"ipynb", "notebook"}:
             raise NotAcceptable(f"format {form[:40]!r} is not offered here; leave it out for .ipynb")
         outputs = self.flag("outputs", default=True)
-        body, head = await self.services.archive.notebook(self.principal.name, key, outputs=outputs)
-        self.set_etag_header_value(head, outputs=outputs)
-        if self.check_etag_header():
-            self.set_status(304)
-            return
-        self.set_header("Content-Type", "application/x-ipynb+json")
-        self.set_header("Content-Disposition", f'attachment; filename="{key}.ipynb"')
-        self.finish(body)
+        moment = await self.services.archive.moment(self.principal.name, key)
+        if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):
+            parts = self.services.archive.exports.notebook(moment, outputs=outputs)
+            await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
 
-    def set_etag_header_value(self, head: str, *, outputs: bool) -> None:
-        """The ETag of this representation."""
-        self.set_header("Etag", f'"{head}"' if outputs else f'"{head}-code"')
 
-    def compute_etag(self) -> str | None:
-        """Tornado would hash the whole body; the chain's head says more."""
-        return None
+class BundleHandler(DownloadHandler):
+    """The bundle: notebook, files, lock, rows, README."""
+
+    async def get(self, key: str) -> None:
+        """A zip file, made while it is sent; it has no ETag, for the files may change without a row."""
+        self.check()
+        services = self.services
+        moment = await services.archive.moment(self.principal.name, key)
+        parts = services.archive.exports.bundle(moment, services.manager.workspace(moment.session))
+        await self.send(parts, kind="application/zip", name=f"{key}.zip")

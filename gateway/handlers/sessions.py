@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gateway.errors import Forbidden
 from gateway.handlers.base import BaseHandler
 from gateway.models import SessionBody, check_metadata, check_session_key
-from kernels.errors import InvalidInput
 
 MAX_PAGE = 1000
 
@@ -42,11 +42,14 @@ class SessionHandler(BaseHandler):
         self.answer(await self.services.archive.model(self.principal.name, key))
 
     async def delete(self, key: str) -> None:
-        """End it; the record stays."""
+        """End it; the record stays, unless an admin wants it purged."""
         self.check()
         if self.flag("purge"):
-            raise InvalidInput("This gateway keeps records; it can't purge one")
-        await self.services.manager.delete(self.principal.name, key)
+            if not self.principal.admin:
+                raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
+            await self.services.manager.purge(self.principal.name, key)
+        else:
+            await self.services.manager.delete(self.principal.name, key)
         self.set_status(204)
 
 

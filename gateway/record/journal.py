@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gateway.record import schema
+from gateway.record import schema, trail
 from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
@@ -32,6 +33,8 @@ FLUSH_SECONDS = 0.05
 ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
+LONG_READS = 4
+"""Readings of whole sessions that go on at once; others wait."""
 ROW_COST = 384
 """Bytes that a row takes in memory besides its body."""
 
@@ -78,6 +81,7 @@ class Journal:
 
     def __init__(
         self,
+        path: Path,
         lock: int,
         writer: Database,
         reader: Database,
@@ -85,6 +89,7 @@ class Journal:
         bound: int,
         room_left: Callable[[], bool],
     ) -> None:
+        self._path = path
         self._lock = lock
         self._room_left = room_left
         self._writer = writer
@@ -96,6 +101,7 @@ class Journal:
         self._failure: StorageError | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
+        self._long_reads = asyncio.Semaphore(LONG_READS)
         self._wanted = asyncio.Event()
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -121,7 +127,8 @@ class Journal:
             await writer.open(lambda: schema.open_writer(path, sync))
             await reader.open(lambda: schema.open_reader(path))
             last_id = await reader.run(schema.last_session_id)
-            return cls(held, writer, reader, last_id, pending_bytes, partial(has_room, path.parent, reserve))
+            left = partial(has_room, path.parent, reserve)
+            return cls(path, held, writer, reader, last_id, pending_bytes, left)
         except BaseException:
             await reader.close()
             await writer.close()
@@ -358,6 +365,22 @@ class Journal:
         At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
         """
         return await self._reader.run(schema.events, session_id, after, until, limit, max_bytes)
+
+    @asynccontextmanager
+    async def long_read(self) -> AsyncIterator[Database]:
+        """A connection and a thread of its own, for what reads whole sessions and may hold up nobody else."""
+        async with self._long_reads:
+            database = Database("record-export")
+            try:
+                await database.open(lambda: schema.open_reader(self._path))
+                yield database
+            finally:
+                await database.close()
+
+    async def purge(self, session_id: int, *, by: str, reason: str) -> bool:
+        """Remove the record of a session that has ended, but for a tombstone. Raises StorageError."""
+        await self.commit()
+        return await self._writer.run(trail.purge, session_id, by=by, reason=reason)
 
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None

@@ -1,24 +1,29 @@
-"""A session's events as a Jupyter notebook of nbformat 4.5: one code cell per execution.
+"""A session's rows as a Jupyter notebook of nbformat 4.5: one code cell per execution.
 
-Pure: rows in, a dict out; the same rows make the same notebook. What an event does to a cell's outputs is
-``kernels.outputs``; reading the rows and writing files is left to others. The result is valid by
-construction, given events as the kernel layer makes them; the tests hold it against nbformat's own schema.
+Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. What an event
+does to a cell's outputs is ``kernels.outputs``, where a cell's rows are ``survey``, how it is written is
+``text``. The result is valid by construction, given events as the kernel layer makes them; the tests hold it
+against nbformat's own schema.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 
+from gateway.record import text
+from gateway.record.keys import SigningKey
 from gateway.record.rows import EventRow, SessionRow
+from gateway.record.seal import cell_digest, make_seal
+from gateway.record.survey import Place, Rows, Survey
+from kernels.limits import MIB
 from kernels.outputs import OutputArea
 
-_CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+NOTEBOOK_CAP = 5 * MIB
+
 _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
     "version": str,
     "mimetype": str,
@@ -28,49 +33,107 @@ _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
     "codemirror_mode": (str, dict),
 }
 _UNANSWERED = frozenset({"cancelled", "died"})
+_ENDED_BY_ITSELF = frozenset({"ok", "error"})
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def event_of(row: EventRow) -> dict[str, Any]:
-    """The event of a stored row, with the row's `hash` in hex."""
-    return {**_decode(row.body), "hash": row.hash.hex()}
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is said of an export besides what the rows say, and how much of the outputs it shows.
 
-
-def build_notebook(
-    session: SessionRow,
-    events: Iterable[Mapping[str, Any]],
-    *,
-    head: str,
-    gateway_version: str,
-    exported_at: str,
-    outputs: bool = True,
-) -> dict[str, Any]:
-    """The notebook of the session's events in their order; an event may have its row's `hash`.
-
-    Cells are in the order in which they started; one that never did stays at its place in the queue.
-    `head` is the chain's hash in hex. Without `outputs` cells have neither outputs nor a count, only what is
-    known of their run.
+    `outputs`: whether there are any. `cap`: characters of one value of an output from which on it is cut or
+    left out, None for no bound; the record has it all.
     """
-    cells = _cells(events, outputs=outputs)
-    return {
-        "nbformat": 4,
-        "nbformat_minor": 5,
-        "metadata": {
-            **_kernel_metadata(session),
-            "cellgate": _provenance(session, head, gateway_version, exported_at),
-        },
-        "cells": [cell.to_notebook(outputs=outputs) for cell in _in_order(cells)],
-    }
+
+    gateway_version: str
+    exported_at: str
+    outputs: bool = True
+    cap: int | None = NOTEBOOK_CAP
 
 
-def render(notebook: Mapping[str, Any]) -> bytes:
-    """The notebook as the bytes that nbformat itself would write into a file."""
-    import nbformat  # noqa: PLC0415 - it takes longer to load than all else that a gateway needs to start
+class Notebook:
+    """The notebook of a session as far as its rows were surveyed.
 
-    node = nbformat.from_dict(notebook)  # type: ignore[no-untyped-call]
-    written: str = nbformat.v4.writes(node)  # type: ignore[no-untyped-call]
-    return written.encode() + b"\n"
+    Cells are in the order in which they started; one that never did stays at its place in the queue. Without
+    outputs they have neither outputs nor a count, only what is known of their run.
+    """
+
+    def __init__(self, session: SessionRow, survey: Survey, rows: Rows, export: Export) -> None:
+        self._session = replace(session, **survey.facts.fields)
+        self._survey = survey
+        self._rows = rows
+        self._export = export
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """The cells, each made when it is asked for."""
+        for place in self._survey.in_order():
+            yield self._cell(place).to_notebook(self._export)
+
+    def _cell(self, place: Place) -> _Cell:
+        cell = _Cell(place.execution, place.cell_id, place.first_seq)
+        for row in place.rows(self._rows):
+            cell.apply(row, outputs=self._export.outputs)
+        if self._export.outputs:
+            for display_id, seq in self._survey.changed_elsewhere(place):
+                for row in self._rows.read(seq, seq):
+                    event = _decode(row.body)
+                    cell.area.update_display(display_id, event["data"], event["metadata"])
+        return cell
+
+    def metadata(self) -> dict[str, Any]:
+        """The notebook's metadata, without a seal."""
+        kernel = _kernel_metadata(self._session.kernel, self.environment)
+        return {**kernel, "cellgate": self._provenance()}
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """All that is known of where the newest kernel's cells ran."""
+        return self._survey.facts.environment or self._session.environment
+
+    def _provenance(self) -> dict[str, Any]:
+        """Where the notebook comes from; of the environment whatever the record holds."""
+        session, facts, export = self._session, self._survey.facts, self._export
+        known = {
+            "session": session.key,
+            "principal": session.principal,
+            "state": session.state,
+            "created_at": session.created_at,
+            "exported_at": export.exported_at,
+            "isolation": session.isolation,
+            **_environment(self.environment),
+            "limits": session.limits,
+            "metadata": session.metadata,
+            "rows": self._survey.seq,
+            "head": self._survey.head.hex(),
+            "gateway_version": export.gateway_version,
+            "outputs": export.outputs,
+            "output_cap": export.cap,
+        }
+        if facts.recorded_by is not None:
+            known["recorded_by"] = facts.recorded_by
+        if facts.files:
+            known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
+        return known
+
+    def whole(self) -> dict[str, Any]:
+        """The notebook as one value, without a seal."""
+        cells = list(self.cells())
+        return {"nbformat": 4, "nbformat_minor": 5, "metadata": self.metadata(), "cells": cells}
+
+    def write(self, key: SigningKey | None = None) -> Iterator[str]:
+        """The notebook as nbformat would write it, sealed, in parts: one cell is in memory at a time."""
+        digests: list[str] = []
+        before = text.OPENING
+        for cell in self.cells():
+            shown = text.cell_text(text.split(cell))
+            digests.append(cell_digest(shown))
+            yield before + "\n  "
+            yield shown
+            before = ","
+        metadata = self.metadata()
+        metadata["cellgate"]["seal"] = msgspec.to_builtins(make_seal(digests, metadata, key))
+        yield ("" if digests else before) + text.tail_text(metadata, empty=not digests)
 
 
 # ---- cells ------------------------------------------------------------------------------------------------
@@ -81,41 +144,47 @@ class _Cell:
     """An execution as its events tell it so far."""
 
     execution: str
+    cell_id: str
     first_seq: int
     last_seq: int = 0
-    hash: str | None = None
+    hash: str = ""
     source: str = ""
-    cell_id: str | None = None
     flags: dict[str, Any] = field(default_factory=dict)
     started: Mapping[str, Any] | None = None
     finished: Mapping[str, Any] | None = None
     area: OutputArea = field(default_factory=OutputArea)
 
-    def apply(self, event: Mapping[str, Any], *, outputs: bool) -> None:
-        self.last_seq, self.hash = event["seq"], event.get("hash")
-        match event["type"]:
+    def apply(self, row: EventRow, *, outputs: bool) -> None:
+        self.last_seq, self.hash = row.seq, row.hash.hex()
+        match row.type:
             case "queued":
+                event = _decode(row.body)
                 self.source = event["code"]
-                self.cell_id = event.get("cell_id")
                 self.flags = {
                     key: event[key]
                     for key, usual in (("silent", False), ("store_history", True))
                     if event.get(key, usual) is not usual
                 }
             case "started":
-                self.source, self.started = event["code"], event
+                self.started = _decode(row.body)
+                self.source = self.started["code"]
             case "finished":
-                self.finished = event
+                self.finished = _decode(row.body)
             case event_type if outputs:
-                self.area.apply(event_type, event)
+                self.area.apply(event_type, _decode(row.body))
 
-    def to_notebook(self, *, outputs: bool) -> dict[str, Any]:
+    def to_notebook(self, export: Export) -> dict[str, Any]:
         shown = self.area.outputs()
+        known = self._known(shown)
+        if export.cap is not None:
+            shown = [_capped(output, export.cap) for output in shown]
+        if "note" in known and export.outputs:
+            shown.append(_note(known["note"]))
         return {
             "cell_type": "code",
-            "id": self.cell_id or _cell_id(self.execution),
-            "execution_count": self._count() if outputs else None,
-            "metadata": {**self._timing(), "cellgate": self._provenance(shown)},
+            "id": self.cell_id,
+            "execution_count": self._count() if export.outputs else None,
+            "metadata": {**self._timing(), "cellgate": known},
             "source": self.source,
             "outputs": shown,
         }
@@ -136,16 +205,14 @@ class _Cell:
             times["shell.execute_reply"] = times["iopub.status.idle"] = ended["finished_at"]
         return {"execution": times} if times else {}
 
-    def _provenance(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        known: dict[str, Any] = {
+    def _known(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
             "execution": self.execution,
             "seq": [self.first_seq, self.last_seq],
             **self._outcome(shown),
             **self.flags,
+            "hash": self.hash,
         }
-        if self.hash is not None:
-            known["hash"] = self.hash
-        return known
 
     def _outcome(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         ended = self.finished
@@ -156,65 +223,63 @@ class _Cell:
             known["truncated"] = True
         if ended["kernel"]["replaced"]:
             known["kernel_replaced"] = True
-        if self.started is None and ended["status"] in _UNANSWERED:
-            known["note"] = "This cell did not run."
-        elif ended["error"] and not any(output["output_type"] == "error" for output in shown):
-            known["note"] = f"{ended['error']['ename']}: {ended['error']['evalue']}"
+        if not any(output["output_type"] == "error" for output in shown):
+            known |= self._explanation(ended)
         return known
 
-
-def _cells(events: Iterable[Mapping[str, Any]], *, outputs: bool) -> list[_Cell]:
-    """The cells in the order of their first events."""
-    cells: dict[str, _Cell] = {}
-    displays: dict[str, dict[str, _Cell]] = {}
-    taken: set[str] = set()
-    for event in events:
-        execution = event["execution"]
-        if execution is None:
-            continue
-        cell = cells.get(execution)
-        if cell is None:
-            cell = cells[execution] = _Cell(execution, event["seq"])
-        cell.apply(event, outputs=outputs)
-        if cell.cell_id is not None and event["type"] == "queued":
-            if cell.cell_id in taken or not _CELL_ID.fullmatch(cell.cell_id):
-                cell.cell_id = None
-            else:
-                taken.add(cell.cell_id)
-        display_id = event.get("display_id")
-        if display_id is not None:
-            shown_in = displays.setdefault(display_id, {})
-            for other in shown_in.values():
-                other.area.update_display(display_id, event["data"], event["metadata"])
-            shown_in[execution] = cell
-    return list(cells.values())
+    def _explanation(self, ended: Mapping[str, Any]) -> dict[str, str]:
+        """Why the cell ended, where no output of its own says so."""
+        why = f" ({ended['cause']})" if ended["cause"] else ""
+        if self.started is None and ended["status"] in _UNANSWERED:
+            return {"note": f"This cell did not run{why}."}
+        if ended["error"]:
+            return {"note": f"{ended['error']['ename']}: {ended['error']['evalue']}"}
+        if ended["status"] not in _ENDED_BY_ITSELF:
+            return {"note": f"This cell was ended early: {ended['status']}{why}."}
+        return {}
 
 
-def _in_order(cells: Iterable[_Cell]) -> Iterator[_Cell]:
-    """The places are those of the queue; those that started share theirs out in the order they started in."""
-    queued = list(cells)
-    by_start = sorted(
-        ((cell.started["seq"], cell) for cell in queued if cell.started is not None), key=lambda pair: pair[0]
-    )
-    started = iter(by_start)
-    for cell in queued:
-        yield cell if cell.started is None else next(started)[1]
+def _note(note: str) -> dict[str, Any]:
+    """A remark of the gateway's among a cell's outputs; its metadata tell it from the cell's own."""
+    data = {"text/plain": f"[cellgate: {note}]"}
+    return {"output_type": "display_data", "data": data, "metadata": {"cellgate": {"note": True}}}
 
 
-def _cell_id(execution: str) -> str:
-    return execution if _CELL_ID.fullmatch(execution) else sha256(execution.encode()).hexdigest()[:32]
+def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
+    """The output without what is longer than `cap`: texts keep both ends, other values go altogether."""
+    match output["output_type"]:
+        case "stream":
+            return {**output, "text": _both_ends(output["text"], cap)}
+        case "display_data" | "execute_result":
+            data = output["data"]
+            large = [mime for mime, value in data.items() if isinstance(value, str) and len(value) > cap]
+            if not large:
+                return output
+            kept = {mime: value for mime, value in data.items() if mime not in large}
+            told = "".join(
+                f"[cellgate: {mime}, {len(data[mime])} characters, is in the bundle]" for mime in large
+            )
+            plain = _both_ends(data["text/plain"], cap) if "text/plain" in data else ""
+            return {**output, "data": {**kept, "text/plain": f"{plain}\n{told}".strip("\n")}}
+    return output
+
+
+def _both_ends(value: str, cap: int) -> str:
+    if len(value) <= cap:
+        return value
+    mark = f"\n[cellgate: {len(value)} characters, cut here; the bundle has them all]\n"
+    return value[: cap // 2] + mark + value[len(value) - cap // 2 :]
 
 
 # ---- metadata ---------------------------------------------------------------------------------------------
 
 
-def _kernel_metadata(session: SessionRow) -> dict[str, Any]:
+def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, Any]:
     """`kernelspec` and `language_info`, as far as the session's environment tells them."""
-    environment = session.environment
     language = _language_info(environment.get("kernel_info", {}).get("language_info"))
     kernelspec = {
-        "name": session.kernel,
-        "display_name": str(environment.get("display_name") or session.kernel),
+        "name": kernel,
+        "display_name": str(environment.get("display_name") or kernel),
     }
     if language is None:
         return {"kernelspec": kernelspec}
@@ -229,28 +294,14 @@ def _language_info(told: Any) -> dict[str, Any] | None:
     return {"name": told["name"], **fields}
 
 
-def _provenance(session: SessionRow, head: str, gateway_version: str, exported_at: str) -> dict[str, Any]:
-    """Where the notebook comes from; of the environment whatever the record holds."""
-    environment = {
-        key: value for key, value in session.environment.items() if key not in {"kernel_info", "display_name"}
-    }
-    kernel_info = session.environment.get("kernel_info", {})
+def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of the environment besides Jupyter's own metadata."""
+    known = {key: value for key, value in environment.items() if key not in {"kernel_info", "display_name"}}
+    kernel_info = environment.get("kernel_info", {})
     for key in ("implementation", "implementation_version"):
         if key in kernel_info:
-            environment[key] = kernel_info[key]
+            known[key] = kernel_info[key]
     language = kernel_info.get("language_info")
     if isinstance(language, dict) and language.get("name") == "python":
-        environment.setdefault("python", language.get("version"))
-    return {
-        "session": session.key,
-        "principal": session.principal,
-        "state": session.state,
-        "created_at": session.created_at,
-        "exported_at": exported_at,
-        "isolation": session.isolation,
-        **environment,
-        "limits": session.limits,
-        "metadata": session.metadata,
-        "head": head,
-        "gateway_version": gateway_version,
-    }
+        known.setdefault("python", language.get("version"))
+    return known

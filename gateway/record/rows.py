@@ -5,15 +5,18 @@ Where they are stored is ``schema``, when is ``journal``, what they mean togethe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from gateway.record.chain import GENESIS
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
     """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
 
-    `limits`, `metadata` and `environment` are stored as JSON.
+    `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
+    event that was written: the store keeps them up to date itself.
     """
 
     id: int
@@ -29,6 +32,8 @@ class SessionRow:
     limits: dict[str, Any]
     metadata: dict[str, Any]
     environment: dict[str, Any]
+    head_seq: int = field(default=0, compare=False)
+    head: bytes = field(default=GENESIS, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,69 +10,20 @@ import os
 import sqlite3
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
+from gateway.record import blobs, trail
 from gateway.record.errors import StorageError, StorageFull
+from gateway.record.migrations import migrate
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+from gateway.record.transactions import savepoint, transaction
 
 Sync = Literal["normal", "full"]
 _Part = tuple[list[SessionRow], list[ExecutionRow], list[EventRow]]
-
-APPLICATION_ID = 0x43454C47
-"""Marks the file as ours ("CELG")."""
-
-MIGRATIONS = (
-    """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        principal TEXT NOT NULL,
-        key TEXT NOT NULL,
-        kernel TEXT NOT NULL,
-        isolation TEXT NOT NULL,
-        state TEXT NOT NULL,
-        cause TEXT,
-        created_at TEXT NOT NULL,
-        last_activity TEXT NOT NULL,
-        execution_count INTEGER NOT NULL,
-        limits TEXT NOT NULL,
-        metadata TEXT NOT NULL,
-        environment TEXT NOT NULL,
-        UNIQUE (principal, key)
-    ) STRICT;
-    CREATE INDEX sessions_of_principal ON sessions (principal, id);
-    CREATE TABLE executions (
-        session_id INTEGER NOT NULL REFERENCES sessions (id),
-        id TEXT NOT NULL,
-        number INTEGER NOT NULL,
-        msg_id TEXT NOT NULL,
-        first_seq INTEGER NOT NULL,
-        last_seq INTEGER,
-        status TEXT,
-        created_at TEXT NOT NULL,
-        idempotency_key TEXT,
-        request_hash TEXT,
-        PRIMARY KEY (session_id, number),
-        UNIQUE (session_id, id)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX executions_of_key ON executions (session_id, idempotency_key, number)
-        WHERE idempotency_key IS NOT NULL;
-    CREATE INDEX executions_unfinished ON executions (session_id, number) WHERE status IS NULL;
-    CREATE TABLE events (
-        session_id INTEGER NOT NULL REFERENCES sessions (id),
-        seq INTEGER NOT NULL,
-        type TEXT NOT NULL,
-        execution TEXT,
-        body BLOB NOT NULL,
-        hash BLOB NOT NULL,
-        PRIMARY KEY (session_id, seq)
-    ) STRICT, WITHOUT ROWID;
-    """,
-)
-"""From an empty file to the newest schema; `PRAGMA user_version` counts how many a file has had."""
 
 REFUSED = (
     sqlite3.IntegrityError,
@@ -92,7 +43,7 @@ _SESSION = """id, principal, key, kernel, isolation, state, cause, created_at, l
     limits, metadata, environment"""
 _EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, created_at, idempotency_key,
     request_hash"""
-_EVENT = "session_id, seq, type, execution, body, hash"
+_EVENT = "session_id, seq, type, execution, body, hash, blobs"
 
 _SAVE_SESSION = f"""
     INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -103,7 +54,8 @@ _SAVE_SESSION = f"""
 _SAVE_EXECUTION = f"""
     INSERT INTO executions ({_EXECUTION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
-_APPEND = f"INSERT INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_APPEND = f"INSERT INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ?"
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -133,10 +85,12 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
-        _migrate(db, path)
+        migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {sync}")
         db.execute("PRAGMA foreign_keys = ON")
+        # What is purged is gone from the file too, not only from its index.
+        db.execute("PRAGMA secure_delete = ON")
         db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
     except sqlite3.Error as error:
@@ -157,55 +111,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
         raise storage_error(error) from error
 
 
-def _migrate(db: sqlite3.Connection, path: Path) -> None:
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-    if application != APPLICATION_ID and (tables or version):
-        raise StorageError(f"{path} is a database of something else; choose another data folder")
-    if version > len(MIGRATIONS):
-        raise StorageError(
-            f"The record {path} has schema {version}, written by a newer Cellgate; this one knows none above"
-            f" {len(MIGRATIONS)}. Use the newer version, or another data folder"
-        )
-    for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        with transaction(db):
-            for statement in script.split(";"):
-                db.execute(statement)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {number}")
-
-
 # ---- writing ----------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is written inside."""
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        # A full disk makes SQLite roll back by itself.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-
-
-@contextmanager
-def _savepoint(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of a part of a transaction."""
-    db.execute("SAVEPOINT part")
-    try:
-        yield
-    except BaseException:
-        if db.in_transaction:
-            db.execute("ROLLBACK TO part")
-        raise
-    finally:
-        if db.in_transaction:
-            db.execute("RELEASE part")
 
 
 def write(
@@ -244,7 +150,7 @@ def _write_apart(
     with transaction(db):
         for session_id, part in parts.items():
             try:
-                with _savepoint(db):
+                with savepoint(db):
                     _write(db, *part)
             except REFUSED as error:
                 refused.append(f"session {session_id}: {error}")
@@ -257,9 +163,19 @@ def _write(
     executions: Iterable[ExecutionRow],
     events: Iterable[EventRow],
 ) -> None:
-    db.executemany(_SAVE_SESSION, map(_session_values, sessions))
+    for row in sessions:
+        if db.execute("SELECT 1 FROM sessions WHERE id = ?", (row.id,)).fetchone() is None:
+            trail.begun(db, row.id, row.principal, row.key)
+        db.execute(_SAVE_SESSION, _session_values(row))
     db.executemany(_SAVE_EXECUTION, map(_execution_values, executions))
-    db.executemany(_APPEND, [(e.session_id, e.seq, e.type, e.execution, e.body, e.hash) for e in events])
+    heads: dict[int, tuple[int, bytes, int]] = {}
+    for event in events:
+        body, uses = blobs.take_out(db, event.session_id, event.body)
+        db.execute(
+            _APPEND, (event.session_id, event.seq, event.type, event.execution, body, event.hash, uses)
+        )
+        heads[event.session_id] = event.seq, event.hash, event.session_id
+    db.executemany(_HEAD, heads.values())
 
 
 def _session_values(row: SessionRow) -> tuple[object, ...]:
@@ -334,8 +250,9 @@ def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
 
 
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
-    for values in db.execute(f"SELECT {_SESSION} FROM sessions {clause}", parameters):  # noqa: S608
-        yield SessionRow(*values[:10], *map(_decode, values[10:]))
+    query = f"SELECT {_SESSION}, head_seq, head FROM sessions {clause}"  # noqa: S608
+    for values in db.execute(query, parameters):
+        yield SessionRow(*values[:10], *map(_decode, values[10:13]), *values[13:])
 
 
 def execution(db: sqlite3.Connection, session_id: int, execution_id: str) -> ExecutionRow | None:
@@ -380,6 +297,31 @@ def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | N
     return found
 
 
+def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
+    """A stored row's columns as the event they are. Raises sqlite3.DatabaseError when a part is gone."""
+    session_id, seq, event_type, execution, body, digest, uses = values
+    try:
+        whole = blobs.put_back(db, body, uses)
+    except ValueError as error:
+        raise sqlite3.DatabaseError(f"row {seq} was changed: {error}") from error
+    return EventRow(session_id, seq, event_type, execution, whole, digest)
+
+
+class StoredRows:
+    """The rows of a session, as ``survey`` and ``notebook`` read them: any time, one by one."""
+
+    def __init__(self, db: sqlite3.Connection, session_id: int) -> None:
+        self._db = db
+        self._session_id = session_id
+
+    def read(self, first: int, last: int) -> Iterator[EventRow]:
+        """The rows from seq `first` to `last`, in order."""
+        query = f"SELECT {_EVENT} FROM events WHERE session_id = ? AND seq BETWEEN ? AND ? ORDER BY seq"  # noqa: S608
+        with closing(self._db.execute(query, (self._session_id, first, last))) as cursor:
+            for values in cursor:
+                yield event_row(self._db, values)
+
+
 def events(
     db: sqlite3.Connection, session_id: int, after: int, until: int | None, limit: int, max_bytes: int
 ) -> list[EventRow]:
@@ -390,7 +332,7 @@ def events(
     size = 0
     with closing(db.execute(query, (session_id, after, LAST if until is None else until, limit))) as cursor:
         for values in cursor:
-            row = EventRow(*values)
+            row = event_row(db, values)
             size += len(row.body)
             if found and size > max_bytes:
                 break

@@ -122,6 +122,11 @@ class CellgateProvisioner(KernelProvisionerBase):
         self._exited: asyncio.Future[KernelExit] | None = None
         self._attached = False
 
+    @property
+    def image(self) -> Mapping[str, str]:
+        """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
+        return {}
+
     # What a backend implements.
 
     @classmethod

@@ -21,6 +21,7 @@ from gateway.record import schema
 from gateway.record.chain import verify
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.journal import EventRow, Journal
+from gateway.record.migrations import VERSION
 from kernels.limits import KIB, MIB
 from tests.record.conftest import Chain, execution_row, session_row
 from tests.requirements import require
@@ -274,7 +275,7 @@ async def test_two_gateways_can_not_share_a_folder(path: Path, journal: Journal)
 
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await Journal.open(path)).close()
-    newer = len(schema.MIGRATIONS) + 1
+    newer = VERSION + 1
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {newer}")
     with pytest.raises(StorageError, match=f"schema {newer}, written by a newer Cellgate"):

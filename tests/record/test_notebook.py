@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.record.journal import EventRow
-from gateway.record.notebook import build_notebook, event_of, render
+from gateway.record.chain import GENESIS, link
+from gateway.record.notebook import Export, Notebook
+from gateway.record.rows import EventRow, SessionRow
+from gateway.record.survey import ListedRows, Survey
 from tests.record.conftest import session_row
 
 LANGUAGE = {
@@ -82,12 +84,32 @@ class Events:
         self.add(kind, execution, **fields)
 
 
-def notebook_of(events: Events, **options: Any) -> dict[str, Any]:
+def rows_of(events: list[dict[str, Any]]) -> list[EventRow]:
+    rows, head = [], GENESIS
+    for event in events:
+        body = msgspec.json.encode(event)
+        head = link(head, body)
+        rows.append(EventRow(7, event["seq"], event["type"], event["execution"], body, head))
+    return rows
+
+
+def made_of(events: Events, session: SessionRow = SESSION, **options: Any) -> Notebook:
+    rows, survey = rows_of(events.all), Survey()
+    for row in rows:
+        survey.add(row)
+    export = Export("0.1.0", "2026-11-21T12:00:00.000000Z", **options)
+    return Notebook(session, survey, ListedRows(rows), export)
+
+
+def notebook_of(events: Events, session: SessionRow = SESSION, **options: Any) -> dict[str, Any]:
     """The notebook, found valid."""
-    known = {"head": "ab" * 32, "gateway_version": "0.1.0", "exported_at": "2026-11-21T12:00:00.000000Z"}
-    notebook = build_notebook(SESSION, events.all, **{**known, **options})
+    notebook = made_of(events, session, **options).whole()
     nbformat.validate(nbformat.from_dict(notebook))
     return notebook
+
+
+def shown_hash(events: Events) -> str:
+    return rows_of(events.all)[-1].hash.hex()
 
 
 def shown(cell: Mapping[str, Any]) -> list[str]:
@@ -128,6 +150,7 @@ def test_one_cell_with_all_that_is_known_of_it() -> None:
                 "status": "ok",
                 "cause": None,
                 "duration_ms": 12.5,
+                "hash": shown_hash(events),
             },
         },
     }
@@ -150,8 +173,11 @@ def test_the_metadata_say_where_the_notebook_comes_from() -> None:
             "python": "3.11.7",
             "limits": SESSION.limits,
             "metadata": SESSION.metadata,
-            "head": "ab" * 32,
+            "rows": 0,
+            "head": "00" * 32,
             "gateway_version": "0.1.0",
+            "outputs": True,
+            "output_cap": 5 * 1024 * 1024,
         },
     }
 
@@ -168,8 +194,7 @@ def test_the_metadata_say_where_the_notebook_comes_from() -> None:
 )
 def test_of_a_strange_language_info_only_what_is_valid_is_kept(language: Any, kept: Any) -> None:
     session = replace(SESSION, kernel="other", environment={"kernel_info": {"language_info": language}})
-    notebook = build_notebook(session, [], head="", gateway_version="0", exported_at="")
-    nbformat.validate(nbformat.from_dict(notebook))
+    notebook = notebook_of(Events(), session)
     assert notebook["metadata"].get("language_info") == kept
     assert notebook["metadata"]["kernelspec"]["display_name"] == "other"
 
@@ -187,7 +212,8 @@ def test_cells_are_in_the_order_of_their_start_and_the_cancelled_stay_in_the_que
     events.finish("c")
     cells = notebook_of(events)["cells"]
     assert [cell["id"] for cell in cells] == ["a", "b", "d", "c"]
-    assert cells[1]["outputs"] == []
+    assert shown(cells[1]) == ["[cellgate: This cell did not run (cancelled).]"]
+    assert cells[1]["outputs"][0]["metadata"] == {"cellgate": {"note": True}}
     assert cells[1]["execution_count"] is None
     assert cells[1]["metadata"] == {
         "cellgate": {
@@ -196,7 +222,8 @@ def test_cells_are_in_the_order_of_their_start_and_the_cancelled_stay_in_the_que
             "status": "cancelled",
             "cause": "cancelled",
             "duration_ms": 12.5,
-            "note": "This cell did not run.",
+            "note": "This cell did not run (cancelled).",
+            "hash": rows_of(events.all)[5].hash.hex(),
         }
     }
 
@@ -223,7 +250,7 @@ def test_a_cell_that_ran_out_of_time_keeps_its_output_and_says_why_it_ended() ->
     kernel = {"state": "idle", "replaced": True}
     events.finish("a", "timeout", cause="cell_timeout", error=error, kernel=kernel, truncated=True)
     (cell,) = notebook_of(events)["cells"]
-    assert shown(cell) == ["half"]
+    assert shown(cell) == ["half", "[cellgate: CellTimeout: Too long.]"]
     assert "shell.execute_reply" not in cell["metadata"]["execution"]
     known = cell["metadata"]["cellgate"]
     assert (known["note"], known["kernel_replaced"], known["truncated"]) == (
@@ -308,24 +335,90 @@ def test_ids_of_cells_are_those_of_executions_where_nbformat_allows_them() -> No
     assert len(set(found)) == 5
 
 
-def test_the_hash_of_a_cells_last_row_is_told() -> None:
-    body = msgspec.json.encode(
-        {"seq": 1, "session": "s", "execution": "a", "type": "queued", "at": "", "code": "1", "msg_id": "m"}
-    )
-    event = event_of(EventRow(7, 1, "queued", "a", body, bytes(range(32))))
-    notebook = build_notebook(SESSION, [event], head="", gateway_version="0", exported_at="")
-    assert notebook["cells"][0]["metadata"]["cellgate"]["hash"] == bytes(range(32)).hex()
+def test_the_session_as_its_rows_tell_it_counts_before_its_own_row() -> None:
+    """So that a notebook can be made again of the rows alone, wherever they are."""
+    events = Events()
+    environment = {"display_name": "Python", "kernel_id": "k", "python": "3.12.1", "packages": {"six": "1"}}
+    told = {"principal": "eve", "created_at": "then", "metadata": {"a": 1}, "limits": {"cpus": 2}}
+    told |= {"isolation": "gvisor", "kernel": "py", "last_activity": "then", "gateway_version": "0.0.9"}
+    events.add("session", None, state="idle", cause="created", environment=environment, **told)
+    events.add("file", None, path="b.csv", size=3, sha256="cd", action="uploaded")
+    events.add("file", None, path="a.csv", size=1, sha256="ab", action="uploaded")
+    events.add("file", "a", path="out.csv", size=1, sha256="ef", action="created")
+    events.add("file", None, path="b.csv", action="deleted")
+    known = notebook_of(events)["metadata"]["cellgate"]
+    assert {key: known[key] for key in ("principal", "created_at", "isolation", "packages", "python")} == {
+        "principal": "eve",
+        "created_at": "then",
+        "isolation": "gvisor",
+        "packages": {"six": "1"},
+        "python": "3.12.1",
+    }
+    assert (known["limits"], known["metadata"], known["recorded_by"]) == ({"cpus": 2}, {"a": 1}, "0.0.9")
+    assert known["input_files"] == [{"path": "a.csv", "sha256": "ab", "size": 1}]
+    assert (known["rows"], known["head"]) == (5, shown_hash(events))
 
 
-def test_rendered_is_what_nbformat_writes_and_reads() -> None:
+def test_a_cell_without_a_word_of_its_end_gets_one() -> None:
+    """Of a cell that shows its own KeyboardInterrupt none is needed."""
+    events = Events()
+    for execution in ("a", "b"):
+        events.queue(execution)
+        events.start(execution, 1)
+    events.add("error", "b", ename="KeyboardInterrupt", evalue="", traceback=[])
+    for execution in ("a", "b"):
+        events.finish(execution, "interrupted", cause="kernel_restarted")
+    quiet, loud = notebook_of(events)["cells"]
+    assert shown(quiet) == ["[cellgate: This cell was ended early: interrupted (kernel_restarted).]"]
+    assert [output["output_type"] for output in loud["outputs"]] == ["error"]
+
+
+def test_a_clients_cell_ids_are_kept_where_nbformat_allows_them() -> None:
+    events = Events()
+    for execution, cell_id in (("a", "mine"), ("b", "mine"), ("c", "not this"), ("d", "a"), ("e", None)):
+        events.queue(execution, cell_id=cell_id)
+    assert [cell["id"] for cell in notebook_of(events)["cells"]] == ["mine", "b", "c", "d", "e"]
+
+
+def test_what_is_too_long_for_a_notebook_is_cut_and_says_so() -> None:
     events = Events()
     events.queue("a")
+    events.start("a", 1)
+    events.add("stream", "a", name="stdout", text="begin" + "x" * 5000 + "end")
+    events.add("display_data", "a", data={"image/png": "y" * 5000, "text/html": "<b>"}, metadata={})
+    events.finish("a")
+    (cell,) = notebook_of(events, cap=100)["cells"]
+    text, image = cell["outputs"]
+    assert text["text"].startswith("beginx")
+    assert text["text"].endswith("xend")
+    assert "5008 characters, cut here; the bundle has them all" in text["text"]
+    assert len(text["text"]) < 250
+    assert image["data"] == {
+        "text/html": "<b>",
+        "text/plain": "[cellgate: image/png, 5000 characters, is in the bundle]",
+    }
+    (whole,) = notebook_of(events, cap=None)["cells"]
+    assert [len(whole["outputs"][0]["text"]), len(whole["outputs"][1]["data"]["image/png"])] == [5008, 5000]
+
+
+def written(events: Events, **options: Any) -> None:
+    """What is written is what nbformat writes of the same notebook, and reads back as it."""
+    found = "".join(made_of(events, **options).write())
+    read = nbformat.reads(found, as_version=4)
+    assert found == nbformat.writes(read) + "\n"
+    seal = read.metadata.cellgate.pop("seal")
+    assert len(seal.cells) == len(read.cells)
+    assert read == nbformat.from_dict(made_of(events, **options).whole())
+
+
+def test_written_is_what_nbformat_writes_and_reads() -> None:
+    events = Events()
+    written(events)
+    events.queue("a")
     events.add("stream", "a", name="stdout", text="one\ntwo ü\n")
-    notebook = notebook_of(events)
-    written = render(notebook)
-    assert written.decode() == nbformat.writes(nbformat.from_dict(notebook)) + "\n"
-    assert nbformat.reads(written.decode(), as_version=4) == nbformat.from_dict(notebook)
-    assert b'\n "cells": [\n' in written
+    data = {"text/html": "a\nb", "image/svg+xml": "<\n>", "application/json": {"b": [1.5, None], "a": {}}}
+    events.add("display_data", "a", data={**data, "application/x": "a\nb", "image/png": "i\n"}, metadata={})
+    written(events)
 
 
 # ---- anything that may happen -----------------------------------------------------------------------------
@@ -403,6 +496,5 @@ def test_whatever_happened_the_notebook_is_valid(
     executions = {event["execution"] for event in events.all} - {None}
     assert {cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]} == executions
     assert len(notebook["cells"]) == len(executions)
-    read = nbformat.reads(render(notebook).decode(), as_version=4)
-    assert read == nbformat.from_dict(notebook)
+    written(events, outputs=outputs)
     assert notebook_of(events, outputs=outputs) == notebook

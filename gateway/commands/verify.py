@@ -1,0 +1,101 @@
+"""``cellgate verify``: whether an exported file or a whole data folder is as it was written.
+
+It asks no gateway and needs none to run: what it finds, anybody with the file finds. The checks themselves
+are in ``gateway.record``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+from traitlets import Bool, Unicode
+
+from gateway.commands.base import BaseApp, UsageError
+
+if TYPE_CHECKING:
+    from gateway.record.findings import Finding
+
+RECORD = "record.sqlite3"
+
+
+class VerifyApp(BaseApp):
+    """``cellgate verify``."""
+
+    name = "cellgate-verify"
+    usage = "[FILE.ipynb|BUNDLE.zip] [options]"
+    description = """
+        Checks that an exported notebook or bundle, or the record in a data folder, is as it was written, and
+        names the first row or cell that was changed, removed, moved or added. It needs no gateway; one that
+        uses the data folder may go on running.
+
+        Leaves with 0 when all is valid, with 1 when something is not.
+    """
+    examples = """
+        cellgate verify my-session.ipynb
+        cellgate verify my-session.zip --key 8f1c...
+        cellgate verify --data-dir /var/lib/cellgate
+    """
+
+    key = Unicode(help="The public key that must have signed the file; see cellgate record key.").tag(
+        config=True, metavar="KEY"
+    )
+    json = Bool(False, help="Print a JSON list.").tag(config=True)
+
+    aliases = {"key": "VerifyApp.key", **BaseApp.aliases}  # noqa: RUF012
+    flags = {"json": ({"VerifyApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+
+    def start(self) -> NoReturn:
+        """Check and report; leaves with the outcome."""
+        if len(self.extra_args) > 1:
+            raise UsageError(f"unexpected argument {self.extra_args[1]!r}: cellgate verify {self.usage}")
+        valid = True
+        shown = []
+        for finding in self._findings():
+            valid &= finding.valid
+            if self.json:
+                shown.append({**asdict(finding), "valid": finding.valid})
+            else:
+                sys.stdout.write(_line(finding) + "\n")
+        if self.json:
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+        sys.stdout.flush()
+        raise SystemExit(0 if valid else 1)
+
+    def _findings(self) -> Iterator[Finding]:
+        if not self.extra_args:
+            from gateway.record.verify_store import check_record  # noqa: PLC0415 - keeps --help quick
+
+            if self.key:
+                raise UsageError("--key is for an exported file; the record in a data folder is not signed")
+            yield from check_record(self.data_path / RECORD)
+            return
+        finding = _check_file(Path(self.extra_args[0]).expanduser())
+        if finding.valid and self.key and finding.key != self.key.strip().lower():
+            told = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
+            finding = replace(finding, problem=f"the given key did not sign it: {told}")
+        yield finding
+
+
+def _check_file(path: Path) -> Finding:
+    from gateway.record import verify  # noqa: PLC0415
+
+    try:
+        with path.open("rb") as file:
+            is_archive = file.read(2) == b"PK" or path.suffix == ".zip"
+        return (
+            verify.check_bundle(path) if is_archive else verify.check_notebook(path.read_bytes(), path.name)
+        )
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def _line(finding: Finding) -> str:
+    if not finding.valid:
+        return f"NOT VALID  {finding.subject}: {finding.problem}"
+    signed = f", signed by {finding.key}" if finding.key else ""
+    return f"valid      {finding.subject} ({finding.checked}{signed})"

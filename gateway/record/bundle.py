@@ -1,0 +1,247 @@
+"""A session as one archive: notebook, workspace files, lock, rows and a README, streamed as a zip file.
+
+Whoever has it needs no Cellgate: the notebook runs in plain Jupyter. Its last file but one lists all others
+with their hashes, and the archive's comment is the SHA-256 of all its bytes before, so that ``verify`` finds
+any change. User code made the workspace: names are never followed, only regular files are taken, and only
+within a bound. All of it belongs into a thread (``Journal.long_read``).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.record.keys import SigningKey
+from gateway.record.seal import manifest_statement
+
+README, LOCK, ROWS = "README.md", "requirements.txt", "audit.ndjson"
+MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+WORK = "work"
+COMMENT = b"cellgate sha256:"
+
+MOST_FILES = 10_000
+_CHUNK = 256 * 1024
+_UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
+"""What some system can't have in a name, or would take for a path."""
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it."""
+
+    notebook: str
+    files: dict[str, str]
+    left_out: list[str]
+
+
+class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the manifest's bytes."""
+
+    key: str
+    signature: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What goes in. `notebook` and `rows` are parts of bytes; of `workspace` go in `most_bytes` at most."""
+
+    session: str
+    exported_at: str
+    environment: Mapping[str, Any]
+    notebook: Iterable[bytes]
+    rows: Iterable[bytes]
+    workspace: Path | None
+    most_bytes: int
+
+
+class _Sink(io.RawIOBase):
+    """Takes what is written and gives it out; a file that can't be sought, as a connection can't."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self.digest = sha256()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def take(self, *, but: int = 0) -> bytes:
+        """All that was written since, without the last `but` bytes, which are dropped."""
+        taken = b"".join(self._parts)
+        taken = taken[: len(taken) - but]
+        self._parts.clear()
+        self.digest.update(taken)
+        return taken
+
+
+@dataclass(slots=True)
+class _Writer:
+    archive: zipfile.ZipFile
+    sink: _Sink
+    moment: tuple[int, int, int, int, int, int]
+    digests: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Write a file; yields what the archive has ready."""
+        info = zipfile.ZipInfo(name, self.moment)
+        info.compress_type = zipfile.ZIP_DEFLATED
+        info.external_attr = (stat.S_IFREG | 0o644) << 16
+        digest = sha256()
+        with self.archive.open(info, "w", force_zip64=True) as file:
+            for part in parts:
+                digest.update(part)
+                file.write(part)
+                yield self.sink.take()
+        self.digests[name] = digest.hexdigest()
+
+
+def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
+    """The archive's bytes, some of them empty."""
+    sink = _Sink()
+    moment = datetime.fromisoformat(contents.exported_at).timetuple()[:6]
+    left_out: list[str] = []
+    with zipfile.ZipFile(sink, "w") as archive:
+        writer = _Writer(archive, sink, moment)
+        notebook = f"{WORK}/{_notebook_name(contents)}"
+        yield from writer.add(README, [_readme(contents, notebook).encode()])
+        yield from writer.add(LOCK, [lock(contents.environment).encode()])
+        yield from writer.add(notebook, contents.notebook)
+        yield from writer.add(ROWS, contents.rows)
+        if contents.workspace is not None:
+            for name, file in _files(contents.workspace, contents.most_bytes, left_out):
+                yield from writer.add(f"{WORK}/{name}", file)
+        manifest = msgspec.json.format(
+            msgspec.json.encode(Manifest(notebook, writer.digests.copy(), left_out)), indent=1
+        )
+        yield from writer.add(MANIFEST, [manifest])
+        if key is not None:
+            signature = Signature(key.public, key.sign(manifest_statement(manifest)))
+            yield from writer.add(SIGNATURE, [msgspec.json.encode(signature)])
+        archive.comment = bytes(len(COMMENT) + 64)
+    last = sink.take(but=len(COMMENT) + 64)
+    yield last
+    yield COMMENT + sink.digest.hexdigest().encode()
+
+
+def _notebook_name(contents: Contents) -> str:
+    name = f"{contents.session}.ipynb"
+    taken = contents.workspace is not None and os.path.lexists(contents.workspace / name)
+    return f"{contents.session}.cellgate.ipynb" if taken else name
+
+
+# ---- the workspace ----------------------------------------------------------------------------------------
+
+
+def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The regular files below `root` by relative name; others are noted in `left_out`.
+
+    Folders are entered by descriptor, so that nobody can swap one for a link meanwhile.
+    """
+    room, count = most_bytes, 0
+    for folder, folders, names, descriptor in os.fwalk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = str((Path(folder) / name).relative_to(root))
+            opened = _open(name, descriptor)
+            if opened is None or opened[1] > room or count >= MOST_FILES or not _fits(path):
+                if opened is not None:
+                    os.close(opened[0])
+                left_out.append(path.encode("utf-8", "backslashreplace").decode())
+                continue
+            file, size = opened
+            room, count = room - size, count + 1
+            yield path, _content(file, size)
+
+
+def _open(name: str, folder: int) -> tuple[int, int] | None:
+    """A descriptor of a regular file and its size; None for anything else."""
+    try:
+        file = os.open(name, _OPEN, dir_fd=folder)
+    except OSError:
+        return None
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode):
+        return file, found.st_size
+    os.close(file)
+    return None
+
+
+def _fits(path: str) -> bool:
+    try:
+        return not _UNFIT.search(path) and len(path.encode()) < 1024
+    except UnicodeEncodeError:
+        return False
+
+
+def _content(file: int, size: int) -> Iterator[bytes]:
+    """What is in the file, but no more than it had when it was found."""
+    with os.fdopen(file, "rb", buffering=0) as opened:
+        while size > 0 and (part := opened.read(min(size, _CHUNK))):
+            size -= len(part)
+            yield part
+
+
+# ---- texts ------------------------------------------------------------------------------------------------
+
+
+def lock(environment: Mapping[str, Any]) -> str:
+    """The environment's packages as a requirements file of pip's."""
+    packages: dict[str, str] = environment.get("packages") or {}
+    if not packages:
+        return "# The record does not tell the packages of this session's kernel.\n"
+    lines = [f"# Python {environment.get('python', '')}, as the kernel itself told before its first cell"]
+    lines += [f"{name}=={packages[name]}" for name in sorted(packages, key=str.lower) if name != "pip"]
+    return "\n".join(lines) + "\n"
+
+
+def _readme(contents: Contents, notebook: str) -> str:
+    environment = contents.environment
+    python = environment.get("python", "3")
+    name = notebook.removeprefix(f"{WORK}/")
+    image = ""
+    if "image" in environment:
+        image = f"\n- its kernel ran in image {environment['image']} {environment.get('image_digest', '')}"
+    return f"""\
+# Session {contents.session}
+
+Exported by Cellgate at {contents.exported_at}.
+
+- `{notebook}`: the session as a notebook, with all its outputs, uncut
+- `{WORK}/`: the files of its workspace, as they were at the export
+- `{LOCK}`: the packages of its kernel's environment, for Python {python}
+- `{ROWS}`: its record, a row a line; each line's hash is the SHA-256 of the hash before and the row's bytes
+- `{MANIFEST}`: the SHA-256 of every file here, and what was left out{image}
+
+## Run it again
+
+With Python {python} and nothing of Cellgate's:
+
+```
+python -m venv environment
+environment/bin/pip install -r {LOCK} jupyterlab
+cd {WORK}
+../environment/bin/jupyter execute --inplace --allow-errors {name}
+```
+
+or open `{name}` with `../environment/bin/jupyter lab`. The files that the cells read must be as they were
+when the cells ran; those in `{WORK}/` are as the session left them.
+
+## Check it
+
+`cellgate verify BUNDLE.zip` needs no gateway. It checks the archive, the chain of the rows, and that the
+notebook is what the rows make.
+"""

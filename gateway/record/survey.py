@@ -1,0 +1,135 @@
+"""One pass over a session's rows that finds where each cell's are, so that cells can be made one by one.
+
+Pure: rows in, places out. It keeps no outputs: of a session with gigabytes of them it holds a few hundred
+bytes a cell. Cells are made of the rows at these places by ``notebook``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.record.chain import GENESIS
+from gateway.record.facts import SessionFacts
+from gateway.record.rows import EventRow
+
+_CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_TOLD = frozenset({"session", "queued", "started", "finished", "file"})
+_GAP = 16
+"""Rows of others that are read along rather than asked around."""
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Rows(Protocol):
+    """A session's rows, to be read again."""
+
+    def read(self, first: int, last: int) -> Iterable[EventRow]:
+        """The rows from seq `first` to `last`, in order."""
+
+
+class ListedRows:
+    """Rows in memory, of a session from its first."""
+
+    def __init__(self, rows: list[EventRow]) -> None:
+        self._rows = rows
+
+    def read(self, first: int, last: int) -> list[EventRow]:
+        """As `Rows.read`."""
+        return self._rows[first - 1 : last]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the rows of an execution are, and what its cell is called."""
+
+    execution: str
+    cell_id: str
+    first_seq: int
+    started: int | None = None
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    displays: set[str] = field(default_factory=set)
+
+    def add(self, seq: int) -> None:
+        """The row of this number is one of them."""
+        if self.ranges and seq - self.ranges[-1][1] <= _GAP:
+            self.ranges[-1] = self.ranges[-1][0], seq
+        else:
+            self.ranges.append((seq, seq))
+
+    def rows(self, source: Rows) -> Iterator[EventRow]:
+        """Its rows, in order."""
+        for first, last in self.ranges:
+            for row in source.read(first, last):
+                if row.execution == self.execution:
+                    yield row
+
+
+class Survey:
+    """Add all rows in order, then ask. `head` is the last row's hash, `seq` its number."""
+
+    def __init__(self) -> None:
+        self.facts = SessionFacts()
+        self.seq = 0
+        self.head = GENESIS
+        self.places: dict[str, Place] = {}
+        self._shown_last: dict[str, int] = {}
+        self._shown_in: dict[str, set[str]] = {}
+        self._taken: set[str] = set()
+
+    def add(self, row: EventRow) -> None:
+        """The next row."""
+        self.seq, self.head = row.seq, row.hash
+        place = self._place(row) if row.execution is not None else None
+        if row.type in _TOLD:
+            event = _decode(row.body)
+            self.facts.apply(event)
+            if place is not None and row.type == "queued":
+                self._name(place, event.get("cell_id"))
+            elif place is not None and row.type == "started":
+                place.started = row.seq
+        else:
+            self.facts.touch(row.execution, row.seq)
+            if place is not None and b'"display_id"' in row.body:
+                self._display(place, _decode(row.body).get("display_id"), row.seq)
+
+    def _place(self, row: EventRow) -> Place:
+        assert row.execution is not None
+        place = self.places.get(row.execution)
+        if place is None:
+            known = row.execution
+            cell_id = known if _CELL_ID.fullmatch(known) else sha256(known.encode()).hexdigest()[:32]
+            place = self.places[known] = Place(known, cell_id, row.seq)
+            self._taken.add(cell_id)
+        place.add(row.seq)
+        return place
+
+    def _name(self, place: Place, cell_id: Any) -> None:
+        """A client's own name of the cell, where it is one and no other cell has it."""
+        if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in self._taken:
+            place.cell_id = cell_id
+            self._taken.add(cell_id)
+
+    def _display(self, place: Place, display_id: Any, seq: int) -> None:
+        if display_id is not None:
+            self._shown_last[display_id] = seq
+            self._shown_in.setdefault(display_id, set()).add(place.execution)
+            place.displays.add(display_id)
+
+    def changed_elsewhere(self, place: Place) -> Iterator[tuple[str, int]]:
+        """Displays of this cell that other cells know too, each with the number of its last event."""
+        for display_id in sorted(place.displays):
+            if len(self._shown_in[display_id]) > 1:
+                yield display_id, self._shown_last[display_id]
+
+    def in_order(self) -> Iterator[Place]:
+        """The places are those of the queue; those that started share theirs out in the order they began."""
+        begun = sorted((place.started, place.execution) for place in self.places.values() if place.started)
+        following = iter(begun)
+        for place in self.places.values():
+            yield place if place.started is None else self.places[next(following)[1]]
