@@ -27,6 +27,7 @@ from tornado.web import Application
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
+from gateway.files.store import SessionFiles
 from gateway.handlers.base import NotFoundHandler
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
@@ -147,6 +148,8 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
+    files = SessionFiles(journal, manager, workspaces, _staging(settings))
+    stack.push_async_callback(files.close)
     metrics = Metrics()
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
@@ -159,6 +162,7 @@ def _build(
         journal=journal,
         manager=manager,
         archive=Archive(journal, manager, settings.version),
+        files=files,
         metrics=metrics,
         keep_alive=settings.keep_alive,
     )
@@ -198,6 +202,14 @@ def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
         ) from error
     stack.callback(shutil.rmtree, runtime, ignore_errors=True)
     return KernelFolders(runtime=runtime, workspaces=workspaces)
+
+
+def _staging(settings: GatewaySettings) -> Path:
+    """An empty folder on the workspaces' file system, for uploads under way."""
+    staging = settings.data_dir / "uploads"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    return staging
 
 
 def _http_server(services: Services) -> HTTPServer:

@@ -15,6 +15,7 @@ from gateway.handlers.executions import (
     InputHandler,
     OneShotHandler,
 )
+from gateway.handlers.files import FileHandler, FilesHandler
 from gateway.handlers.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from gateway.handlers.kernels import (
     ApiHandler,
@@ -59,6 +60,8 @@ def routes(services: Services) -> list[Route]:
         (f"{execution}/input", InputHandler),
         (f"{session}/events", EventsHandler),
         (f"{session}/notebook", NotebookHandler),
+        (f"{session}/files", FilesHandler),
+        (f"{session}/files/(.*)", FileHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

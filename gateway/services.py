@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy
+from gateway.files.store import SessionFiles
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
 from gateway.notebook_sessions import NotebookSessions
@@ -27,6 +28,7 @@ class Services:
     journal: Journal
     manager: SessionManager
     archive: Archive
+    files: SessionFiles
     metrics: Metrics
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

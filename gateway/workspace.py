@@ -24,7 +24,8 @@ class WorkspaceStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def _kept(self, session_id: int) -> Path:
+    def kept(self, session_id: int) -> Path:
+        """Where the files of a session without a kernel are; there may be none."""
         return self._root / f"{KEPT}{session_id}"
 
     async def move(self, source: Path, target: Path) -> None:
@@ -33,11 +34,11 @@ class WorkspaceStore:
 
     async def keep(self, session_id: int, source: Path) -> None:
         """Keep the entries of an ended kernel's folder for the session's next kernel, if there are any."""
-        await asyncio.to_thread(_keep, source, self._kept(session_id))
+        await asyncio.to_thread(_keep, source, self.kept(session_id))
 
     async def restore(self, session_id: int, target: Path) -> None:
         """Give what `keep` kept to a new kernel's folder."""
-        await asyncio.to_thread(_restore, self._kept(session_id), target)
+        await asyncio.to_thread(_restore, self.kept(session_id), target)
 
     async def adopt(self, left: Mapping[str, int]) -> None:
         """After a crash: keep the folders of these kernels for their sessions, and remove all others.
@@ -52,7 +53,7 @@ class WorkspaceStore:
 
     async def remove(self, session_id: int) -> None:
         """Remove what `keep` kept."""
-        await remove_tree(self._kept(session_id))
+        await remove_tree(self.kept(session_id))
 
 
 def _move_entries(source: Path, target: Path) -> None:
