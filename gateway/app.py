@@ -28,6 +28,7 @@ from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
 from gateway.exports import Exports
+from gateway.files.store import SessionFiles
 from gateway.handlers.base import NotFoundHandler
 from gateway.jobs import Jobs
 from gateway.log import log_request
@@ -157,6 +158,8 @@ def _build(
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
     metrics, jobs = Metrics(), Jobs()
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
+    files = SessionFiles(journal, manager, workspaces, _staging(settings))
+    stack.push_async_callback(files.close)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -168,6 +171,7 @@ def _build(
         journal=journal,
         manager=manager,
         archive=archive,
+        files=files,
         metrics=metrics,
         jobs=jobs,
         replayer=Replayer(manager, archive, jobs, settings.version),
@@ -209,6 +213,14 @@ def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
         ) from error
     stack.callback(shutil.rmtree, runtime, ignore_errors=True)
     return KernelFolders(runtime=runtime, workspaces=workspaces)
+
+
+def _staging(settings: GatewaySettings) -> Path:
+    """An empty folder on the workspaces' file system, for uploads under way."""
+    staging = settings.data_dir / "uploads"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    return staging
 
 
 def _http_server(services: Services) -> HTTPServer:

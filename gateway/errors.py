@@ -64,6 +64,12 @@ class TooLarge(CellgateError):
     reason = "too_large"
 
 
+class QuotaExceeded(CellgateError):
+    """The session may not have as much of it."""
+
+    reason = "quota_exceeded"
+
+
 class UnsupportedMedia(CellgateError):
     """The body is not of a type that this resource reads."""
 
@@ -107,6 +113,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
     KernelDied: HTTPStatus.CONFLICT,
+    QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,

@@ -17,6 +17,7 @@ from gateway.handlers.executions import (
     InputHandler,
     OneShotHandler,
 )
+from gateway.handlers.files import FileHandler, FilesHandler
 from gateway.handlers.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from gateway.handlers.kernels import (
     ApiHandler,
@@ -67,6 +68,8 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/bundle", BundleHandler),
         (f"{session}/audit", AuditHandler),
         (f"{session}/audit/verify", AuditVerifyHandler),
+        (f"{session}/files", FilesHandler),
+        (f"{session}/files/(.*)", FileHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy
+from gateway.files.store import SessionFiles
 from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
@@ -29,6 +30,7 @@ class Services:
     journal: Journal
     manager: SessionManager
     archive: Archive
+    files: SessionFiles
     metrics: Metrics
     jobs: Jobs
     replayer: Replayer
