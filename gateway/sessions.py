@@ -155,7 +155,7 @@ class Session:
     async def _replace_kernel(self, cause: str) -> None:
         """End the kernel, if any, and go on with a fresh one and the same files."""
         self._replacing = True
-        self.door.kernel_gone()
+        self.door.kernel_gone(asked=cause == "kernel_restarted")
         try:
             await self.slot.drop()
             self.record.set(SessionState.DEAD, cause, None)

@@ -267,10 +267,13 @@ class Door:
         """Tell all clients a state of the kernel that it can't tell itself: restarting, idle, dead."""
         self._broadcast(status(state))
 
-    def kernel_gone(self) -> None:
-        """The kernel has ended or is being replaced."""
+    def kernel_gone(self, *, asked: bool) -> None:
+        """The kernel has ended or is being replaced; `asked`: because somebody wanted a restart.
+
+        To Jupyter's clients `restarting` means that a kernel has died by itself, and JupyterLab says so.
+        """
         self._asking = None
-        self.tell("restarting")
+        self.tell("starting" if asked else "restarting")
 
     def kernel_ready(self, kernel: Kernel) -> None:
         """There is a fresh kernel: give it what clients asked meanwhile."""

@@ -46,6 +46,9 @@ class BaseHandler(RequestHandler):
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
     public: ClassVar[bool] = False
     max_body: ClassVar[int] = MAX_JSON_BODY
+    body_types: ClassVar[frozenset[str]] = frozenset(
+        {"application/json", "application/x-www-form-urlencoded"}
+    )
 
     services: Services
     principal: Principal
@@ -102,7 +105,7 @@ class BaseHandler(RequestHandler):
         if "Transfer-Encoding" in headers:
             length = "unknown"
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind and length != "0" and kind not in {"application/json", "application/x-www-form-urlencoded"}:
+        if kind and length != "0" and kind not in self.body_types:
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
 
     def _too_large(self) -> TooLarge:

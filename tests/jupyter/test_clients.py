@@ -1,97 +1,96 @@
-"""Real clients as real processes, and clients that can't be installed here spoken by hand.
-
-The processes run in the interpreter that CELLGATE_CLIENTS_PYTHON names (default: this one), because their
-packages bring many others; where these are missing the tests are skipped.
-"""
+"""Real clients as real processes, and two that can't be pointed at a gateway spoken by hand."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.channels import Sent, channels
+from tests.channels import V1, channels
+from tests.jupyter.processes import run_client
 from tests.server import TOKEN, GatewayProcess
 
-PYTHON = os.environ.get("CELLGATE_CLIENTS_PYTHON", sys.executable)
+CELL = ["busy", "execute_input", "stream", "execute_result", "execute_reply", "idle"]
+FIGURE = ["image/png", "text/plain"]
 
 
-def run_client(gateway: GatewayProcess, name: str, package: str, folder: Path) -> dict[str, Any]:
-    """What a client's script prints."""
-    found = subprocess.run([PYTHON, "-c", f"import {package}"], capture_output=True, check=False)
-    if found.returncode:
-        pytest.skip(f"{package} is not installed in {PYTHON}")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run(
-        [PYTHON, Path(__file__).with_name("clients") / name, gateway.url, TOKEN, folder],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    happened = json.loads(done.stdout.splitlines()[-1])
-    assert isinstance(happened, dict)
-    return happened
+def recorded_cells(gateway: GatewayProcess, kernel: str) -> list[str]:
+    """The code cells of the record's notebook."""
+    answer = gateway.get(f"/v1/sessions/{kernel}/notebook")
+    assert answer.status == 200, answer.body
+    return ["".join(cell["source"]) for cell in answer.json()["cells"] if cell["cell_type"] == "code"]
 
 
 def test_jupyter_server_with_a_gateway_url(jupyter: GatewayProcess, tmp_path: Path) -> None:
     """Start, execute, interrupt, restart, shut down; what it ran is in the record."""
-    happened = run_client(jupyter, "server.py", "jupyter_server", tmp_path)
-    cell = ["busy", "execute_input", "stream", "execute_result", "execute_reply", "idle"]
-    assert happened["cell"] == cell
+    happened = run_client(jupyter, "server.py", tmp_path)
+    assert happened["cell"] == CELL
     assert happened["interrupted"] == ["busy", "execute_input", "stream", "error", "execute_reply", "idle"]
-    assert happened["restarted"] == [word for word in cell if word != "stream"]
+    assert happened["restarted"] == [word for word in CELL if word != "stream"]
     assert happened["deleted"] == 204
     assert jupyter.get(f"/api/kernels/{happened['kernel']}").status == 404
-    recorded = jupyter.get(f"/v1/sessions/{happened['kernel']}/notebook").json()
-    assert len(recorded["cells"]) == 3
+    assert len(recorded_cells(jupyter, happened["kernel"])) == 3
 
 
 def test_jupyter_kernel_client(jupyter: GatewayProcess, tmp_path: Path) -> None:
-    happened = run_client(jupyter, "kernel_client.py", "jupyter_kernel_client", tmp_path)
+    happened = run_client(jupyter, "kernel_client.py", tmp_path)
     assert happened == {"cell": ["stream", "execute_result"], "failed": "error", "restarted": ["5"]}
 
 
-async def run_as_autogen(gateway: GatewayProcess, kernel: str, code: str) -> str:
-    """As AutoGen's docker_jupyter client: header and buffers its way; it returns at once at an error."""
-    async with channels(gateway, kernel) as client:
-        header = {"username": "autogen", "session": "1", "version": "5.0", "date": "2026-01-01T00:00:00"}
-        sent = await client.send("kernel_info_request", {}, header=header, buffers_={})
-        await client.until(
-            lambda m: m["msg_type"] == "kernel_info_reply" and m["parent_header"]["msg_id"] == sent
-        )
-        msg_id = await client.execute(code, header=header)
-        printed = ""
-        while True:
-            message: Sent = await client.receive()
-            if message["parent_header"].get("msg_id") != msg_id:
-                continue
-            content = message["content"]
-            if message["msg_type"] == "stream":
-                printed += content["text"]
-            elif message["msg_type"] in {"execute_result", "display_data"}:
-                printed += content["data"]["text/plain"]
-            elif message["msg_type"] == "error":
-                return f"ERROR: {content['ename']}"
-            elif message["msg_type"] == "status" and content["execution_state"] == "idle":
-                return printed
+def test_jupyterlab_services_in_node(jupyter: GatewayProcess, tmp_path: Path) -> None:
+    """The v1 subprotocol, a comm with a buffer, an interrupt, a broken socket, a restart, a shutdown."""
+    happened = run_client(jupyter, "services.js", tmp_path)
+    outputs = [word for word in CELL if word != "execute_reply"]
+    assert happened["protocol"] == V1
+    assert happened["language"] == "python"
+    assert happened["cell"] == {"seen": outputs, "status": "ok"}
+    assert happened["failed"] == {"seen": ["busy", "execute_input", "error", "idle"], "status": "error"}
+    assert happened["completed"] == ["print"]
+    assert happened["comm"] == {"n": 2, "bytes": [3, 2, 1]}
+    interrupted = {"seen": ["busy", "execute_input", "stream", "error", "idle"], "status": "error"}
+    assert happened["interrupted"] == interrupted
+    assert happened["reconnected"] == "0\n1\n2\n3\n4\n5\n"
+    # JupyterLab says of an autorestarting kernel that it appears to have died.
+    assert "autorestarting" not in happened["statuses"]
+    assert happened["restarted"] == {"seen": ["busy", "execute_input", "stream", "idle"], "status": "ok"}
+    assert happened["shared"] == "ok"
+    assert happened["left"] is False
+    assert jupyter.get(f"/api/kernels/{happened['kernel']}").status == 404
+    assert recorded_cells(jupyter, happened["kernel"])[0] == "print('hi'); 1 + 1"
 
 
-async def test_autogen(jupyter: GatewayProcess) -> None:
-    assert "python3" in jupyter.get("/api/kernelspecs").json()["kernelspecs"]
-    kernel = jupyter.post("/api/kernels", {"name": "python3"}).json()["id"]
-    for number in range(10):
-        assert await run_as_autogen(jupyter, kernel, "1/0") == "ERROR: ZeroDivisionError"
-        assert await run_as_autogen(jupyter, kernel, f"print({number}); 7") == f"{number}\n7"
-    assert jupyter.post(f"/api/kernels/{kernel}/restart").status == 200
-    assert jupyter.delete(f"/api/kernels/{kernel}").status == 204
+def test_nbclient_and_papermill(jupyter: GatewayProcess, tmp_path: Path) -> None:
+    """Through Jupyter Server's GatewayKernelManager, with a cell that fails: those after it are not run."""
+    happened = run_client(jupyter, "notebooks.py", tmp_path)
+    loop = [["text/plain"]] * 2
+    failing = [FIGURE], ["before\n", "ZeroDivisionError"], []
+    shown = [[], ["hi\n", ["text/plain"], *loop, ["text/plain"]], *failing]
+    assert happened["nbclient"] == {"failed": "ZeroDivisionError", "shown": shown}
+    shown = [[], [], ["hi\n", *loop, ["text/plain"]], [FIGURE]]
+    assert happened["papermill"] == {"failed": None, "shown": shown}
+    shown = [*shown[:3], *failing]
+    assert happened["failing"] == {"failed": "ZeroDivisionError", "shown": shown}
+
+
+def test_nbclient_without_a_token(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:
+    """As it comes: Jupyter Server's headless client sends no token with its WebSocket."""
+    gateway = start_gateway(pool_size=1, no_auth=True)
+    happened = run_client(gateway, "notebooks.py", tmp_path, token="")
+    assert happened["nbclient"]["failed"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("which", ["autogen", "ag2"])
+def test_autogen_and_ag2(jupyter: GatewayProcess, tmp_path: Path, which: str) -> None:
+    """Their own executors. They stop listening at an error and send the next cell at once, which must run."""
+    assert run_client(jupyter, "executors.py", tmp_path, which) == {
+        "cell": "\nhi\n\n42",
+        "files": ["PNG"],
+        "failed": [1],
+        "named": True,
+        "after": [str(number) for number in range(10)],
+        "restarted": "False",
+    }
 
 
 async def test_smolagents(jupyter: GatewayProcess) -> None:

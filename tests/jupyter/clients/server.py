@@ -5,39 +5,13 @@ Arguments: the gateway's URL, its token, a folder. Prints one JSON object with w
 
 import asyncio
 import json
-import os
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 import uuid
 
+from proxy import DEADLINE, OWN_TOKEN, serve
 from tornado.websocket import websocket_connect
 
 URL, TOKEN, FOLDER = sys.argv[1:]
-DEADLINE = 60
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-PORT = free_port()
-
-
-def request(method, path, body=None):
-    sent = urllib.request.Request(
-        f"http://127.0.0.1:{PORT}{path}",
-        method=method,
-        headers={"Authorization": "token abc", "Content-Type": "application/json"},
-        data=None if body is None else json.dumps(body).encode(),
-    )
-    with urllib.request.urlopen(sent, timeout=DEADLINE) as answer:
-        text = answer.read()
-        return json.loads(text) if text else answer.status
 
 
 async def execute(client, code, then=None):
@@ -61,55 +35,27 @@ async def execute(client, code, then=None):
             return seen
 
 
-async def use(kernel):
+async def use(proxy, kernel):
     path = f"/api/kernels/{kernel}"
-    client = await websocket_connect(f"ws://127.0.0.1:{PORT}{path}/channels?token=abc&session_id=s")
+    url = f"ws://{proxy.host}{path}/channels?token={OWN_TOKEN}&session_id=s"
+    client = await websocket_connect(url)
     happened = {"cell": await execute(client, "print('hi'); 1 + 1")}
     sleep = "import time; print('on', flush=True); time.sleep(60)"
     happened["interrupted"] = await execute(
-        client, sleep, then=lambda: request("POST", f"{path}/interrupt", {})
+        client, sleep, then=lambda: proxy.request("POST", f"{path}/interrupt", {})
     )
-    await asyncio.to_thread(request, "POST", f"{path}/restart", {})
+    await asyncio.to_thread(proxy.request, "POST", f"{path}/restart", {})
     happened["restarted"] = await execute(client, "1 + 1")
     client.close()
     return happened
 
 
 def main():
-    options = [
-        f"--port={PORT}",
-        "--no-browser",
-        "--allow-root",
-        "--IdentityProvider.token=abc",
-        f"--gateway-url={URL}",
-        f"--GatewayClient.auth_token={TOKEN}",
-        f"--ServerApp.root_dir={FOLDER}",
-    ]
-    folders = {"JUPYTER_RUNTIME_DIR": FOLDER, "JUPYTER_CONFIG_DIR": FOLDER}
-    with open(f"{FOLDER}/server.log", "w") as log:  # noqa: PTH123
-        server = subprocess.Popen(
-            [sys.executable, "-m", "jupyter_server", *options],
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **folders},
-        )
-    try:
-        deadline = time.monotonic() + DEADLINE
-        while True:
-            try:
-                request("GET", "/api")
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.2)
-        kernel = request("POST", "/api/kernels", {"name": "python3"})["id"]
-        happened = {"kernel": kernel, **asyncio.run(use(kernel))}
-        happened["deleted"] = request("DELETE", f"/api/kernels/{kernel}")
+    with serve("jupyter_server", URL, TOKEN, FOLDER) as proxy:
+        kernel = proxy.request("POST", "/api/kernels", {"name": "python3"})["id"]
+        happened = {"kernel": kernel, **asyncio.run(use(proxy, kernel))}
+        happened["deleted"] = proxy.request("DELETE", f"/api/kernels/{kernel}")
         print(json.dumps(happened))
-    finally:
-        server.terminate()
-        server.wait(20)
 
 
 main()
