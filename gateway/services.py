@@ -11,6 +11,7 @@ from gateway.metrics import Metrics
 from gateway.notebook_sessions import NotebookSessions
 from gateway.record.journal import Journal
 from kernels.pool import KernelPool
+from kernels.provisioners.engine import Engine
 from kernels.specs.catalog import KernelspecCatalog
 
 
@@ -28,5 +29,6 @@ class Services:
     manager: SessionManager
     archive: Archive
     metrics: Metrics
+    engine: Engine | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

@@ -11,6 +11,9 @@ import pytest
 
 from tests.server import GatewayProcess
 
+NO_ENGINE = "unix:///nonexistent/docker.sock"
+"""`auto` is then the sandbox where there is one; containers have tests of their own."""
+
 StartGateway = Callable[..., GatewayProcess]
 
 
@@ -36,7 +39,7 @@ def stop_cleanly(gateway: GatewayProcess) -> None:
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests that need no options of their own; use a `session` key of your own."""
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto")
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto", docker_url=NO_ENGINE)
     try:
         yield process
         stop_cleanly(process)
