@@ -54,7 +54,8 @@ class SessionKernel:
         assert self.current is None
         kernel = await self._pool.claim(self._profile)
         try:
-            await self._workspaces.restore(self._session_id, kernel.workspace)
+            if await self._workspaces.restore(self._session_id, kernel.workspace):
+                await kernel.files_given()
         except BaseException:
             self._pool.release(kernel)
             raise

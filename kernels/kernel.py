@@ -96,6 +96,10 @@ class Kernel:
         """Whether the process runs and nobody has begun to shut it down."""
         return self._shutdown is None and not self.exited.done()
 
+    async def files_given(self) -> None:
+        """To be called when files were put into the workspace, before the first cell."""
+        await self._provisioner.files_given()
+
     def interrupt(self) -> None:
         """Ask the kernel to interrupt what it runs (control channel, interrupt_request)."""
         self.connection.request(Channel.CONTROL, "interrupt_request", {})

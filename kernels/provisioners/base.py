@@ -159,6 +159,9 @@ class CellgateProvisioner(KernelProvisionerBase):
     async def log_tail(self) -> str:
         """The end of what the kernel's process itself wrote to stderr, at most 8 KiB."""
 
+    async def files_given(self) -> None:
+        """Called when files were put into the workspace of a kernel that has run nothing yet."""
+
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
         """Connection info of a new kernel, as we see it and as the kernel does."""
         info = connection_info(folders.socket_prefix)

@@ -26,6 +26,9 @@ IMAGE_USER = (1000, 1000)
 """The uid and gid of kernels of a gateway that is root; any other runs them as itself."""
 
 OPEN_FILES = 4096
+GVISOR_THREADS = 192
+"""What gVisor's own threads add to the tasks of a container; without them it ends itself."""
+
 LOG_BYTES = 64 * 1024  # per file, of two
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 FIRST_PORT = 9000
@@ -83,7 +86,7 @@ def container_config(
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": str(LOG_BYTES), "max-file": "2"}},
         "Mounts": _mounts(launch, settings),
-        **_limits(launch.limits, processors),
+        **_limits(launch.limits, processors, settings.isolation),
     }
     if settings.runtime:
         host["Runtime"] = settings.runtime
@@ -112,14 +115,14 @@ def inner_port(name: str) -> str:
     return f"{FIRST_PORT + PORTS[name]}/tcp"
 
 
-def _limits(limits: ResourceLimits, processors: float) -> dict[str, Any]:
+def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:
     # Both are charged to the container's memory: filled up, they leave the kernel room to say so.
     temporary, shared = min(limits.disk, limits.memory // 2), limits.memory // 4
     return {
         "Memory": limits.memory,
         "MemorySwap": limits.memory,
         "NanoCpus": int(min(limits.cpus, processors) * 1e9),
-        "PidsLimit": limits.pids,
+        "PidsLimit": limits.pids + (GVISOR_THREADS if isolation == "gvisor" else 0),
         "ShmSize": shared,
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777"},  # noqa: S108
         "Ulimits": [

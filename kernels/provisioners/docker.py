@@ -11,6 +11,7 @@ Files belong to the user that the kernel runs as: the gateway's own or, under a 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Mapping
@@ -98,7 +99,7 @@ class DockerProvisioner(CellgateProvisioner):
     async def _start(self, launch: Launch) -> None:
         user = IMAGE_USER if os.geteuid() == 0 else (os.geteuid(), os.getegid())
         if os.geteuid() == 0:
-            give_to(user, launch.folders)
+            await asyncio.to_thread(give_to, user, launch.folders)
         if self._engine is None:
             self._own_engine = Engine(self.url)
             await self._own_engine.open()
@@ -112,7 +113,7 @@ class DockerProvisioner(CellgateProvisioner):
             processors=engine.processors,
             host_ports=self._ports,
         )
-        self._container = engine.launch(config)
+        self._container = engine.launch(launch, config)
         self._exited = self._container.exited
         await engine.until_running(self._container)
         if self._ports:
@@ -147,6 +148,14 @@ class DockerProvisioner(CellgateProvisioner):
         if self._engine is None or self._container is None:
             return ""
         return await self._engine.log_tail(self._container)
+
+    async def files_given(self) -> None:
+        """Make the given files the kernel user's own, and allow them even beyond the limit of its disk."""
+        if self._engine is None or self._container is None:
+            return
+        if os.geteuid() == 0:
+            await asyncio.to_thread(give_to, IMAGE_USER, self._container.launch.folders)
+        await self._engine.files_given(self._container)
 
     async def cleanup(self, restart: bool = False) -> None:
         """End what still runs and, unless a restart follows, remove all that the launch made."""

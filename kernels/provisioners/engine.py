@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,8 +26,9 @@ from docker.api.client import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
-from kernels.provisioners.base import KernelExit
+from kernels.provisioners.base import KernelExit, Launch
 from kernels.provisioners.container import INSTANCE_LABEL
+from kernels.provisioners.disk import used_bytes
 from kernels.provisioners.engine_events import EngineEvents
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,10 @@ SOCKET = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024
+
+# Seconds between two looks at the kernels' disks, and how often the time of a look must pass until the next.
+DISK_INTERVAL = 1.0
+DISK_PATIENCE = 20.0
 
 # containerd tells of the memory limit and of the end by different ways; the first may come second.
 _MEMORY_NEWS_TIMEOUT = 0.5
@@ -50,13 +56,16 @@ class Container:
     """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs."""
 
     name: str
-    memory: int
+    launch: Launch
     exited: asyncio.Future[KernelExit]
     starting: asyncio.Task[None] | None = None
     ending: asyncio.Task[None] | None = None
     fate: KernelExit | None = None
     out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)
     died: bool = False
+    process: int | None = None
+    given_disk: int = 0
+    disk_was_full: bool = False
     log: str | None = None
 
 
@@ -72,6 +81,7 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: APIClient | None = None
         self._events: EngineEvents | None = None
+        self._disk_watch: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
@@ -104,6 +114,9 @@ class Engine:
     async def close(self) -> None:
         """Remove every container and stop the threads. May be called again."""
         self._closed = True
+        if self._disk_watch is not None:
+            self._disk_watch.cancel()
+            await asyncio.gather(self._disk_watch, return_exceptions=True)
         for container in tuple(self._containers.values()):
             self.end(container)
         while self._tasks:
@@ -136,19 +149,23 @@ class Engine:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def launch(self, config: dict[str, Any]) -> Container:
+    def launch(self, launch: Launch, config: dict[str, Any]) -> Container:
         """Begin to create and start a container; `starting` ends when it runs, or with why it does not.
 
         Whoever launches also ends.
         """
         if self._closed:
             raise BackendUnavailable("The gateway is shutting down.")
-        memory = config["HostConfig"]["Memory"]
         name = f"cellgate-{secrets.token_hex(8)}"
-        container = Container(name, memory, asyncio.get_running_loop().create_future())
+        container = Container(name, launch, asyncio.get_running_loop().create_future())
         self._containers[name] = container
-        container.starting = self._own(self.call(_create_and_start, config, name))
+        container.starting = self._own(self._run(container, config))
+        if self._disk_watch is None:
+            self._disk_watch = asyncio.create_task(self._watch_disks(), name="disk watch")
         return container
+
+    async def _run(self, container: Container, config: dict[str, Any]) -> None:
+        container.process = await self.call(_create_and_start, config, container.name)
 
     @staticmethod
     async def until_running(container: Container) -> None:
@@ -218,11 +235,38 @@ class Engine:
             state = (await self.call(APIClient.inspect_container, container.name))["State"]
             container.log = await self.log_tail(container)
             if ended.signal == 9 and (state["OOMKilled"] or await _soon(container.out_of_memory)):
-                ended = out_of_memory(container.memory)
+                ended = out_of_memory(container.launch.limits.memory)
         except CellgateError as error:
             logger.warning("The end of a container could not be explained: %s", error.message)
         self._finish(container, ended)
         self.end(container)
+
+    async def _watch_disks(self) -> None:
+        """End kernels that hold more than their disk: looked at once a second, or less if looking is slow."""
+        while True:
+            began = time.monotonic()
+            for container in tuple(self._containers.values()):
+                if container.process is not None and container.ending is None:
+                    await self._check_disk(container)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(DISK_INTERVAL, DISK_PATIENCE * took))
+
+    async def _check_disk(self, container: Container) -> None:
+        used = await self._disk_of(container)
+        full = used > max(container.launch.limits.disk, container.given_disk)
+        # Seen twice, because a session's files are there a moment before it is known that they were given.
+        if full and container.disk_was_full and not container.died:
+            self.end(container, disk_full(container.launch.limits.disk))
+        container.disk_was_full = full
+
+    async def _disk_of(self, container: Container) -> int:
+        bound = 2 * max(container.launch.limits.disk, container.given_disk)
+        workspace = container.launch.folders.workspace
+        return await asyncio.to_thread(used_bytes, workspace, container.process, enough=bound)
+
+    async def files_given(self, container: Container) -> None:
+        """What is in the workspace now is allowed there, even beyond the limit."""
+        container.given_disk = await self._disk_of(container)
 
     def _connected(self) -> None:
         if not self._closed:
@@ -255,6 +299,12 @@ def out_of_memory(memory: int) -> KernelExit:
     return KernelExit("out_of_memory", None, 9, said)
 
 
+def disk_full(disk: int) -> KernelExit:
+    """The end of a kernel that held more than `disk` bytes in its workspace."""
+    said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
+    return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")
+
+
 def explained(error: Exception, url: str) -> CellgateError:
     """An error of the SDK as one of ours."""
     if isinstance(error, ImageNotFound):
@@ -280,8 +330,11 @@ async def _soon(event: asyncio.Event) -> bool:
     return event.is_set()
 
 
-def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> None:
-    client.start(client.create_container_from_config(config, name)["Id"])
+def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> int:
+    """The id of the container's first process, as the engine's host sees it."""
+    made = client.create_container_from_config(config, name)["Id"]
+    client.start(made)
+    return int(client.inspect_container(made)["State"]["Pid"])
 
 
 def _remove(client: APIClient, name: str) -> None:

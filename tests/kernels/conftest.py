@@ -23,9 +23,7 @@ from jupyter_client.manager import AsyncKernelManager
 
 from kernels.errors import BackendUnavailable
 from kernels.provisioners.base import CellgateProvisioner
-from kernels.provisioners.container import KERNEL_LABEL, ContainerSettings
-from kernels.provisioners.docker import check_engine
-from kernels.provisioners.engine import Engine
+from kernels.provisioners.container import KERNEL_LABEL
 from kernels.provisioners.sandbox import SandboxProvisioner
 from kernels.specs.catalog import KernelspecCatalog, data_folder
 from tests.requirements import require
@@ -171,33 +169,6 @@ def sandbox(kernel_prefix: Path) -> None:
         asyncio.run(SandboxProvisioner.check())
     except BackendUnavailable as error:
         require("sandbox", error.message)
-
-
-def _check_containers(name: str, runtime: str) -> None:
-    async def check() -> None:
-        engine = Engine()
-        await engine.open()
-        try:
-            await check_engine(engine, ContainerSettings(runtime=runtime))
-        finally:
-            await engine.close()
-
-    try:
-        asyncio.run(check())
-    except BackendUnavailable as error:
-        require(name, error.message)
-
-
-@pytest.fixture(scope="session")
-def docker() -> None:
-    """Demands a container engine that has the kernel image."""
-    _check_containers("docker", "")
-
-
-@pytest.fixture(scope="session")
-def gvisor() -> None:
-    """Demands an engine that has gVisor's runtime too."""
-    _check_containers("gvisor", "runsc")
 
 
 @pytest.fixture(params=["process", "sandbox"])
