@@ -11,12 +11,13 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import zmq
@@ -45,11 +46,14 @@ from gateway.workspace import WorkspaceStore
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
 from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
+from kernels.provisioners.container import ContainerSettings
+from kernels.provisioners.engine import SOCKET, Engine
 from kernels.specs.catalog import KernelspecCatalog
 
 logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
+INSTANCE_FILE = "instance"
 SOCKET_PATH_ROOM = 60
 # Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
 MAX_REQUEST_BYTES = 1 << 50
@@ -67,6 +71,8 @@ class GatewaySettings:
     backend: str
     isolation: str
     version: str
+    container: ContainerSettings | None = None
+    docker_url: str = SOCKET
     ip: str = "127.0.0.1"
     port: int = 8888
     token: str | None = None
@@ -114,7 +120,8 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
         )
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
-        services = _build(settings, journal, _folders(settings, stack), stack)
+        engine = await _engine(settings, stack)
+        services = _build(settings, journal, _folders(settings, stack), engine, stack)
         recovered = await services.manager.recover()
         if recovered:
             logger.info("Ended %d sessions that a former gateway left open", recovered)
@@ -139,16 +146,46 @@ def _bind(settings: GatewaySettings) -> list[socket.socket]:
         ) from error
 
 
+async def _engine(settings: GatewaySettings, stack: AsyncExitStack) -> Engine | None:
+    """The container engine, with what a former gateway of this data folder left there removed."""
+    if settings.backend != "docker":
+        return None
+    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE))
+    await engine.open()
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+def _instance(path: Path) -> str:
+    """What tells this data folder's containers from those of other gateways on the same engine."""
+    try:
+        if not path.exists():
+            path.write_text(secrets.token_hex(16))
+        return path.read_text().strip()
+    except OSError as error:
+        raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
+
+
 def _build(
-    settings: GatewaySettings, journal: Journal, folders: KernelFolders, stack: AsyncExitStack
+    settings: GatewaySettings,
+    journal: Journal,
+    folders: KernelFolders,
+    engine: Engine | None,
+    stack: AsyncExitStack,
 ) -> Services:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.max_sockets = 65_536
     stack.callback(context.destroy, linger=0)
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
-    catalog = KernelspecCatalog(backend=settings.backend, **folder)
+    config = {} if settings.container is None else asdict(settings.container)
+    catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
     launcher = KernelLauncher(
-        catalog, context, folders, start_timeout=settings.start_timeout, preload=settings.preload
+        catalog,
+        context,
+        folders,
+        start_timeout=settings.start_timeout,
+        preload=settings.preload,
+        engine=engine,
     )
     limits = settings.manager.limits.resources
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
@@ -175,6 +212,7 @@ def _build(
         metrics=metrics,
         jobs=jobs,
         replayer=Replayer(manager, archive, jobs, settings.version),
+        engine=engine,
         keep_alive=settings.keep_alive,
     )
 

@@ -14,6 +14,7 @@ from gateway.notebook_sessions import NotebookSessions
 from gateway.record.journal import Journal
 from gateway.replayer import Replayer
 from kernels.pool import KernelPool
+from kernels.provisioners.engine import Engine
 from kernels.specs.catalog import KernelspecCatalog
 
 
@@ -34,5 +35,6 @@ class Services:
     metrics: Metrics
     jobs: Jobs
     replayer: Replayer
+    engine: Engine | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

@@ -63,7 +63,8 @@ class SessionKernel:
         kernel = await self._pool.claim(self._profile)
         try:
             async with self.moving:
-                await self._workspaces.restore(self._session_id, kernel.workspace)
+                if await self._workspaces.restore(self._session_id, kernel.workspace):
+                    await kernel.files_given()
                 self.current = kernel
         except BaseException:
             self._pool.release(kernel)

@@ -33,6 +33,8 @@ class ReadyHandler(BaseHandler):
             missing.append("shutting_down")
         if not services.journal.writable:
             missing.append("storage")
+        if services.engine is not None and not services.engine.answers:
+            missing.append("container_engine")
         pool = services.pool.statistics()
         if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
             missing.append("no_kernel_yet")
