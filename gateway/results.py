@@ -38,6 +38,7 @@ class ResultBuilder:
         self._session: str | None = None
         self._execution: str | None = None
         self._fields = dict(_NOT_FINISHED)
+        self._files: list[dict[str, Any]] = []
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too."""
@@ -50,6 +51,9 @@ class ResultBuilder:
                 self._fields["execution_count"] = event["execution_count"]
             case "finished":
                 self._fields.update((k, v) for k, v in event.items() if k not in _OF_THE_EVENT)
+            case "file":
+                if event["action"] != "deleted":
+                    self._files.append({k: v for k, v in event.items() if k not in _OF_THE_EVENT})
             case event_type:
                 self._area.apply(event_type, event)
         if self._fields["status"] == "queued":
@@ -77,7 +81,7 @@ class ResultBuilder:
             outputs = [_shorten_output(output, max_text, whole) for output in outputs]
             error = error and _shorten_error(error, max_text, whole)
         known = {"session": self._session, "execution": self._execution, **self._fields}
-        return {**known, "outputs": outputs, **texts, "error": error}
+        return {**known, "outputs": outputs, **texts, "error": error, "files": self._files}
 
 
 def shorten(value: str, limit: int, whole: str) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gateway.files.watch import WorkspaceWatch
 from gateway.record.errors import StorageError
 from gateway.record.events import EventStore
 from gateway.workspace import WorkspaceStore
@@ -38,6 +39,7 @@ class SessionKernel:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
         """Held while the files are moved; hold it to use `workspace`."""
+        self.watch = WorkspaceWatch()
         self._session_id = session_id
         self._profile = profile
         self._pool = pool
@@ -65,6 +67,9 @@ class SessionKernel:
             async with self.moving:
                 if await self._workspaces.restore(self._session_id, kernel.workspace):
                     await kernel.files_given()
+                    await self.watch.begin(kernel.workspace)
+                else:
+                    self.watch = WorkspaceWatch()
                 self.current = kernel
         except BaseException:
             self._pool.release(kernel)
@@ -72,6 +77,10 @@ class SessionKernel:
         kernel.connection.listen(self._received)
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
         return kernel
+
+    async def changed_files(self) -> list[dict[str, Any]]:
+        """What happened to the files since this was last asked; see `WorkspaceWatch.changes`."""
+        return [] if self.current is None else await self.watch.changes(self.current.workspace)
 
     async def drop(self, *, keep_files: bool = True) -> None:
         """End the kernel, if there is one, and keep its files for the next or remove them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -16,7 +17,7 @@ from gateway.channels.client import ChannelSettings
 from gateway.errors import Conflict
 from gateway.executions import ExecutionRun, ExecutionSettings
 from gateway.models import SessionLimits, now
-from gateway.record.errors import StorageError
+from gateway.record.errors import StorageError, StorageFull
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.facts import brief
 from gateway.record.journal import Journal
@@ -136,6 +137,12 @@ class SessionRecord:
     def check_writable(self) -> None:
         """Raises StorageError while nothing can be recorded."""
         self._store.check_writable()
+
+    def note_files(self, run: ExecutionRun, changes: Iterable[dict[str, Any]]) -> None:
+        """Record what a cell did to the workspace; where there is no room for that, its end still is."""
+        for change in changes:
+            with suppress(StorageFull):
+                run.emit("file", change)
 
     def save(self) -> None:
         """Write the row, with the state that the last row of an event tells: that a cell runs is none."""

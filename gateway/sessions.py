@@ -59,8 +59,7 @@ class Session:
             row.id, profile, pool, workspaces, store, receive=self._receive, exited=self._exited
         )
         self._settings = settings
-        self._executions_made = 0
-        self._queue = ExecutionQueue(settings.max_queue)
+        self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
         self._runs = SessionRuns(self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self._revivals = 0
@@ -300,6 +299,7 @@ class Session:
         except CellgateError as error:
             run.message = error.message
             run.lose(Status.DIED, error.reason)
+        self.record.note_files(run, await self.slot.changed_files())
         if self._end is None:
             replaced |= await self._after_loss(run)
         await self._finish(run, replaced=replaced)

@@ -77,7 +77,7 @@ class SessionFiles:
         return await asyncio.to_thread(self._list, root, limit, after)
 
     def _list(self, root: Path, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
-        found = sorted((f for f in tree.walk(root) if f.path > after), key=lambda file: file.path)
+        found = sorted((f for f in tree.scan(root)[0].values() if f.path > after), key=lambda f: f.path)
         models = [model for file in found[:limit] if (model := self._model(root, file)) is not None]
         return models, found[limit - 1].path if len(found) > limit else None
 
@@ -150,7 +150,8 @@ class SessionFiles:
         async with session.slot.moving:
             root = session.slot.workspace
             for each in staged:
-                created = await asyncio.to_thread(_place, each, root)
+                state, created = await asyncio.to_thread(_place, each, root)
+                session.slot.watch.know(state.path, state)
                 model = {
                     "path": "/".join(each.parts),
                     "size": each.upload.size,
@@ -169,6 +170,7 @@ class SessionFiles:
         async with self._root(principal, key) as root:
             await asyncio.to_thread(tree.remove, root, parts)
         if session is not None:
+            session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}
             session.log.append("file", None, fields)
             session.touch()
@@ -193,9 +195,9 @@ def file_model(file: FileState, sha256: str) -> dict[str, Any]:
 
 
 def _used(root: Path) -> int:
-    return sum(file.size for file in tree.walk(root))
+    return sum(file.size for file in tree.scan(root)[0].values())
 
 
-def _place(staged: Staged, root: Path) -> bool:
+def _place(staged: Staged, root: Path) -> tuple[FileState, bool]:
     root.mkdir(mode=0o700, exist_ok=True)
     return tree.place(staged.upload.path, root, staged.parts)

@@ -134,8 +134,11 @@ def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
             os.close(handle)
 
 
-def place(staged: Path, root: Path, parts: Parts) -> bool:
-    """Move a finished file into its place, whole; whether it is new there. Raises InvalidInput, Conflict."""
+def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:
+    """Move a finished file into its place, whole: its state, and whether it is new there.
+
+    Raises InvalidInput and Conflict.
+    """
     with _explained(parts), _folder(root, parts[:-1], make=True) as folder:
         created = False
         try:
@@ -149,7 +152,8 @@ def place(staged: Path, root: Path, parts: Parts) -> bool:
                 raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file; delete it first")
         _give(os.fstat(folder), lambda uid, gid: os.chown(staged, uid, gid))
         os.rename(staged, parts[-1], dst_dir_fd=folder)
-        return created
+        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        return _state("/".join(parts), found), created
 
 
 def remove(root: Path, parts: Parts) -> None:
@@ -162,12 +166,13 @@ def remove(root: Path, parts: Parts) -> None:
             os.unlink(parts[-1], dir_fd=folder)
 
 
-def walk(root: Path) -> Iterator[FileState]:
-    """All regular files below `root`, in no order; at most MAX_ENTRIES entries are looked at.
+def scan(root: Path, most: int = MAX_ENTRIES) -> tuple[dict[str, FileState], bool]:
+    """All regular files below `root` by path, and whether these are all: `most` entries are looked at.
 
-    What can't be read, and names that are no UTF-8, are left out.
+    What can't be read, names that are no UTF-8, and what is too deep are left out.
     """
-    left = MAX_ENTRIES
+    files: dict[str, FileState] = {}
+    left = most
     folders: list[Parts] = [()]
     while folders and left > 0:
         parts = folders.pop()
@@ -182,7 +187,8 @@ def walk(root: Path) -> Iterator[FileState]:
             if stat.S_ISDIR(found.st_mode) and len(path) < MAX_DEPTH:
                 folders.append(path)
             elif stat.S_ISREG(found.st_mode):
-                yield _state("/".join(path), found)
+                files["/".join(path)] = _state("/".join(path), found)
+    return files, not folders and left > 0
 
 
 def _entries(root: Path, parts: Parts, most: int) -> list[tuple[str, os.stat_result]]:

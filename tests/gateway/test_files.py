@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psutil
@@ -181,6 +182,50 @@ def test_files_stay_when_the_kernel_does_not(gateway: GatewayProcess, session: s
     assert gateway.get(f"/v1/sessions/{session}/files/kept").body == b"1"
     put(gateway, session, "while-dead", b"2")
     assert gateway.execute(session, "print(open('while-dead').read())")["stdout"] == "2\n"
+
+
+# ---- what a cell did
+
+
+def changed(result: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return [(file["path"], file["size"], file["action"]) for file in result["files"]]
+
+
+def test_a_result_names_the_files_that_the_cell_wrote(gateway: GatewayProcess, session: str) -> None:
+    put(gateway, session, "given", b"1")
+    code = "import os; os.mkdir('d'); open('d/new', 'w').write('12'); open('given').read()"
+    result = gateway.execute(session, code)
+    assert changed(result) == [("d/new", 2, "created")]
+    assert result["files"][0]["sha256"] == hashlib.sha256(b"12").hexdigest()
+    assert changed(gateway.execute(session, "1")) == []
+    assert changed(gateway.execute(session, "open('given', 'a').write('2')")) == [("given", 2, "changed")]
+    gateway.post(f"/v1/sessions/{session}/restart")
+    result = gateway.execute(session, "import os; os.remove('given'); open('e', 'w').write('3'); 1/0")
+    assert (result["status"], changed(result)) == ("error", [("e", 1, "created")])
+    assert gateway.result(session, result["execution"])["files"] == result["files"]
+    events = [event for event in gateway.recorded(session) if event["type"] == "file"]
+    assert [(event["path"], event["action"], bool(event["execution"])) for event in events] == [
+        ("given", "created", False),
+        ("d/new", "created", True),
+        ("given", "changed", True),
+        ("e", "created", True),
+        ("given", "deleted", True),
+    ]
+
+
+def test_many_files_are_named_up_to_a_bound(gateway: GatewayProcess, session: str) -> None:
+    few = gateway.execute(session, "for n in range(100): open(f'{n:04d}', 'w').close()")
+    assert [file["path"] for file in few["files"]] == [f"{n:04d}" for n in range(100)]
+    many = gateway.execute(session, "for n in range(3000): open(f'x{n:04d}', 'w').close()")
+    assert len(many["files"]) == 1000
+    assert changed(gateway.execute(session, "1")) == []
+
+
+def test_a_cell_that_fills_a_workspace_with_traps_is_told_like_any_other(
+    gateway: GatewayProcess, session: str
+) -> None:
+    code = "TARGET = '/etc/passwd'\n" + TRAPS + "open('real', 'w').write('1')"
+    assert changed(gateway.execute(session, code)) == [("real", 1, "created")]
 
 
 # ---- paths

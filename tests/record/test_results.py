@@ -66,12 +66,15 @@ def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
         "stdout": "out\n",
         "stderr": "err\n",
         "text": "out\nerr\n42",
+        "files": [],
     }
 
 
-def test_fields_that_finished_may_gain_later_reach_the_result() -> None:
-    files = [{"path": "a.csv", "size": 3}]
-    assert builder(("finished", {**FINISHED, "files": files})).result()["files"] == files
+def test_files_that_a_cell_wrote_are_in_its_result() -> None:
+    written = {"path": "a.csv", "size": 3, "sha256": "ab", "action": "created"}
+    removed = {"path": "b.csv", "size": None, "sha256": None, "action": "deleted"}
+    events = [QUEUED, STARTED, ("file", written), ("file", removed), ("finished", FINISHED)]
+    assert builder(*events).result()["files"] == [written]
 
 
 @pytest.mark.parametrize(
