@@ -36,6 +36,7 @@ from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.keys import load_key
 from gateway.record.schema import Sync
+from gateway.retention import Retention, RetentionSettings
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
@@ -76,6 +77,7 @@ class GatewaySettings:
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
 class RunningGateway:
@@ -118,6 +120,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
         stack.push_async_callback(gateway.shut_down)
         services.pool.start()
         services.manager.start()
+        retention = Retention(journal, services.manager, settings.retention)
+        stack.push_async_callback(retention.close)
+        retention.start()
         stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
         yield gateway
 

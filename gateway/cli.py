@@ -44,7 +44,10 @@ class CellgateApp(BaseApp):
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
         "verify": ("gateway.commands.verify.VerifyApp", "Check an export or a record."),
-        "record": ("gateway.commands.record.RecordApp", "The key that signs exports."),
+        "record": (
+            "gateway.commands.record.RecordApp",
+            "Size and upkeep of the record, signing key.",
+        ),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:

@@ -129,6 +129,15 @@ class ServeApp(BaseApp):
         "normal",
         help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
     ).tag(config=True)
+    retention_days = Float(
+        0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
+    ).tag(config=True, metavar="DAYS")
+    retention_size = Unicode(
+        "", help="Size of the record beyond which the oldest records of ended sessions go; default: no bound."
+    ).tag(config=True, metavar="SIZE")
+    retention_interval = Float(600.0, min=0.05, help="Seconds between looks for old records.").tag(
+        config=True
+    )
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -280,8 +289,16 @@ class ServeApp(BaseApp):
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
             keep_alive=self.keep_alive,
+            retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",
         )
+
+    def _retention(self) -> Any:
+        from gateway.retention import RetentionSettings  # noqa: PLC0415
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        size = parse_size(self.retention_size, name="retention_size") if self.retention_size else None
+        return RetentionSettings(self.retention_days * 86400 or None, size, self.retention_interval)
 
     def _channels(self) -> Any:
         from gateway.channels.client import ChannelSettings  # noqa: PLC0415
