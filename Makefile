@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
+CLIENTS := $(VENV)/clients
+CLIENTS_LISTS := tests/jupyter/clients/requirements.txt tests/jupyter/clients/package.json
 
-.PHONY: run setup test check bench clean
+.PHONY: run setup test clients check bench clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -31,6 +33,18 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 
 test: $(STAMP) ## all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium
+
+$(CLIENTS)/.setup-done: $(CLIENTS_LISTS)
+	@echo "Setting up the clients of the tests in $(CLIENTS) (a few minutes)"
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@echo "  those in Python ..."
+	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(firstword $(CLIENTS_LISTS))
+	@echo "  those in JavaScript ..."
+	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
+	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error
+	@touch $@
 
 check: $(STAMP) ## style, types and layers
 	@$(BIN)/ruff check .

@@ -16,7 +16,18 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import cpu, flood, memory, record, roundtrip, starts
+from benchmarks import (
+    cpu,
+    flood,
+    kernels,
+    memory,
+    record,
+    roundtrip,
+    sockets,
+    starts,
+    wire,
+    wire_flood,
+)
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options, say
 
@@ -26,6 +37,10 @@ BENCHMARKS = {
     "cpu": cpu.measure,
     "flood": flood.measure,
     "memory": memory.measure,
+    "wire": wire.measure,
+    "wire_flood": wire_flood.measure,
+    "kernels": kernels.measure,
+    "sockets": sockets.measure,
     "record": record.measure,
 }
 

@@ -1,4 +1,4 @@
-"""A client of Jupyter's kernel WebSocket, ``/api/kernels/{id}/channels``: the peer has no other door.
+"""A client of Jupyter's kernel WebSocket, ``/api/kernels/{id}/channels``, of Cellgate and of the peer alike.
 
 It sends the default JSON text frames and reads until idle and the reply, as agents' clients do. It uses
 Tornado's own WebSocket client, on a loop that runs only while a cell does.
@@ -16,11 +16,19 @@ from typing import Any, Self
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from benchmarks.client import AnswerError
+from benchmarks.client import AnswerError, HttpClient
 from benchmarks.raw import execute_content, request_header
 
 TIMEOUT = 60.0
 """Seconds that connecting, or one cell, may take."""
+
+MAX_MESSAGE = 1 << 30
+"""Bytes of a message."""
+
+
+def start_kernel(rest: HttpClient) -> str:
+    """The id of a new kernel."""
+    return str(rest.request("POST", "/api/kernels", {"name": "python3"}).json(201)["id"])
 
 
 class Channels:
@@ -29,7 +37,9 @@ class Channels:
     def __init__(self, url: str, token: str, kernel_id: str) -> None:
         self._session = uuid.uuid4().hex
         address = f"{url.replace('http', 'ws', 1).rstrip('/')}/api/kernels/{kernel_id}/channels"
-        self._request = HTTPRequest(address, headers={"Authorization": f"token {token}"})
+        self._request = HTTPRequest(
+            address, connect_timeout=TIMEOUT, headers={"Authorization": f"token {token}"}
+        )
         self._runner = asyncio.Runner()
 
     def __enter__(self) -> Self:
@@ -45,7 +55,7 @@ class Channels:
 
     async def _connect(self) -> WebSocketClientConnection:
         async with asyncio.timeout(TIMEOUT):
-            return await websocket_connect(self._request)
+            return await websocket_connect(self._request, max_message_size=MAX_MESSAGE)
 
     async def _close(self) -> None:
         self._socket.close()
@@ -59,7 +69,7 @@ class Channels:
 
     async def _execute(self, code: str) -> float:
         begun = time.perf_counter()
-        request = self._message(code)
+        request = self._message("execute_request", execute_content(code))
         msg_id = request["header"]["msg_id"]
         await self._socket.write_message(json.dumps(request))
         idle, reply = False, None
@@ -77,6 +87,39 @@ class Channels:
             raise AnswerError(f"the cell {code!r} ended with status {reply}")
         return elapsed
 
+    def printed(self, code: str) -> str:
+        """What one cell prints."""
+        frames = self._runner.run(self._frames(code))
+        messages = [json.loads(frame) for frame in frames]
+        return "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+
+    def frames(self, code: str) -> list[str]:
+        """All frames of one cell, undecoded, up to its idle status."""
+        return self._runner.run(self._frames(code))
+
+    async def _frames(self, code: str) -> list[str]:
+        request = self._message("execute_request", execute_content(code))
+        await self._socket.write_message(json.dumps(request))
+        frames = []
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                frame = await self._socket.read_message()
+                assert isinstance(frame, str)
+                frames.append(frame)
+                # A frame this short is no output; only such a one needs a look inside.
+                if len(frame) < 2000 and _ends(frame, request["header"]["msg_id"]):
+                    return frames
+
+    def kernel_info(self) -> None:
+        """Return when the kernel has answered a kernel_info_request."""
+        self._runner.run(self._kernel_info())
+
+    async def _kernel_info(self) -> None:
+        await self._socket.write_message(json.dumps(self._message("kernel_info_request", {})))
+        async with asyncio.timeout(TIMEOUT):
+            while (await self._receive())["msg_type"] != "kernel_info_reply":
+                pass
+
     async def _receive(self) -> dict[str, Any]:
         text = await self._socket.read_message()
         if not isinstance(text, str):
@@ -84,12 +127,21 @@ class Channels:
         message: dict[str, Any] = json.loads(text)
         return message
 
-    def _message(self, code: str) -> dict[str, Any]:
+    def _message(self, msg_type: str, content: dict[str, object]) -> dict[str, Any]:
         return {
-            "header": request_header("execute_request", self._session),
+            "header": request_header(msg_type, self._session),
             "parent_header": {},
             "metadata": {},
-            "content": execute_content(code),
+            "content": content,
             "channel": "shell",
             "buffers": [],
         }
+
+
+def _ends(frame: str, msg_id: str) -> bool:
+    message = json.loads(frame)
+    return (
+        message["msg_type"] == "status"
+        and message["content"]["execution_state"] == "idle"
+        and message["parent_header"].get("msg_id") == msg_id
+    )

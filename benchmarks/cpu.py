@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from benchmarks.channels import Channels
+from benchmarks.channels import Channels, start_kernel
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate, jupyter_kernel_gateway
@@ -51,7 +51,7 @@ def measure(options: Options) -> Sequence[Figure]:
         ours.client() as client,
     ):
         with theirs.client() as rest:
-            kernel_id = rest.request("POST", "/api/kernels", {"name": "python3"}).json(201)["id"]
+            kernel_id = start_kernel(rest)
         with Channels(theirs.url, theirs.token, kernel_id) as channels:
             cellgate_meter = Meter(ours, Session(client, "cpu").execute)
             peer_meter = Meter(theirs, channels.execute)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.client import HttpClient
@@ -68,13 +67,9 @@ def _flood(
         session.execute("print('x'); 1+1")
     server.settle()
     before = server.resident()
-    process = Path("/proc") / str(server.process.pid)
-    # proc_pid_clear_refs(5): 5 sets the recorded peak back to what is resident now.
-    (process / "clear_refs").write_text("5")
+    server.reset_peak()
     text, truncated = answer(client, f"{session.path}/execute")
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) * 1024
-    return Flood(_kept(text), truncated, peak - before)
+    return Flood(_kept(text), truncated, server.peak() - before)
 
 
 def _json(client: HttpClient, path: str) -> tuple[str, bool]:

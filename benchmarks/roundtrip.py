@@ -30,7 +30,7 @@ def measure(options: Options) -> Sequence[Figure]:
     ratios = []
     with cellgate(options.backend) as server, server.client() as client:
         session = Session(client, "roundtrip")
-        path = connection_file(server, session)
+        path = connection_file(server, session.printed)
         server.settle()
         rounds = options.count(12, 2)
         for number in range(rounds):

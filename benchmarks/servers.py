@@ -60,6 +60,16 @@ class Server:
         """Bytes of resident memory of the server's process."""
         return int(self.process.memory_info().rss)
 
+    def reset_peak(self) -> None:
+        """Let `peak` begin anew (proc_pid_clear_refs(5): 5 sets it to what is resident now)."""
+        Path("/proc", str(self.process.pid), "clear_refs").write_text("5")
+
+    def peak(self) -> int:
+        """Bytes: the greatest resident memory of the server's process since `reset_peak`."""
+        text = Path("/proc", str(self.process.pid), "status").read_text()
+        status = dict(line.split(":", 1) for line in text.splitlines())
+        return int(status["VmHWM"].split()[0]) * 1024
+
     def unique(self) -> int:
         """Bytes of memory that would come free if the server's process ended."""
         return int(self.process.memory_full_info().uss)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,15 @@ class Session:
         self._client.request("DELETE", self.path).json(204)
 
 
-def connection_file(server: Server, session: Session) -> Path:
-    """The connection file of a session's very kernel, found by the key that only this kernel has.
+def connection_file(server: Server, printed: Callable[[str], str]) -> Path:
+    """The connection file of the very kernel in which `printed` runs a cell and gives what that printed.
 
     The kernel tells a digest of its key, so this holds whatever the file is called and whichever warm
     kernel the session was given. A file made for the inside of a sandbox is passed over: its sockets
     are not where it says. Raises FileNotFoundError.
     """
     code = "import hashlib; print(hashlib.sha256(get_ipython().kernel.session.key).hexdigest())"
-    digest = session.printed(code)
+    digest = printed(code).strip()
     for path in server.folder.rglob("*.json"):
         info = json.loads(path.read_text())
         if not isinstance(info, dict) or "shell_port" not in info:
@@ -66,4 +66,4 @@ def connection_file(server: Server, session: Session) -> Path:
         reachable = info["transport"] != "ipc" or Path(f"{info['ip']}-{info['shell_port']}").exists()
         if reachable and hashlib.sha256(info["key"].encode()).hexdigest() == digest:
             return path
-    raise FileNotFoundError(f"no connection file in {server.folder} belongs to the kernel of {session.path}")
+    raise FileNotFoundError(f"no connection file in {server.folder} belongs to the kernel asked")

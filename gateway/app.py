@@ -11,12 +11,13 @@ import hashlib
 import json
 import logging
 import os
+import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import zmq
@@ -28,7 +29,9 @@ from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
 from gateway.exports import Exports
+from gateway.files.store import SessionFiles
 from gateway.handlers.base import NotFoundHandler
+from gateway.jobs import Jobs
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
@@ -36,17 +39,22 @@ from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.keys import load_key
 from gateway.record.schema import Sync
+from gateway.replayer import Replayer
 from gateway.retention import Retention, RetentionSettings
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
+from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
+from kernels.provisioners.container import ContainerSettings
+from kernels.provisioners.engine import SOCKET, Engine
 from kernels.specs.catalog import KernelspecCatalog
 
 logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
+INSTANCE_FILE = "instance"
 SOCKET_PATH_ROOM = 60
 # Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
 MAX_REQUEST_BYTES = 1 << 50
@@ -57,13 +65,15 @@ PING_INTERVAL = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All that a gateway is made from. Durations in seconds."""
+    """All that a gateway is made from. Durations in seconds, sizes in bytes."""
 
     data_dir: Path
     manager: ManagerSettings
     backend: str
     isolation: str
     version: str
+    container: ContainerSettings | None = None
+    docker_url: str = SOCKET
     ip: str = "127.0.0.1"
     port: int = 8888
     token: str | None = None
@@ -77,6 +87,7 @@ class GatewaySettings:
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
+    storage_reserve: int = 64 * MIB
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
@@ -106,10 +117,13 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
-        journal = await Journal.open(data / "record.sqlite3", sync=settings.journal_sync)
+        journal = await Journal.open(
+            data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
+        )
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
-        services = _build(settings, journal, _folders(settings, stack), stack)
+        engine = await _engine(settings, stack)
+        services = _build(settings, journal, _folders(settings, stack), engine, stack)
         recovered = await services.manager.recover()
         if recovered:
             logger.info("Ended %d sessions that a former gateway left open", recovered)
@@ -137,16 +151,46 @@ def _bind(settings: GatewaySettings) -> list[socket.socket]:
         ) from error
 
 
+async def _engine(settings: GatewaySettings, stack: AsyncExitStack) -> Engine | None:
+    """The container engine, with what a former gateway of this data folder left there removed."""
+    if settings.backend != "docker":
+        return None
+    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE))
+    await engine.open()
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+def _instance(path: Path) -> str:
+    """What tells this data folder's containers from those of other gateways on the same engine."""
+    try:
+        if not path.exists():
+            path.write_text(secrets.token_hex(16))
+        return path.read_text().strip()
+    except OSError as error:
+        raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
+
+
 def _build(
-    settings: GatewaySettings, journal: Journal, folders: KernelFolders, stack: AsyncExitStack
+    settings: GatewaySettings,
+    journal: Journal,
+    folders: KernelFolders,
+    engine: Engine | None,
+    stack: AsyncExitStack,
 ) -> Services:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.max_sockets = 65_536
     stack.callback(context.destroy, linger=0)
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
-    catalog = KernelspecCatalog(backend=settings.backend, **folder)
+    config = {} if settings.container is None else asdict(settings.container)
+    catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
     launcher = KernelLauncher(
-        catalog, context, folders, start_timeout=settings.start_timeout, preload=settings.preload
+        catalog,
+        context,
+        folders,
+        start_timeout=settings.start_timeout,
+        preload=settings.preload,
+        engine=engine,
     )
     limits = settings.manager.limits.resources
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
@@ -154,7 +198,10 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
-    metrics = Metrics()
+    metrics, jobs = Metrics(), Jobs()
+    archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
+    files = SessionFiles(journal, manager, workspaces, _staging(settings))
+    stack.push_async_callback(files.close)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -165,8 +212,12 @@ def _build(
         pool=pool,
         journal=journal,
         manager=manager,
-        archive=Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir))),
+        archive=archive,
+        files=files,
         metrics=metrics,
+        jobs=jobs,
+        replayer=Replayer(manager, archive, jobs, settings.version),
+        engine=engine,
         keep_alive=settings.keep_alive,
     )
 
@@ -205,6 +256,14 @@ def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
         ) from error
     stack.callback(shutil.rmtree, runtime, ignore_errors=True)
     return KernelFolders(runtime=runtime, workspaces=workspaces)
+
+
+def _staging(settings: GatewaySettings) -> Path:
+    """An empty folder on the workspaces' file system, for uploads under way."""
+    staging = settings.data_dir / "uploads"
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    return staging
 
 
 def _http_server(services: Services) -> HTTPServer:

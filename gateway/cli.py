@@ -28,6 +28,7 @@ class CellgateApp(BaseApp):
     """
     examples = """
         cellgate setup                       make the kernel environment, once
+        cellgate image build                 make the image of kernels in containers, once
         cellgate serve                       start the gateway on http://127.0.0.1:8888
         cellgate run analysis.ipynb -o out.ipynb
                                              run a notebook's cells through the gateway
@@ -35,13 +36,16 @@ class CellgateApp(BaseApp):
         cellgate sessions                    what runs and what has run
         cellgate export my-session -o my-session.ipynb
                                              a session's record as a notebook
+        cellgate replay my-session.ipynb     does it still give the same?
     """
     aliases = {}  # noqa: RUF012 - options belong to the commands
     subcommands = {  # noqa: RUF012
         "serve": ("gateway.commands.serve.ServeApp", "Start the gateway."),
         "setup": ("gateway.commands.setup.SetupApp", "Make the environment that kernels run in."),
+        "image": ("gateway.commands.image.ImageApp", "Build or check the image of kernels in containers."),
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
+        "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
         "verify": ("gateway.commands.verify.VerifyApp", "Check an export or a record."),
         "record": (

@@ -46,10 +46,28 @@ class Conflict(CellgateError):
     reason = "conflict"
 
 
+class EnvironmentDiffers(Conflict):
+    """A replay would run with other versions than were recorded."""
+
+    reason = "environment_differs"
+
+
+class JobFailed(CellgateError):
+    """What user code made could not be converted or compared."""
+
+    reason = "conversion_failed"
+
+
 class TooLarge(CellgateError):
     """The body is larger than the gateway takes."""
 
     reason = "too_large"
+
+
+class QuotaExceeded(CellgateError):
+    """The session may not have as much of it."""
+
+    reason = "quota_exceeded"
 
 
 class UnsupportedMedia(CellgateError):
@@ -95,7 +113,9 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
     KernelDied: HTTPStatus.CONFLICT,
+    QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,

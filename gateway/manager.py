@@ -147,7 +147,7 @@ class SessionManager:
     async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
         """The live session of the body's key, made if need be, and whether a kernel was started for it.
 
-        Raises Conflict when it exists with another kernel, InvalidInput, and the pool's errors.
+        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -167,6 +167,7 @@ class SessionManager:
         if task is not None:
             return self._same(await asyncio.shield(task), body), False
         profile, limits = self._profile(body)
+        self._journal.check_writable()
         task = asyncio.create_task(self._open(owned, body, profile, limits), name=f"open {key}")
         self._opening[owned] = task
         task.add_done_callback(lambda _: self._opening.pop(owned, None))
@@ -223,10 +224,13 @@ class SessionManager:
         self._live[owned] = session
         return session
 
-    async def open_one_shot(self, principal: str, body: SessionBody, *, record: bool) -> Session:
+    async def open_one_shot(
+        self, principal: str, body: SessionBody, *, record: bool, store: MemoryStore | None = None
+    ) -> Session:
         """A session for one execution; unless it is to be recorded it is in memory only and in no list.
 
-        The caller ends it with `end_later`. Raises the pool's errors and InvalidInput.
+        Who runs more than one in it gives the `store`, and empties it. The caller ends the session with
+        `end_later`. Raises the pool's errors and InvalidInput.
         """
         if record:
             return (await self.get_or_create(principal, body))[0]
@@ -249,7 +253,7 @@ class SessionManager:
             metadata={},
             environment={},
         )
-        store = MemoryStore()
+        store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key)
         session = Session(
             row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
@@ -339,8 +343,13 @@ class SessionManager:
     async def _end(self, session: Session, cause: str, *, keep_files: bool = True) -> None:
         try:
             await session.end(cause, keep_files=keep_files)
-        finally:
+        except asyncio.CancelledError:
+            # The culler at a shutdown. The end goes on, and `close` waits for it.
+            raise
+        except BaseException:
             self._forget(session)
+            raise
+        self._forget(session)
 
     def _forget(self, session: Session) -> None:
         owned = (session.row.principal, session.row.key)

@@ -7,6 +7,7 @@ from typing import Any
 from gateway.handlers.audit import AuditHandler, AuditVerifyHandler
 from gateway.handlers.base import BaseHandler
 from gateway.handlers.channels import ChannelsHandler
+from gateway.handlers.event_socket import EventSocketHandler
 from gateway.handlers.events import EventsHandler
 from gateway.handlers.executions import (
     CancelHandler,
@@ -16,6 +17,7 @@ from gateway.handlers.executions import (
     InputHandler,
     OneShotHandler,
 )
+from gateway.handlers.files import FileHandler, FilesHandler
 from gateway.handlers.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from gateway.handlers.kernels import (
     ApiHandler,
@@ -28,6 +30,7 @@ from gateway.handlers.kernels import (
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import BundleHandler, NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
+from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
 
@@ -59,10 +62,14 @@ def routes(services: Services) -> list[Route]:
         (f"{execution}/cancel", CancelHandler),
         (f"{execution}/input", InputHandler),
         (f"{session}/events", EventsHandler),
+        (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),
+        (f"{session}/replay", ReplayHandler),
         (f"{session}/bundle", BundleHandler),
         (f"{session}/audit", AuditHandler),
         (f"{session}/audit/verify", AuditVerifyHandler),
+        (f"{session}/files", FilesHandler),
+        (f"{session}/files/(.*)", FileHandler),
         *_jupyter(),
     ]
     return [(path, handler, given) for path, handler in table]

@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 
 from gateway.archive import Archive
 from gateway.auth import AccessPolicy
+from gateway.files.store import SessionFiles
+from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
 from gateway.notebook_sessions import NotebookSessions
 from gateway.record.journal import Journal
+from gateway.replayer import Replayer
 from kernels.pool import KernelPool
+from kernels.provisioners.engine import Engine
 from kernels.specs.catalog import KernelspecCatalog
 
 
@@ -27,6 +31,10 @@ class Services:
     journal: Journal
     manager: SessionManager
     archive: Archive
+    files: SessionFiles
     metrics: Metrics
+    jobs: Jobs
+    replayer: Replayer
+    engine: Engine | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from gateway.record.errors import StorageError
@@ -35,6 +36,8 @@ class SessionKernel:
         exited: Callable[[Kernel], None],
     ) -> None:
         self.current: Kernel | None = None
+        self.moving = asyncio.Lock()
+        """Held while the files are moved; hold it to use `workspace`."""
         self._session_id = session_id
         self._profile = profile
         self._pool = pool
@@ -49,35 +52,43 @@ class SessionKernel:
         """Whether there is a kernel that can take a cell."""
         return self.current is not None and self.current.alive
 
+    @property
+    def workspace(self) -> Path:
+        """The folder that the session's files are in now; without a kernel there may be none."""
+        return self.current.workspace if self.current else self._workspaces.kept(self._session_id)
+
     async def claim(self) -> Kernel:
         """A fresh kernel with the session's files. Raises the pool's errors; then there is none."""
         assert self.current is None
         kernel = await self._pool.claim(self._profile)
         try:
-            await self._workspaces.restore(self._session_id, kernel.workspace)
+            async with self.moving:
+                if await self._workspaces.restore(self._session_id, kernel.workspace):
+                    await kernel.files_given()
+                self.current = kernel
         except BaseException:
             self._pool.release(kernel)
             raise
-        self.current = kernel
         kernel.connection.listen(self._received)
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
         return kernel
 
     async def drop(self, *, keep_files: bool = True) -> None:
         """End the kernel, if there is one, and keep its files for the next or remove them."""
-        kernel, self.current = self.current, None
-        if self._throttle is not None:
-            self._throttle.cancel()
-            await asyncio.gather(self._throttle, return_exceptions=True)
-            self._throttle = None
-        if kernel is None:
-            return
-        await kernel.shutdown()
-        try:
-            if keep_files:
-                await self._workspaces.keep(self._session_id, kernel.workspace)
-        finally:
-            self._pool.release(kernel)
+        async with self.moving:
+            kernel, self.current = self.current, None
+            if self._throttle is not None:
+                self._throttle.cancel()
+                await asyncio.gather(self._throttle, return_exceptions=True)
+                self._throttle = None
+            if kernel is None:
+                return
+            await kernel.shutdown()
+            try:
+                if keep_files:
+                    await self._workspaces.keep(self._session_id, kernel.workspace)
+            finally:
+                self._pool.release(kernel)
 
     async def forget_files(self) -> None:
         """Remove what `drop` kept."""

@@ -55,7 +55,7 @@ class Session:
         self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
-        self._slot = SessionKernel(
+        self.slot = SessionKernel(
             row.id, profile, pool, workspaces, store, receive=self._receive, exited=self._exited
         )
         self._settings = settings
@@ -87,7 +87,7 @@ class Session:
     @property
     def kernel(self) -> Kernel | None:
         """The kernel of the moment."""
-        return self._slot.current
+        return self.slot.current
 
     @property
     def ending(self) -> bool:
@@ -120,7 +120,7 @@ class Session:
 
     async def open(self, executions_made: int) -> None:
         """Claim the first kernel and begin to work. Raises the pool's errors; then nothing was changed."""
-        kernel = await self._slot.claim()
+        kernel = await self.slot.claim()
         self.record.attached(kernel)
         self._executions_made = executions_made
         self.record.change(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed", kernel)
@@ -147,7 +147,7 @@ class Session:
     def revive(self) -> None:
         """See to a fresh kernel if there is none, as Jupyter does; not for ever without a cell between."""
         coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
-        if not self._slot.alive and not coming and self._revivals < MOST_REVIVALS:
+        if not self.slot.alive and not coming and self._revivals < MOST_REVIVALS:
             self._revivals += 1
             done = self._queue.put_restart(self.record.cause or "kernel_exit")
             done.add_done_callback(lambda future: future.exception())
@@ -155,11 +155,11 @@ class Session:
     async def _replace_kernel(self, cause: str) -> None:
         """End the kernel, if any, and go on with a fresh one and the same files."""
         self._replacing = True
-        self.door.kernel_gone()
+        self.door.kernel_gone(asked=cause == "kernel_restarted")
         try:
-            await self._slot.drop()
+            await self.slot.drop()
             self.record.set(SessionState.DEAD, cause, None)
-            kernel = await self._slot.claim()
+            kernel = await self.slot.claim()
         except CellgateError:
             self.door.tell("dead")
             raise
@@ -287,10 +287,10 @@ class Session:
 
     async def _execute(self, run: ExecutionRun) -> None:
         self._runs.current = run
-        self._revivals = 0
-        replaced = False
+        self._revivals, replaced = 0, False
         try:
-            if not self._slot.alive:
+            self.record.check_writable()
+            if not self.slot.alive:
                 await self._replace_kernel(self.record.cause or "kernel_exit")
                 replaced = True
             assert self.kernel is not None
@@ -381,9 +381,9 @@ class Session:
         while isinstance(run := self._queue.take(), ExecutionRun):
             await self._finish(run, replaced=False)
         self._quiet.set()
-        await self._slot.drop(keep_files=keep_files)
+        await self.slot.drop(keep_files=keep_files)
         if not keep_files:
-            await self._slot.forget_files()
+            await self.slot.forget_files()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.record.change(SessionState.ENDED, cause, None)
         await self.door.close()

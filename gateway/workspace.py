@@ -36,9 +36,9 @@ class WorkspaceStore:
         """Keep the entries of an ended kernel's folder for the session's next kernel, if there are any."""
         await asyncio.to_thread(_keep, source, self.kept(session_id))
 
-    async def restore(self, session_id: int, target: Path) -> None:
-        """Give what `keep` kept to a new kernel's folder."""
-        await asyncio.to_thread(_restore, self.kept(session_id), target)
+    async def restore(self, session_id: int, target: Path) -> bool:
+        """Give what `keep` kept to a new kernel's folder; whether there was anything."""
+        return await asyncio.to_thread(_restore, self.kept(session_id), target)
 
     async def adopt(self, left: Mapping[str, int]) -> None:
         """After a crash: keep the folders of these kernels for their sessions, and remove all others.
@@ -69,7 +69,9 @@ def _keep(source: Path, kept: Path) -> None:
         _move_entries(source, kept)
 
 
-def _restore(kept: Path, target: Path) -> None:
-    if kept.is_dir():
-        _move_entries(kept, target)
-        kept.rmdir()
+def _restore(kept: Path, target: Path) -> bool:
+    if not kept.is_dir():
+        return False
+    _move_entries(kept, target)
+    kept.rmdir()
+    return True

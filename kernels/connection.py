@@ -59,8 +59,7 @@ class KernelConnection:
         self.session = uuid.uuid4().hex
         self.malformed = 0
         self._info = dict(info)
-        key = info["key"]
-        self._signer = Signer(key if isinstance(key, bytes) else str(key).encode())
+        self._signer = Signer(_bytes(info["key"]))
         self._context = context
         self._sockets: dict[Channel, zmq.Socket[bytes]] = {}
         self._listeners: list[Listener] = []
@@ -93,6 +92,10 @@ class KernelConnection:
         else:
             # The kernel sends an input_request to the stdin socket with the identity of the requester.
             socket.setsockopt(zmq.ROUTING_ID, self.session.encode())
+        if curve := self._info.get("curve_publickey"):
+            # ipykernel's own pair serves both sides, as in jupyter_client: it is the shared secret.
+            socket.curve_serverkey = socket.curve_publickey = _bytes(curve)
+            socket.curve_secretkey = _bytes(self._info["curve_secretkey"])
         socket.connect(endpoint(self._info, channel))
         self._loop.add_reader(socket.FD, self._drain, channel)
 
@@ -181,6 +184,10 @@ class KernelConnection:
             return
         for listener in tuple(self._listeners):
             listener(message)
+
+
+def _bytes(value: bytes | str) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:

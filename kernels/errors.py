@@ -7,6 +7,7 @@ A message is public: it says what happened and what to do, and carries no secret
     ├── InvalidInput            bad_request          the caller's input, named in the message
     │   └── KernelspecNotFound  bad_request
     ├── BackendUnavailable      kernel_start_failed  the isolation backend can't run here
+    │   └── ImageMissing        image_missing        the engine does not have the kernel image
     ├── KernelStartFailed       kernel_start_failed  one kernel did not become ready
     ├── KernelDied              kernel_died          the kernel ended while it was needed
     └── PoolExhausted           pool_exhausted       all capacity is in use; try later
@@ -41,6 +42,12 @@ class BackendUnavailable(CellgateError):
     """The isolation backend can't run on this machine; the message says what to install."""
 
     reason = "kernel_start_failed"
+
+
+class ImageMissing(BackendUnavailable):
+    """The container engine does not have the kernel image; the message says how to make it."""
+
+    reason = "image_missing"
 
 
 class KernelStartFailed(CellgateError):

@@ -28,6 +28,8 @@ DEEPEST = 100
 """Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
 
 _JSON_MIME = re.compile(r"application/(.*\+)?json")
+# ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
+_DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
 _LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
@@ -157,6 +159,8 @@ class Execution:
         assert self.finished, "no outcome before the end"
         assert self._end is not None
         status, cause = self._end
+        if status is Status.ERROR and self.error is not None:
+            cause = _limit_reached(self.error)
         return Outcome(status, cause, self.execution_count, None if status is Status.OK else self.error)
 
     def _end_of_reply(self, reply_status: str) -> tuple[Status, str | None]:
@@ -327,6 +331,15 @@ def _error(content: dict[str, Any]) -> dict[str, Any]:
         "evalue": _text(content.get("evalue")),
         "traceback": [_text(line) for line in lines] if isinstance(lines, list) else [],
     }
+
+
+def _limit_reached(error: Mapping[str, Any]) -> str | None:
+    """The limit that an error of a cell tells of: ``disk_full``, ``pids_limit`` or none."""
+    if _DISK_FULL.match(error["evalue"]):
+        return "disk_full"
+    no_thread = error["evalue"].startswith("can't start new thread")
+    no_process = error["ename"] == "BlockingIOError" and any("fork" in line for line in error["traceback"])
+    return "pids_limit" if no_thread or no_process else None
 
 
 def _input(content: dict[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,11 @@ from jupyter_client.manager import AsyncKernelManager
 
 from kernels.connection import KernelConnection
 from kernels.environment import Environment, ask
-from kernels.errors import CellgateError, KernelStartFailed
+from kernels.errors import KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
 from kernels.provisioners.base import CellgateProvisioner, KernelExit
+from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import remove_tree
 from kernels.specs.catalog import KernelspecCatalog
 
@@ -91,7 +92,7 @@ class Kernel:
     @property
     def image(self) -> Mapping[str, str]:
         """Name and digest of the container image it runs in; empty without one."""
-        return self._provisioner.image
+        return self._provisioner.image_used
 
     @property
     def exited(self) -> asyncio.Future[KernelExit]:
@@ -102,6 +103,10 @@ class Kernel:
     def alive(self) -> bool:
         """Whether the process runs and nobody has begun to shut it down."""
         return self._shutdown is None and not self.exited.done()
+
+    async def files_given(self) -> None:
+        """To be called when files were put into the workspace, before the first cell."""
+        await self._provisioner.files_given()
 
     def interrupt(self) -> None:
         """Ask the kernel to interrupt what it runs (control channel, interrupt_request)."""
@@ -152,6 +157,7 @@ class KernelLauncher:
         *,
         start_timeout: float = 60.0,
         preload: Sequence[str] = (),
+        engine: Engine | None = None,
     ) -> None:
         self.catalog = catalog
         self._context = context
@@ -159,6 +165,8 @@ class KernelLauncher:
         self._manager_context = zmq.asyncio.Context(context)
         self._folders = folders
         self._start_timeout = start_timeout
+        # One connection to the container engine for all kernels; the other backends have no use for it.
+        self._backend_options = {} if engine is None else {"engine": engine}
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
         self._environments: dict[str, Environment | None] = {}
@@ -187,12 +195,15 @@ class KernelLauncher:
             workspace.mkdir(mode=0o700)
             async with asyncio.timeout(self._start_timeout):
                 return await self._launch(manager, kernel_id, profile, runtime, workspace)
-        except BaseException as error:
+        except (TimeoutError, OSError, RuntimeError, ValueError) as error:
+            try:
+                # Before its end, because what a container wrote goes with it.
+                failure = KernelStartFailed(await self._explain(manager, profile, error))
+            finally:
+                await asyncio.shield(self._undo(manager, runtime, workspace))
+            raise failure from error
+        except BaseException:
             await asyncio.shield(self._undo(manager, runtime, workspace))
-            if isinstance(error, (CellgateError, asyncio.CancelledError)):
-                raise
-            if isinstance(error, (TimeoutError, OSError, RuntimeError, ValueError)):
-                raise KernelStartFailed(self._explain(manager, profile, error)) from error
             raise
 
     async def _launch(
@@ -210,6 +221,7 @@ class KernelLauncher:
                 extra_env={**self._preload, **dict(profile.env)},
                 runtime_dir=runtime,
                 workspace=workspace,
+                **self._backend_options,
             )
         finally:
             if manager.ready.done():
@@ -248,13 +260,14 @@ class KernelLauncher:
         for folder in (runtime, workspace):
             await remove_tree(folder)
 
-    def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
+    async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
         what = (
             f"did not become ready within {self._start_timeout:g} s"
             if isinstance(error, TimeoutError)
             else f"did not start: {error}"
         )
-        tail = manager.provisioner.log_tail() if isinstance(manager.provisioner, CellgateProvisioner) else ""
+        provisioner = manager.provisioner
+        tail = await provisioner.log_tail() if isinstance(provisioner, CellgateProvisioner) else ""
         said = f" Its last words: {tail[-500:].strip()}" if tail.strip() else ""
         return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{said}"
 

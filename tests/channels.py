@@ -128,6 +128,7 @@ async def channels(
     session_id: str | None = None,
     v1: bool = False,
     headers: dict[str, str] | None = None,
+    compression: bool = False,
 ) -> AsyncIterator[Channels]:
     """An open WebSocket to a kernel."""
     query = f"?session_id={session_id}" if session_id else ""
@@ -135,7 +136,12 @@ async def channels(
         f"ws://{gateway.host}/api/kernels/{kernel}/channels{query}",
         headers={"Authorization": f"token {gateway.token}", **(headers or {})},
     )
-    opened = await websocket_connect(request, subprotocols=[V1] if v1 else None, max_message_size=1 << 30)
+    opened = await websocket_connect(
+        request,
+        subprotocols=[V1] if v1 else None,
+        max_message_size=1 << 30,
+        compression_options={} if compression else None,
+    )
     assert opened.selected_subprotocol == (V1 if v1 else None)
     client = Channels(opened, v1=v1)
     try:

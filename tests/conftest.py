@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,9 +10,22 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kernels.errors import BackendUnavailable
+from kernels.provisioners.container import ContainerSettings
+from kernels.provisioners.docker import check_engine
+from kernels.provisioners.engine import Engine
+from tests.requirements import require
 from tests.server import GatewayProcess
 
+NO_ENGINE = "unix:///nonexistent/docker.sock"
+"""`auto` is then the sandbox where there is one; containers have tests of their own."""
+
 StartGateway = Callable[..., GatewayProcess]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this suite."""
+    parser.addoption("--crash-rounds", type=int, default=3, help="how often the gateway is killed under load")
 
 
 def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:
@@ -36,7 +50,7 @@ def stop_cleanly(gateway: GatewayProcess) -> None:
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests that need no options of their own; use a `session` key of your own."""
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto")
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto", docker_url=NO_ENGINE)
     try:
         yield process
         stop_cleanly(process)
@@ -69,3 +83,30 @@ def session(gateway: GatewayProcess) -> Iterator[str]:
     key = f"test-{uuid.uuid4().hex[:12]}"
     yield key
     gateway.delete(f"/v1/sessions/{key}")
+
+
+def _check_containers(name: str, runtime: str) -> None:
+    async def check() -> None:
+        engine = Engine()
+        await engine.open()
+        try:
+            await check_engine(engine, ContainerSettings(runtime=runtime))
+        finally:
+            await engine.close()
+
+    try:
+        asyncio.run(check())
+    except BackendUnavailable as error:
+        require(name, error.message)
+
+
+@pytest.fixture(scope="session")
+def docker() -> None:
+    """Demands a container engine that has the kernel image."""
+    _check_containers("docker", "")
+
+
+@pytest.fixture(scope="session")
+def gvisor() -> None:
+    """Demands an engine that has gVisor's runtime too."""
+    _check_containers("gvisor", "runsc")

@@ -66,7 +66,7 @@ class GatewayProcess:
                     "serve",
                     "--port=0",
                     f"--data-dir={data_dir}",
-                    f"--token={TOKEN}",
+                    *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
                     f"--backend={backend}",
                     *words,
                 ],

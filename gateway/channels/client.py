@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gateway.channels.frames import OutgoingMessage
+from gateway.channels.frames import FrameFormat, OutgoingMessage
 from gateway.channels.outbox import Outbox, OutboxBounds, OutboxLost
 from kernels.limits import MIB
-from kernels.websocket import Subprotocol
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +29,8 @@ class ChannelSettings:
     """Bounds of the Jupyter door. Durations in seconds, sizes in bytes.
 
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
-    cells that wait in one session. `cell_timeout`: None lets cells run for ever.
+    cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
+    permessage-deflate.
     """
 
     folder: Path
@@ -40,6 +40,7 @@ class ChannelSettings:
     max_queue: int = 1000
     max_clients: int = 512
     cell_timeout: float | None = None
+    compression: bool = False
 
 
 class Socket(Protocol):
@@ -55,9 +56,9 @@ class Socket(Protocol):
 class Client:
     """A client, connected or expected back."""
 
-    def __init__(self, session_id: str, subprotocol: Subprotocol, settings: ChannelSettings) -> None:
+    def __init__(self, session_id: str, frames: FrameFormat, settings: ChannelSettings) -> None:
         self.session_id = session_id
-        self.subprotocol = subprotocol
+        self.frames = frames
         self.socket: Socket | None = None
         self._settings = settings
         self._outbox = Outbox(settings.folder, settings.outbox)
@@ -72,11 +73,14 @@ class Client:
     @property
     def lost(self) -> bool:
         """Whether what waited for it was given up."""
-        return self._outbox.lost
+        return self._outbox.lost is not None
 
     def put(self, message: OutgoingMessage) -> None:
         """Tell it a message; never waits."""
-        self._outbox.put(message.frame(self.subprotocol))
+        if self._outbox.put(message.frame(self.frames)) and self.socket is not None:
+            # The pump may be in the middle of a write that will never end.
+            self._stop_pump()
+            self._give_up(self.socket)
 
     def attach(self, socket: Socket) -> None:
         """Write to this socket from now on."""
@@ -108,9 +112,12 @@ class Client:
                 if not await socket.send_frames(frames):
                     return
                 self._outbox.written()
-        except OutboxLost as lost:
-            logger.warning("Closed a client's WebSocket: %s", lost)
-            socket.close(TRY_AGAIN_LATER, str(lost)[:120])
+        except OutboxLost:
+            self._give_up(socket)
+
+    def _give_up(self, socket: Socket) -> None:
+        logger.warning("Closed a client's WebSocket: %s", self._outbox.lost)
+        socket.close(TRY_AGAIN_LATER, (self._outbox.lost or "")[:120])
 
     async def close(self, code: int, reason: str) -> None:
         """Write what waits, for a moment, then close the socket and forget the client."""

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from typing import Any, Protocol
 
 from gateway.channels.client import GOING_AWAY, ChannelSettings, Client
-from gateway.channels.frames import OutgoingMessage
+from gateway.channels.frames import FrameFormat, OutgoingMessage
 from gateway.channels.order import EndOrder
 from gateway.channels.requests import execute_request, names_subshell
 from gateway.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
@@ -24,7 +24,6 @@ from kernels.errors import CellgateError, KernelDied
 from kernels.execution import Outcome, Status
 from kernels.kernel import Kernel
 from kernels.messages import Channel, Message
-from kernels.websocket import Subprotocol
 
 logger = logging.getLogger(__name__)
 
@@ -82,14 +81,14 @@ class Door:
         """Whether no more clients are taken."""
         return self.connections >= self.settings.max_clients
 
-    def connect(self, session_id: str, subprotocol: Subprotocol) -> Client:
+    def connect(self, session_id: str, frames: FrameFormat) -> Client:
         """The client of this id: the one that is expected back, or a new one."""
         client = self._clients.get(session_id)
-        if client is not None and (client.lost or client.subprotocol is not subprotocol):
+        if client is not None and (client.lost or client.frames != frames):
             self._drop(client)
             client = None
         if client is None:
-            client = self._clients[session_id] = Client(session_id, subprotocol, self.settings)
+            client = self._clients[session_id] = Client(session_id, frames, self.settings)
         self._host.revive()
         return client
 
@@ -268,10 +267,13 @@ class Door:
         """Tell all clients a state of the kernel that it can't tell itself: restarting, idle, dead."""
         self._broadcast(status(state))
 
-    def kernel_gone(self) -> None:
-        """The kernel has ended or is being replaced."""
+    def kernel_gone(self, *, asked: bool) -> None:
+        """The kernel has ended or is being replaced; `asked`: because somebody wanted a restart.
+
+        To Jupyter's clients `restarting` means that a kernel has died by itself, and JupyterLab says so.
+        """
         self._asking = None
-        self.tell("restarting")
+        self.tell("starting" if asked else "restarting")
 
     def kernel_ready(self, kernel: Kernel) -> None:
         """There is a fresh kernel: give it what clients asked meanwhile."""

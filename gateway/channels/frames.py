@@ -1,13 +1,15 @@
 """Kernel messages as WebSocket frames: each is encoded once per subprotocol, however many clients there are.
 
 Pure. The payloads are ``kernels.websocket``'s; here they get their frame header (RFC 6455, section 5.2), so
-that many small messages go out in one write. Frames of a server are unmasked; compression is off.
+that many small messages go out in one write. Frames of a server are unmasked. Where compression was agreed
+on (RFC 7692) each message is deflated by itself, which every agreement allows, so that clients can share it.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
+import zlib
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -15,8 +17,17 @@ from kernels.messages import MalformedMessage, Message
 from kernels.websocket import Subprotocol, encode
 
 _SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
-_TEXT, _BINARY = 0x81, 0x82
+_TEXT, _BINARY, _DEFLATED = 0x81, 0x82, 0x40
+_WORTH_DEFLATING = range(512, 4 * 1024 * 1024)
 _encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFormat:
+    """What was agreed on with a client."""
+
+    subprotocol: Subprotocol
+    deflated: bool = False
 
 
 class OutgoingMessage:
@@ -24,27 +35,36 @@ class OutgoingMessage:
 
     def __init__(self, message: Message) -> None:
         self._message = message
-        self._frames: dict[Subprotocol, bytes] = {}
+        self._frames: dict[FrameFormat, bytes] = {}
 
-    def frame(self, subprotocol: Subprotocol) -> bytes:
+    def frame(self, wanted: FrameFormat) -> bytes:
         """The whole WebSocket frame."""
-        if (known := self._frames.get(subprotocol)) is not None:
+        if (known := self._frames.get(wanted)) is not None:
             return known
         if not self._frames:
             self._message = with_plain_text(self._message)
-        payload, is_binary = encode(self._message, subprotocol)
-        framed = self._frames[subprotocol] = frame(payload, is_binary=is_binary)
+        payload, is_binary = encode(self._message, wanted.subprotocol)
+        framed = self._frames[wanted] = frame(payload, is_binary=is_binary, deflated=wanted.deflated)
         return framed
 
 
-def frame(payload: bytes, *, is_binary: bool) -> bytes:
-    """One unmasked, unfragmented WebSocket frame."""
-    first, size = _BINARY if is_binary else _TEXT, len(payload)
+def frame(payload: bytes, *, is_binary: bool, deflated: bool = False) -> bytes:
+    """One unmasked, unfragmented WebSocket frame; with `deflated`, compressed where that may be worth it."""
+    first = _BINARY if is_binary else _TEXT
+    if deflated and len(payload) in _WORTH_DEFLATING:
+        first, payload = first | _DEFLATED, _deflate(payload)
+    size = len(payload)
     if size < 126:
         return bytes((first, size)) + payload
     if size < 1 << 16:
         return struct.pack("!BBH", first, 126, size) + payload
     return struct.pack("!BBQ", first, 127, size) + payload
+
+
+def _deflate(payload: bytes) -> bytes:
+    compressor = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=-zlib.MAX_WBITS)
+    # RFC 7692, section 7.2.1: the flush's last four bytes are left out.
+    return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
 def with_plain_text(message: Message) -> Message:

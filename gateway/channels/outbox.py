@@ -35,7 +35,10 @@ class OutboxLost(Exception):
 
 
 class Outbox:
-    """Frames of one client. One reader: `take`, write, `written`, and again."""
+    """Frames of one client. One reader: `take`, write, `written`, and again.
+
+    `size`: bytes that wait; `limit`: how many may; `lost`: why what waited was given up, if it was.
+    """
 
     def __init__(self, folder: Path, bounds: OutboxBounds) -> None:
         self.size = 0
@@ -52,19 +55,19 @@ class Outbox:
         self._tail_size = 0
         self._taken: bytes | None = None
         self._spill: asyncio.Task[None] | None = None
-        self._lost: str | None = None
+        self.lost: str | None = None
         self._ended = False
         self._wake = asyncio.Event()
 
-    def put(self, frame: bytes) -> None:
-        """Add a frame. Once the outbox is lost or ended this does nothing."""
-        if self._lost is not None or self._ended:
-            return
+    def put(self, frame: bytes) -> bool:
+        """Add a frame; whether the outbox was lost by it. Once it is lost or ended this does nothing."""
+        if self.lost is not None or self._ended:
+            return False
         size = len(frame)
         # The file is used from its start only when it was read to its end: a client that never catches up.
         if self.size and (self.size + size > self.limit or self._write_at > 4 * self._bounds.total):
             self._lose(f"This client reads too slowly: {self.size} bytes wait for it")
-            return
+            return True
         self.size += size
         spilling = bool(self._tail or self._chunks or self._spill)
         if not spilling and (not self._head or self._head_size + size <= self._bounds.memory):
@@ -77,13 +80,9 @@ class Outbox:
                 self._spill = asyncio.create_task(self._write_tail(), name="outbox")
             elif self._tail_size > self._bounds.unwritten:
                 self._lose("This client reads too slowly, and the disk can't keep what waits for it")
-                return
+                return True
         self._wake.set()
-
-    @property
-    def lost(self) -> bool:
-        """Whether what waited was given up."""
-        return self._lost is not None
+        return False
 
     def end(self) -> None:
         """Take nothing more; `take` gives what is there and then None."""
@@ -97,8 +96,8 @@ class Outbox:
         """
         while self._taken is None:
             self._wake.clear()
-            if self._lost is not None:
-                raise OutboxLost(self._lost)
+            if self.lost is not None:
+                raise OutboxLost(self.lost)
             if self._head:
                 self._taken = self._from(self._head)
                 self._head_size -= len(self._taken)
@@ -138,7 +137,7 @@ class Outbox:
         except OSError as error:
             self._lose(f"What waited for this client can't be read: {error.strerror}")
             return None
-        if self._lost is not None:
+        if self.lost is not None:
             return None
         self._chunks.popleft()
         self._read_at += size
@@ -165,7 +164,7 @@ class Outbox:
             self._wake.set()
 
     def _lose(self, why: str) -> None:
-        self._lost = why
+        self.lost = why
         for frames in (self._head, self._tail, self._chunks):
             frames.clear()
         self._head_size = self._tail_size = self.size = 0

@@ -115,6 +115,11 @@ class Gateway:
                     return
         raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
 
+    async def execute_once(self, code: str, *, kernel: str | None = None) -> Result:
+        """Runs a cell in a fresh kernel that is thrown away."""
+        body = _given(code=code, kernel=kernel)
+        return decode(await self._call("POST", "/v1/execute", body), Result)
+
     async def result(self, session: str, execution: str) -> Result:
         """The execution's result so far."""
         return decode(await self._call("GET", _path(session, "executions", execution)), Result)

@@ -12,12 +12,15 @@ import secrets
 import signal
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from gateway.commands.base import BaseApp, UsageError
+
+if TYPE_CHECKING:
+    from gateway.commands.backends import Backend
 
 
 class ServeApp(BaseApp):
@@ -46,10 +49,31 @@ class ServeApp(BaseApp):
     )
     no_auth = Bool(False, help="Ask nobody for a token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
-        ("auto", "sandbox", "process"),
+        ("auto", "docker", "sandbox", "process"),
         "auto",
-        help="What isolates kernels: sandbox (bubblewrap), process (nothing), or auto: the best that works.",
+        help="What isolates kernels: docker (containers), sandbox (bubblewrap), process (nothing), or auto: "
+        "the best that works.",
     ).tag(config=True, metavar="NAME")
+    image = Unicode("cellgate/kernel:latest", help="The image of kernels in containers.").tag(
+        config=True, metavar="NAME"
+    )
+    runtime = Unicode(help="The container engine's runtime, such as runsc; default: the engine's own.").tag(
+        config=True, metavar="NAME"
+    )
+    docker_url = Unicode("unix:///var/run/docker.sock", help="The container engine's address.").tag(
+        config=True, metavar="URL"
+    )
+    transport = EnumTrait(
+        ("ipc", "tcp"),
+        "ipc",
+        help="How kernels in containers are reached: by Unix sockets, or TCP on loopback, encrypted.",
+    ).tag(config=True)
+    network = Unicode(help="The container engine's network for kernels; default: none at all.").tag(
+        config=True
+    )
+    mounts = List(
+        Unicode(), help="Further folders for kernels in containers: SOURCE:TARGET or SOURCE:TARGET:rw."
+    ).tag(config=True, metavar="MOUNT")
     allow_unsandboxed = Bool(
         False, help="Serve kernels without isolation on an address that other machines reach."
     ).tag(config=True)
@@ -101,6 +125,9 @@ class ServeApp(BaseApp):
     channel_queue = Integer(
         1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
     ).tag(config=True)
+    channel_compression = Bool(False, help="Offer compression (permessage-deflate) to WebSockets.").tag(
+        config=True
+    )
     slow_client_memory = Unicode("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
         config=True, metavar="SIZE"
     )
@@ -128,7 +155,10 @@ class ServeApp(BaseApp):
         ("normal", "full"),
         "normal",
         help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
-    ).tag(config=True)
+    ).tag(config=True, metavar="MODE")
+    storage_reserve = Unicode(
+        "64m", help="Space of the data folder's disk below which nothing new is begun; 0: all is used."
+    ).tag(config=True, metavar="SIZE")
     retention_days = Float(
         0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
     ).tag(config=True, metavar="DAYS")
@@ -145,6 +175,9 @@ class ServeApp(BaseApp):
         "port": "ServeApp.port",
         "token": "ServeApp.token",
         "backend": "ServeApp.backend",
+        "image": "ServeApp.image",
+        "runtime": "ServeApp.runtime",
+        "docker-url": "ServeApp.docker_url",
         "allow-host": "ServeApp.allowed_hosts",
         "allow-origin": "ServeApp.allowed_origins",
         "pool-size": "ServeApp.pool_size",
@@ -154,6 +187,7 @@ class ServeApp(BaseApp):
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
         "preload": "ServeApp.preload",
+        "journal-sync": "ServeApp.journal_sync",
         **BaseApp.aliases,
     }
     flags = {  # noqa: RUF012
@@ -180,14 +214,14 @@ class ServeApp(BaseApp):
     async def _serve(self) -> int:
         from gateway.app import running  # noqa: PLC0415
 
-        backend, isolation, warning = await self._choose_backend()
+        backend = await self._choose_backend()
         token = self._token()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        async with running(self._settings(backend, isolation, token)) as gateway:
-            self._print_block(gateway.url, backend, isolation, token, warning)
+        async with running(self._settings(backend, token)) as gateway:
+            self._print_block(gateway.url, backend, token)
             await stop.wait()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
@@ -195,29 +229,18 @@ class ServeApp(BaseApp):
         _say("Stopped. The record of all sessions is kept.")
         return 0
 
-    async def _choose_backend(self) -> tuple[str, str, str]:
-        """Backend, its isolation, and a warning if there is one. Raises BackendUnavailable or UsageError."""
-        from kernels.errors import BackendUnavailable  # noqa: PLC0415
-        from kernels.provisioners.process import ProcessProvisioner  # noqa: PLC0415
-        from kernels.provisioners.sandbox import SandboxProvisioner  # noqa: PLC0415
+    async def _choose_backend(self) -> Backend:
+        """Raises BackendUnavailable or UsageError."""
+        from gateway.commands.backends import choose_backend  # noqa: PLC0415
+        from kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
 
-        warning = ""
-        backend = self.backend
-        if backend == "auto":
-            try:
-                await SandboxProvisioner.check()
-                backend = "sandbox"
-            except BackendUnavailable as error:
-                backend = "process"
-                warning = (
-                    f"KERNELS ARE NOT ISOLATED: code can read and change all your files. {error.message}"
-                )
-        provisioner = SandboxProvisioner if backend == "sandbox" else ProcessProvisioner
-        await provisioner.check()
-        if backend == "process":
-            warning = warning or "KERNELS ARE NOT ISOLATED: code can read and change all your files."
+        settings = ContainerSettings(
+            self.image, self.runtime, self.transport, self.network, tuple(self.mounts)
+        )
+        backend = await choose_backend(self.backend, settings, self.docker_url)
+        if backend.name == "process":
             self._refuse_exposed("serve kernels without isolation", allowed=self.allow_unsandboxed)
-        return backend, provisioner.isolation, warning
+        return backend
 
     def _refuse_exposed(self, what: str, *, allowed: bool) -> None:
         from gateway.auth import is_loopback  # noqa: PLC0415
@@ -236,7 +259,7 @@ class ServeApp(BaseApp):
             raise UsageError("the token must have at least 8 printable ASCII characters")
         return self.token or secrets.token_urlsafe(24)
 
-    def _settings(self, backend: str, isolation: str, token: str | None) -> Any:
+    def _settings(self, backend: Backend, token: str | None) -> Any:
         from gateway.app import GatewaySettings  # noqa: PLC0415
         from gateway.executions import ExecutionSettings  # noqa: PLC0415
         from gateway.manager import ManagerSettings  # noqa: PLC0415
@@ -268,8 +291,10 @@ class ServeApp(BaseApp):
         return GatewaySettings(
             data_dir=self.data_path,
             manager=manager,
-            backend=backend,
-            isolation=isolation,
+            backend=backend.name,
+            isolation=backend.isolation,
+            container=backend.container,
+            docker_url=self.docker_url,
             version=self.version,
             ip=self.ip,
             port=self.port,
@@ -291,7 +316,13 @@ class ServeApp(BaseApp):
             keep_alive=self.keep_alive,
             retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",
+            storage_reserve=self._storage_reserve(),
         )
+
+    def _storage_reserve(self) -> int:
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        return 0 if self.storage_reserve == "0" else parse_size(self.storage_reserve, name="storage_reserve")
 
     def _retention(self) -> Any:
         from gateway.retention import RetentionSettings  # noqa: PLC0415
@@ -315,9 +346,10 @@ class ServeApp(BaseApp):
             replay_bytes=parse_size(self.replay_size, name="replay_size"),
             max_queue=self.channel_queue,
             cell_timeout=self.channel_cell_timeout or None,
+            compression=self.channel_compression,
         )
 
-    def _print_block(self, url: str, backend: str, isolation: str, token: str | None, warning: str) -> None:
+    def _print_block(self, url: str, backend: Backend, token: str | None) -> None:
         made = token is not None and token != self.token
         shown = "none is asked for" if token is None else token if made else "the one you gave"
         lines = [
@@ -325,15 +357,17 @@ class ServeApp(BaseApp):
             f"  Cellgate {self.version} serves at {url}",
             "",
             f"    token      {shown}",
-            f"    backend    {backend}",
-            f"    isolation  {isolation}",
+            f"    backend    {backend.name}",
+            f"    isolation  {backend.isolation}",
             f"    data       {self.data_path}",
             "",
             "  Try:  cellgate run FILE.ipynb     Stop:  Ctrl-C",
             "",
         ]
-        if warning:
-            lines[2:2] = ["", f"    WARNING: {warning}"]
+        if backend.note:
+            lines[-3:-3] = ["", f"  {backend.note}"]
+        if backend.warning:
+            lines[2:2] = ["", f"    WARNING: {backend.warning}"]
         _say("\n".join(lines))
 
 

@@ -46,6 +46,9 @@ class BaseHandler(RequestHandler):
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
     public: ClassVar[bool] = False
     max_body: ClassVar[int] = MAX_JSON_BODY
+    body_types: ClassVar[frozenset[str]] = frozenset(
+        {"application/json", "application/x-www-form-urlencoded"}
+    )
 
     services: Services
     principal: Principal
@@ -102,7 +105,7 @@ class BaseHandler(RequestHandler):
         if "Transfer-Encoding" in headers:
             length = "unknown"
         kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
-        if kind and length != "0" and kind not in {"application/json", "application/x-www-form-urlencoded"}:
+        if kind and length != "0" and kind not in self.body_types:
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
 
     def _too_large(self) -> TooLarge:
@@ -187,6 +190,15 @@ class BaseHandler(RequestHandler):
         if not (value.isascii() and value.isdecimal() and len(value) < 17 and least <= int(value) <= most):
             raise InvalidInput(f"{name} must be a whole number from {least} to {most}")
         return int(value)
+
+    def event_position(self) -> int:
+        """The seq behind which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        last = self.request.headers.get("Last-Event-ID")
+        if last is not None and self.get_query_argument("after", None) is None:
+            if not (last.isascii() and last.isdecimal() and len(last) < 17):
+                raise InvalidInput("Last-Event-ID must be the seq of an event")
+            return int(last)
+        return self.number("after", 0) or 0
 
     # Errors
 

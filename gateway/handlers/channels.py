@@ -11,11 +11,13 @@ import logging
 import socket as sockets
 import uuid
 from collections.abc import Awaitable
+from typing import Any
 
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketHandler
 
 from gateway.channels.client import Client
+from gateway.channels.frames import FrameFormat
 from gateway.channels.synthesis import answer_to
 from gateway.errors import QueueFull, ShuttingDown
 from gateway.handlers.jupyter import JupyterHandler
@@ -38,6 +40,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
     _session: Session
     _client: Client | None = None
     _subprotocol = Subprotocol.JSON
+    _deflated = False
 
     def check_origin(self, origin: str) -> bool:
         """Origin was checked with all else, before the upgrade."""
@@ -48,9 +51,18 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         self._subprotocol = negotiate(subprotocols)
         return self._subprotocol or None
 
-    def get_compression_options(self) -> None:
-        """No compression: kernels and clients are near, and it would cost more than it saves."""
-        return
+    def get_compression_options(self) -> dict[str, Any] | None:
+        """Tornado's hook: compression where it is switched on and offered without bounds for our side.
+
+        Off by default: kernels and clients are near, and it would cost more than it saves.
+        """
+        offered = self.request.headers.get("Sec-WebSocket-Extensions", "")
+        self._deflated = (
+            self._session.door.settings.compression
+            and "permessage-deflate" in offered
+            and "server_max_window_bits" not in offered
+        )
+        return {} if self._deflated else None
 
     async def get(self, wanted: str) -> None:
         """The upgrade; a refusal is a plain answer before it."""
@@ -70,7 +82,9 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             return
         self.set_nodelay(True)
         self._keep_alive()
-        self._client = self._session.door.connect(self._session_id, self._subprotocol)
+        self._client = self._session.door.connect(
+            self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
+        )
         former = self._client.socket
         self._client.attach(self)
         if former is not None:
@@ -91,7 +105,8 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         if stream is None:
             return False
         try:
-            await stream.write(frames)
+            # Shielded: tornado's stream fails over a write that was cancelled.
+            await asyncio.shield(stream.write(frames))
         except StreamClosedError:
             return False
         return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gateway.handlers.streaming import Format, StreamingHandler
-from kernels.errors import InvalidInput
 
 
 class EventsHandler(StreamingHandler):
@@ -13,7 +12,7 @@ class EventsHandler(StreamingHandler):
         """A stream that stays open; as plain JSON a page of what is there now."""
         self.check()
         form = self.accepted()
-        after = self._after()
+        after = self.event_position()
         log = await self.services.archive.log(self.principal.name, key)
         if form is not Format.JSON:
             await self.stream(log.follow(after), form)
@@ -23,11 +22,3 @@ class EventsHandler(StreamingHandler):
         following = str(rows[-1].seq) if rows and rows[-1].seq < log.last_seq else "null"
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish(b'{"events":[%s],"next":%s}' % (events, following.encode()))
-
-    def _after(self) -> int:
-        last = self.request.headers.get("Last-Event-ID")
-        if last is not None and self.get_query_argument("after", None) is None:
-            if not (last.isascii() and last.isdecimal() and len(last) < 17):
-                raise InvalidInput("Last-Event-ID must be the seq of an event")
-            return int(last)
-        return self.number("after", 0) or 0

@@ -21,10 +21,18 @@ from gateway.models import (
     check_session_key,
     check_text,
 )
+from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
 
 MAX_IDEMPOTENCY_KEY = 255
+
+
+def check_language(services: Services, session: Session, request: ExecuteRequest) -> None:
+    """Raises InvalidInput for a request that this session's kernelspec can't serve."""
+    spec = services.catalog.get_kernel_spec(session.row.kernel)
+    if request.env and spec.language != "python":
+        raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
 
 
 class ExecutionAnswers(StreamingHandler):
@@ -75,7 +83,7 @@ class ExecuteHandler(ExecutionAnswers):
         idempotency = self._idempotency(request)
         body_of_session = SessionBody(session=check_session_key(key))
         session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
-        self._check_language(session, request)
+        check_language(self.services, session, request)
         if idempotency is not None:
             known = await session.known(*idempotency)
             if known is not None:
@@ -86,11 +94,6 @@ class ExecuteHandler(ExecutionAnswers):
             session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
         run = session.submit(request, idempotency=idempotency)
         await self.answer_run(session, run, form, body, view)
-
-    def _check_language(self, session: Session, request: ExecuteRequest) -> None:
-        spec = self.services.catalog.get_kernel_spec(session.row.kernel)
-        if request.env and spec.language != "python":
-            raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
 
     def _idempotency(self, request: ExecuteRequest) -> tuple[str, str] | None:
         key = self.request.headers.get("Idempotency-Key")

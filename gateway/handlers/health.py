@@ -31,8 +31,10 @@ class ReadyHandler(BaseHandler):
         missing = []
         if services.manager.closing:
             missing.append("shutting_down")
-        if not services.journal.healthy:
+        if not services.journal.writable:
             missing.append("storage")
+        if services.engine is not None and not services.engine.answers:
+            missing.append("container_engine")
         pool = services.pool.statistics()
         if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
             missing.append("no_kernel_yet")

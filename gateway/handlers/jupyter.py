@@ -57,6 +57,9 @@ def kernel_model(session: Session) -> dict[str, Any]:
 class JupyterHandler(BaseHandler):
     """A handler below /api."""
 
+    # fetch() calls a string so, and @jupyterlab/services leaves it at that.
+    body_types = BaseHandler.body_types | {"text/plain"}
+
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """Jupyter's form of an error."""
         return "application/json", encode({"message": error.message, "reason": error.reason})

@@ -57,6 +57,17 @@ class Database:
         self._thread.shutdown()
 
 
+def has_room(folder: Path, reserve: int) -> bool:
+    """Whether the file system of `folder` has `reserve` bytes left; True where it does not say.
+
+    One system call of microseconds on a local file system, which SQLite's WAL needs anyway.
+    """
+    if not reserve:
+        return True
+    told = os.statvfs(folder)
+    return not told.f_blocks or told.f_bavail * told.f_frsize >= reserve
+
+
 def lock(path: Path) -> int:
     """The descriptor that keeps the file at `path` to its holder; closing it gives the file free again.
 

@@ -5,7 +5,8 @@ and knows no execution's state; it talks to a store (``journal`` or ``memory``) 
 
 A follower is a cursor, not a queue: it reads forward from a sequence number, from the short memory while
 that reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and
-one that comes back later reads on where it was.
+one that comes back later reads on where it was. It is shown durable events only: a gateway that crashed
+gives the numbers of what was lost to other events, which who came back would else never see.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class EventLog:
         self.last_seq = last_seq
         self.head = head
         self._store = store
-        self._visible = last_seq
+        self._visible = self._durable = last_seq
         self._withheld: deque[int] = deque()
         self._memory: deque[EventRow] = deque()
         self._memory_bytes = 0
@@ -140,6 +141,7 @@ class EventLog:
             self._failure = error
             self._publish()
             raise
+        self._durable = max(self._durable, durable)
         for seq in [seq for seq in self._overdue if seq <= durable]:
             self._overdue.remove(seq)
             self._withheld.remove(seq)
@@ -155,13 +157,17 @@ class EventLog:
         self._closed = False
 
     async def read(self, after: int, until: int | None = None) -> list[EventRow]:
-        """A batch of visible events behind `after`, possibly empty. Does not wait for new ones."""
+        """A batch of visible events behind `after`, possibly empty, durable ones. Does not wait for new ones.
+
+        Raises StorageError when they can't be made durable now.
+        """
         until = self._visible if until is None else min(until, self._visible)
         if after >= until:
             return []
+        if until > self._durable:
+            await self.commit()
         if self._memory and self._memory[0].seq <= after + 1:
             return self._from_memory(after, until)
-        await self.commit()
         return await self._store.events(
             self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
         )
@@ -211,10 +217,16 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
+        self._forgotten = 0
 
     def append(self, row: EventRow) -> None:
         """Keep the row."""
         self._rows.append(row)
+
+    def forget(self) -> None:
+        """Drop all rows so far, when nobody is to read them any more."""
+        self._forgotten += len(self._rows)
+        self._rows.clear()
 
     async def commit(self) -> None:
         """Memory is as durable as it gets."""
@@ -243,7 +255,8 @@ class MemoryStore:
         assert all(row.session_id == session_id for row in self._rows[:1])
         rows: list[EventRow] = []
         size = 0
-        for row in self._rows[after:until]:
+        first = max(0, after - self._forgotten)
+        for row in self._rows[first : None if until is None else max(0, until - self._forgotten)]:
             if len(rows) >= limit or (rows and size + len(row.body) > max_bytes):
                 break
             rows.append(row)

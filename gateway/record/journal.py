@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gateway.record import schema, trail, upkeep
-from gateway.record.database import Database, lock
+from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 from gateway.record.schema import Sync
@@ -79,10 +80,18 @@ class Journal:
     """
 
     def __init__(
-        self, path: Path, lock: int, writer: Database, reader: Database, last_id: int, bound: int
+        self,
+        path: Path,
+        lock: int,
+        writer: Database,
+        reader: Database,
+        last_id: int,
+        bound: int,
+        room_left: Callable[[], bool],
     ) -> None:
         self._path = path
         self._lock = lock
+        self._room_left = room_left
         self._writer = writer
         self._reader = reader
         self._last_id = last_id
@@ -101,19 +110,25 @@ class Journal:
         self._work = self._loop.create_task(self._write_forever(), name="record writer")
 
     @classmethod
-    async def open(cls, path: Path, *, sync: Sync = "normal", pending_bytes: int = 64 * MIB) -> Journal:
+    async def open(
+        cls, path: Path, *, sync: Sync = "normal", pending_bytes: int = 64 * MIB, reserve: int = 0
+    ) -> Journal:
         """Open or make the record at `path`, which no other process may have open.
 
         With `sync` "normal" a commit outlives any end of the gateway, with "full" one of the machine too.
-        About `pending_bytes` of rows may wait in memory. Raises StorageError for a folder in use, a file of a
-        newer schema and a file that is no record.
+        About `pending_bytes` of rows may wait in memory. With less than `reserve` bytes free on the disk,
+        nothing new is to be begun: what runs then still has room for its end.
+
+        Raises StorageError for a folder in use, a file of a newer schema and a file that is no record.
         """
         held = lock(path)
         writer, reader = Database("record-writer"), Database("record-reader")
         try:
             await writer.open(lambda: schema.open_writer(path, sync))
             await reader.open(lambda: schema.open_reader(path))
-            return cls(path, held, writer, reader, await reader.run(schema.last_session_id), pending_bytes)
+            last_id = await reader.run(schema.last_session_id)
+            left = partial(has_room, path.parent, reserve)
+            return cls(path, held, writer, reader, last_id, pending_bytes, left)
         except BaseException:
             await reader.close()
             await writer.close()
@@ -182,9 +197,18 @@ class Journal:
         return self._pending.size + self._writing.size
 
     def check_writable(self) -> None:
-        """Raises the last group's StorageError while it could not be written."""
+        """Raises StorageError while the last group could not be written, or the disk is nearly full."""
         if self._failure is not None:
             raise self._failure
+        if not self._room_left():
+            raise StorageFull(
+                "There is too little space left for the record; free some on the disk of the data folder"
+            )
+
+    @property
+    def writable(self) -> bool:
+        """Whether `check_writable` raises nothing."""
+        return self.healthy and self._room_left()
 
     @property
     def full(self) -> bool:

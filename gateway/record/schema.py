@@ -62,7 +62,8 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 def storage_error(error: sqlite3.Error) -> StorageError:
     """What the rest of the gateway learns of an error of the database."""
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+    # SHMSIZE: the index of the log could not grow; SQLite gives that a code of its own.
+    if getattr(error, "sqlite_errorcode", 0) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
         return StorageFull("There is no space left for the record; free some on the disk of the data folder")
     return StorageError(f"The record's database failed: {error}")
 

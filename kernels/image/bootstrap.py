@@ -74,6 +74,9 @@ def application():
             context.sndhwm = 0
             super().init_iopub(context)
 
+        def write_connection_file(self, **kwargs):
+            """Nothing: it is the gateway's, complete, and often read-only."""
+
     launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
     sys.argv[0] = str(launcher)
     config = Config()

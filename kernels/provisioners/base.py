@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any, ClassVar
+from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
@@ -72,6 +72,12 @@ class KernelExit:
         name = names.get(-returncode, f"signal {-returncode}")
         return cls("kernel_exit", None, -returncode, f"The kernel was ended by {name}.")
 
+    @classmethod
+    def of_shell_code(cls, code: int) -> KernelExit:
+        """From a code as shells, bwrap and container engines give it: 128 more than the signal's number."""
+        known = {number.value for number in signal.Signals}
+        return cls.of_returncode(128 - code if code - 128 in known else code)
+
     @property
     def returncode(self) -> int:
         """The inverse of `of_returncode`, for jupyter_client's `poll` and `wait`."""
@@ -109,7 +115,8 @@ class CellgateProvisioner(KernelProvisionerBase):
     environment.
     """
 
-    isolation: ClassVar[str] = "none"
+    isolation: str = "none"
+    """``none``, ``sandbox``, ``container`` or ``gvisor``."""
 
     readable: List[str] = List(
         Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
@@ -118,12 +125,13 @@ class CellgateProvisioner(KernelProvisionerBase):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.connection_info = {}
+        self._inner_info: KernelConnectionInfo = {}
         self._folders: LaunchFolders | None = None
         self._exited: asyncio.Future[KernelExit] | None = None
         self._attached = False
 
     @property
-    def image(self) -> Mapping[str, str]:
+    def image_used(self) -> Mapping[str, str]:
         """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
         return {}
 
@@ -153,8 +161,23 @@ class CellgateProvisioner(KernelProvisionerBase):
         """Send a signal to the running kernel. Raises InvalidInput for one the backend can't deliver."""
 
     @abstractmethod
-    def log_tail(self) -> str:
+    async def log_tail(self) -> str:
         """The end of what the kernel's process itself wrote to stderr, at most 8 KiB."""
+
+    async def files_given(self) -> None:
+        """Called when files were put into the workspace of a kernel that has run nothing yet."""
+
+    def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
+        """Connection info of a new kernel, as we see it and as the kernel does."""
+        info = connection_info(folders.socket_prefix)
+        return info, {**info, "ip": self._view(folders).socket_prefix}
+
+    def _check_program(self, path: str) -> None:
+        """Raises KernelStartFailed when the kernel's program is not where it will run."""
+        if not os.access(path, os.X_OK):
+            raise KernelStartFailed(
+                f"The kernelspec's program {path!r} is not an executable file at an absolute path."
+            )
 
     # The life of a kernel, as jupyter_client calls it.
 
@@ -190,11 +213,9 @@ class CellgateProvisioner(KernelProvisionerBase):
                 self._folders = LaunchFolders.make(
                     _path(kwargs.get("runtime_dir")), _path(kwargs.get("workspace") or kwargs.get("cwd"))
                 )
-                self.connection_info = connection_info(self._folders.socket_prefix)
+                self.connection_info, self._inner_info = self._connection(self._folders)
             launch = self._plan(cmd, self._folders, kwargs)
-            _write_connection_file(
-                self._folders.connection_file, self.connection_info, self._view(self._folders).socket_prefix
-            )
+            _write_connection_file(self._folders.connection_file, self._inner_info)
             await self._start(launch)
         except BaseException:
             await asyncio.shield(self.cleanup())
@@ -252,6 +273,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         view = self._view(folders)
         limits = options.get("limits") or ResourceLimits()
         argv = kernel_argv(cmd, view.connection_file, self.kernel_spec.resource_dir)
+        self._check_program(argv[0])
         env = kernel_environment(argv[0], view.home, limits)
         for name, value in self.kernel_spec.env.items():
             env[name] = Template(value).safe_substitute(env)
@@ -277,15 +299,14 @@ def connection_info(socket_prefix: str) -> KernelConnectionInfo:
 def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
     """The kernelspec's argv with its placeholders filled in.
 
-    Raises KernelStartFailed when the program is not an executable at an absolute path: behind bwrap and
-    prlimit that would show itself only as a kernel that ended, and a bare ``python`` would be whichever is
-    first on a PATH.
+    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
+    whichever is first on a PATH.
     """
     known = {"connection_file": connection_file, "resource_dir": resource_dir}
     argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)
-    if not argv or not Path(argv[0]).is_absolute() or not os.access(argv[0], os.X_OK):
+    if not argv or not Path(argv[0]).is_absolute():
         raise KernelStartFailed(
-            f"The kernelspec's program {' '.join(argv[:1])!r} is not an executable file at an absolute path."
+            f"The kernelspec's program {' '.join(argv[:1])!r} is not given by an absolute path."
         )
     return argv
 
@@ -313,10 +334,10 @@ def _check_environment(env: Mapping[str, str]) -> None:
             raise InvalidInput(f"The environment variable {name[:40]!a} can't be set: bad name or character.")
 
 
-def _write_connection_file(path: Path, info: KernelConnectionInfo, socket_prefix: str) -> None:
+def _write_connection_file(path: Path, info: KernelConnectionInfo) -> None:
     key: Any = info["key"]
     path.touch(mode=0o600)
-    path.write_text(json.dumps(dict(info) | {"ip": socket_prefix, "key": key.decode()}))
+    path.write_text(json.dumps(dict(info) | {"key": key.decode()}))
 
 
 def _path(value: str | os.PathLike[str] | None) -> Path | None:

@@ -212,7 +212,7 @@ class ChildProvisioner(CellgateProvisioner):
         if self._child.exited.done():
             ended = self._child.exited.result().message
             raise KernelStartFailed(
-                f"The kernel ended while it was started. {ended} {self.log_tail()}".rstrip()
+                f"The kernel ended while it was started. {ended} {self._child.log_tail()}".rstrip()
             )
 
     def _end(self) -> None:
@@ -223,7 +223,7 @@ class ChildProvisioner(CellgateProvisioner):
         if self._child is not None:
             self._child.signal(signum)
 
-    def log_tail(self) -> str:
+    async def log_tail(self) -> str:
         """The end of the kernel's own stderr, which cells do not write to; at most 8 KiB."""
         return self._child.log_tail() if self._child is not None else ""
 

@@ -8,7 +8,6 @@ only a pid namespace (``sandbox``) ends those.
 from __future__ import annotations
 
 import os
-from typing import ClassVar
 
 from kernels.provisioners.base import KernelView, Launch
 from kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
@@ -18,7 +17,7 @@ from kernels.provisioners.folders import LaunchFolders
 class ProcessProvisioner(ChildProvisioner):
     """Kernels without isolation. Limits: memory per process and largest file; not the number of processes."""
 
-    isolation: ClassVar[str] = "none"
+    isolation = "none"
 
     @classmethod
     async def check(cls) -> None:

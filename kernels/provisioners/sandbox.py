@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar
 
 from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
@@ -81,7 +80,7 @@ _SYNTHETIC = {
 class SandboxProvisioner(ChildProvisioner):
     """Kernels under bubblewrap >= 0.8. Interrupts work by message only: no signal gets in."""
 
-    isolation: ClassVar[str] = "sandbox"
+    isolation = "sandbox"
 
     @classmethod
     async def check(cls) -> None:
@@ -171,14 +170,8 @@ def spawn(launch: Launch, readable: Sequence[str]) -> Child:
             pass_fds=(options, status_writer, status_reader, lifetime_reader, *filters, *synthetic.values()),
             status_fd=status_reader,
             lifetime_fd=lifetime_writer,
-            explain=_explain,
+            explain=KernelExit.of_shell_code,
         )
-
-
-def _explain(returncode: int) -> KernelExit:
-    """bwrap passes an exit code on, and a signal as 128 more than its number, as shells do."""
-    known = {number.value for number in signal.Signals}
-    return KernelExit.of_returncode(128 - returncode if returncode - 128 in known else returncode)
 
 
 def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) -> Iterator[str]:

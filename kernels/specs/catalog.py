@@ -1,8 +1,9 @@
 """The kernelspecs that Cellgate offers: those of its own folder, and no other that Jupyter may know.
 
-A kernelspec from elsewhere would start a kernel without isolation. What is read here is read once; `reload`
-reads it again. The catalog also names the isolation backend: the same kernelspecs run under each. It launches
-nothing; the provisioner named here is found by jupyter_client through its entry point.
+A kernelspec from elsewhere would start a kernel without isolation. Those for containers come with this
+package, because their interpreter is the image's; the others are made by ``install``. What is read here is
+read once; `reload` reads it again. The catalog also names the isolation backend and gives it the operator's
+settings. It launches nothing; the provisioner named here is found by jupyter_client through its entry point.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
-from traitlets import Bool, Enum, List, TraitError, Unicode, default, observe
+from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
 from kernels.errors import KernelspecNotFound
 
@@ -25,12 +26,16 @@ def data_folder(prefix: Path) -> Path:
     return prefix / "share" / "cellgate"
 
 
+CONTAINER_KERNELSPECS = Path(__file__).parent / "container"
+
+
 class KernelspecCatalog(KernelSpecManager):
     """Kernelspecs by name, each with the provisioner of `backend`."""
 
     backend = Enum(
-        ["sandbox", "process"], "sandbox", help="The isolation backend that kernels run under."
+        ["sandbox", "process", "docker"], "sandbox", help="The isolation backend that kernels run under."
     ).tag(config=True)
+    provisioner_config = Dict(help="The provisioner's configuration; a kernelspec's own comes before it.")
     ensure_native_kernel = Bool(False, help="Never offer the interpreter that runs the gateway.")
     kernel_dirs: List[str] = List(Unicode(), help="Folders of kernelspecs; the first that has a name wins.")
 
@@ -40,6 +45,8 @@ class KernelspecCatalog(KernelSpecManager):
 
     @default("kernel_dirs")
     def _default_kernel_dirs(self) -> list[str]:
+        if self.backend == "docker":
+            return [str(CONTAINER_KERNELSPECS)]
         return [str(data_folder(Path(sys.prefix)) / "kernels")]
 
     @observe("backend", "kernel_dirs")
@@ -58,7 +65,7 @@ class KernelspecCatalog(KernelSpecManager):
             provisioner = spec.metadata.get("kernel_provisioner", {})
             provisioner = {
                 "provisioner_name": f"cellgate-{self.backend}",
-                "config": provisioner.get("config", {}),
+                "config": {**self.provisioner_config, **provisioner.get("config", {})},
             }
             spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
             self._specs[name] = spec

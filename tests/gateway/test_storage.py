@@ -1,6 +1,7 @@
 """A full disk below the record: clear refusals, no hang, nothing lost, and work again when there is room.
 
-The data folder lies on a small file system in memory, which only root can mount.
+The data folder lies on a small file system in memory, which only root can mount. Without a reserve the
+gateway learns that the disk is full when it is; with one, no cell is begun that could not be recorded.
 """
 
 from __future__ import annotations
@@ -48,7 +49,13 @@ def disk() -> Iterator[Path]:
 def gateway(disk: Path) -> Iterator[GatewayProcess]:
     """A gateway with its data on the small disk, and no kernel but those that are asked for."""
     process = GatewayProcess(
-        disk / "data", "process", pool_size=0, shutdown_grace=1, keep_alive=5, text_cap="400m"
+        disk / "data",
+        "process",
+        pool_size=0,
+        shutdown_grace=1,
+        keep_alive=5,
+        text_cap="400m",
+        storage_reserve=0,
     )
     children = psutil.Process(process.process.pid)
     try:
@@ -235,7 +242,7 @@ def test_a_gateway_that_ends_with_a_full_disk_says_what_is_lost(disk: Path, gate
     assert log.rstrip().splitlines()[-1].startswith("cellgate: ")
     assert "space" in log.rstrip().splitlines()[-1]
     (disk / "ballast").unlink()
-    again = GatewayProcess(gateway.data_dir, "process", pool_size=0)
+    again = GatewayProcess(gateway.data_dir, "process", pool_size=0, storage_reserve=0)
     try:
         model = again.model("a")
         assert model["state"] == "ended"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -223,3 +224,55 @@ async def test_a_long_evalue_comes_whole(jupyter: GatewayProcess, kernel: str) -
         for message in messages:
             if message["msg_type"] in {"error", "execute_reply"}:
                 assert message["content"]["evalue"] == "v" * 3_000_000
+
+
+@pytest.mark.parametrize("v1", [False, True])
+async def test_compression_is_for_those_who_ask_where_it_is_on(
+    start_gateway: Callable[..., GatewayProcess], v1: bool
+) -> None:
+    gateway = start_gateway(pool_size=1, channel_compression=True)
+    kernel = gateway.post("/api/kernels").json()["id"]
+    async with (
+        channels(gateway, kernel, v1=v1, compression=True) as packed,
+        channels(gateway, kernel, v1=v1) as plain,
+    ):
+        sent = "print('x' * 100_000); print('short')"
+        messages = await packed.run(sent)
+        assert text(messages) == "x" * 100_000 + "\nshort\n"
+        seen = await plain.ended(messages[0]["parent_header"]["msg_id"])
+        assert text(seen) == text(messages)
+        assert await packed.run("1")
+
+
+def agreed(gateway: GatewayProcess, kernel: str, offer: str) -> str | None:
+    """What the gateway answers to an offer of WebSocket extensions."""
+    connection = gateway.connect()
+    connection.request(
+        "GET",
+        f"/api/kernels/{kernel}/channels",
+        headers={
+            "Authorization": f"token {gateway.token}",
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+            "Sec-WebSocket-Extensions": offer,
+        },
+    )
+    try:
+        answer = connection.getresponse()
+        assert answer.status == 101
+        return answer.headers["Sec-WebSocket-Extensions"]
+    finally:
+        connection.close()
+
+
+def test_what_is_agreed_on_of_compression(
+    start_gateway: Callable[..., GatewayProcess], jupyter: GatewayProcess, kernel: str
+) -> None:
+    """Off by default; never with bounds for our side, which messages shared by clients could not keep."""
+    assert agreed(jupyter, kernel, "permessage-deflate") is None
+    gateway = start_gateway(pool_size=1, channel_compression=True)
+    own = gateway.post("/api/kernels").json()["id"]
+    assert agreed(gateway, own, "permessage-deflate; client_max_window_bits") == "permessage-deflate"
+    assert agreed(gateway, own, "permessage-deflate; server_max_window_bits=10") is None

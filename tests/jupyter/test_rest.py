@@ -63,6 +63,16 @@ def test_any_usual_body_starts_a_kernel(
     assert jupyter.delete(f"/api/kernels/{kernel}").status == 404
 
 
+def test_the_content_type_of_fetch_starts_a_kernel_too(jupyter: GatewayProcess) -> None:
+    """fetch() calls a string text/plain, and so does @jupyterlab/services. The Origin is still checked."""
+    headers = {"Content-Type": "text/plain;charset=UTF-8"}
+    answer = jupyter.post("/api/kernels", {"name": "python3"}, headers=headers)
+    assert answer.status == 201, answer.body
+    assert jupyter.delete(f"/api/kernels/{answer.json()['id']}").status == 204
+    foreign = headers | {"Origin": "http://evil.example"}
+    assert jupyter.post("/api/kernels", {"name": "python3"}, headers=foreign).status == 403
+
+
 @pytest.mark.parametrize("body", [b"[]", b"{", {"name": 1}, {"env": {"A": 1}}, {"name": "cobol"}])
 def test_a_body_that_makes_no_sense_is_400_and_starts_nothing(jupyter: GatewayProcess, body: object) -> None:
     before = jupyter.get("/api/kernels").json()

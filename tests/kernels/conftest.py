@@ -8,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,17 +17,22 @@ from typing import Any
 import psutil
 import pytest
 import zmq.asyncio
+from docker.api.client import APIClient
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
 from kernels.errors import BackendUnavailable
 from kernels.provisioners.base import CellgateProvisioner
+from kernels.provisioners.container import KERNEL_LABEL
 from kernels.provisioners.sandbox import SandboxProvisioner
 from kernels.specs.catalog import KernelspecCatalog, data_folder
 from tests.requirements import require
 
 CELL_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 10.0
+
+CONTAINERS = {"docker": "", "gvisor": "runsc"}
+"""Backends of tests that are containers, each with its engine's runtime."""
 
 
 @dataclass
@@ -168,15 +173,31 @@ def sandbox(kernel_prefix: Path) -> None:
 
 @pytest.fixture(params=["process", "sandbox"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Each backend that a test of the common contract runs on."""
+    """Each local backend."""
     if request.param == "sandbox":
         request.getfixturevalue("sandbox")
     return str(request.param)
 
 
 @pytest.fixture
-def catalog(backend: str, kernel_prefix: Path) -> KernelspecCatalog:
-    return KernelspecCatalog(backend=backend, kernel_dirs=[str(kernel_prefix / "kernels")])
+def catalog(backend: str, request: pytest.FixtureRequest) -> KernelspecCatalog:
+    if backend in CONTAINERS:
+        return KernelspecCatalog(backend="docker", provisioner_config={"runtime": CONTAINERS[backend]})
+    folder = request.getfixturevalue("kernel_prefix") / "kernels"
+    return KernelspecCatalog(backend=backend, kernel_dirs=[str(folder)])
+
+
+def containers_of(kernel_ids: Sequence[str]) -> list[str]:
+    """The names of all containers that were made for these kernels."""
+    client = APIClient()
+    try:
+        return [
+            container["Names"][0]
+            for kernel_id in kernel_ids
+            for container in client.containers(all=True, filters={"label": f"{KERNEL_LABEL}={kernel_id}"})
+        ]
+    finally:
+        client.close()
 
 
 @pytest.fixture
@@ -187,13 +208,28 @@ def context() -> Iterator[zmq.asyncio.Context]:
 
 
 @pytest.fixture
-def new_manager(
-    catalog: KernelspecCatalog, no_leaks: Path, context: zmq.asyncio.Context
-) -> Callable[[], AsyncKernelManager]:
+async def new_manager(
+    backend: str, catalog: KernelspecCatalog, no_leaks: Path, context: zmq.asyncio.Context
+) -> AsyncIterator[Callable[[], AsyncKernelManager]]:
     """Makes managers of kernels that are not started yet; the test is checked for leaks."""
-    return lambda: AsyncKernelManager(
-        kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
-    )
+    made: list[AsyncKernelManager] = []
+
+    def make() -> AsyncKernelManager:
+        made.append(
+            AsyncKernelManager(
+                kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
+            )
+        )
+        return made[-1]
+
+    yield make
+    if backend in CONTAINERS:
+        ids = [manager.kernel_id for manager in made if manager.kernel_id]
+        for _ in range(int(SETTLE_TIMEOUT / 0.1)):
+            if not containers_of(ids):
+                break
+            await asyncio.sleep(0.1)
+        assert not containers_of(ids)
 
 
 StartKernel = Callable[..., Awaitable[RunningKernel]]

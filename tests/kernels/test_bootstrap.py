@@ -74,5 +74,5 @@ async def test_the_reason_of_a_failed_preload_is_in_the_log(new_manager) -> None
     await manager.start_kernel(extra_env={"CELLGATE_PRELOAD": "no_such_module"})
     async with asyncio.timeout(30):
         assert (await asyncio.shield(manager.provisioner.exited)).code == 1
-    assert "no_such_module" in manager.provisioner.log_tail()
+    assert "no_such_module" in await manager.provisioner.log_tail()
     await manager.shutdown_kernel(now=True)

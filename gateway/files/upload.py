@@ -1,0 +1,89 @@
+"""A file on its way in: written and hashed beside the workspaces, placed as a whole or not at all.
+
+Bytes are written in threads, one piece while the next is received, so an upload holds a few megabytes of
+memory whatever its size. It knows no session and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+from gateway.errors import QuotaExceeded
+from gateway.record.errors import StorageError, StorageFull
+
+PIECE = 2 * 1024 * 1024
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Upload:
+    """One file. `write` it, `finish` it, and `discard` it in every case: what was placed is not there then.
+
+    `most`: bytes it may have.
+    """
+
+    def __init__(self, staging: Path, most: int) -> None:
+        self.size = 0
+        self._most = most
+        self._hash = hashlib.sha256()
+        self._pieces: list[bytes] = []
+        self._waiting = 0
+        self._writing: asyncio.Future[None] | None = None
+        self._descriptor, name = tempfile.mkstemp(dir=staging)
+        self.path = Path(name)
+
+    @property
+    def sha256(self) -> str:
+        """The hash of what was written, once it is finished."""
+        return self._hash.hexdigest()
+
+    async def write(self, chunk: bytes) -> None:
+        """Add a chunk. Raises QuotaExceeded and, on a later call, what went wrong with an earlier chunk."""
+        self.size += len(chunk)
+        if self.size > self._most:
+            raise QuotaExceeded(f"The workspace has room for {self._most} more bytes, and no more")
+        self._pieces.append(chunk)
+        self._waiting += len(chunk)
+        if self._waiting >= PIECE:
+            await self._settle()
+            pieces, self._pieces, self._waiting = self._pieces, [], 0
+            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, pieces))
+
+    async def _settle(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            try:
+                await writing
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    raise StorageFull("There is no room on the gateway's disk for this file") from error
+                raise StorageError(f"The file can't be written: {error.strerror}") from error
+
+    def _write(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self._hash.update(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    async def finish(self) -> None:
+        """Write the rest. Raises as `write`."""
+        await self._settle()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._pieces))
+        self._pieces = []
+        await self._settle()
+        os.fchmod(self._descriptor, 0o644)
+
+    async def discard(self) -> None:
+        """Close the file, and remove it where it still is. May be called again."""
+        if self._writing is not None:
+            await asyncio.gather(self._writing, return_exceptions=True)
+            self._writing = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            await asyncio.to_thread(self.path.unlink, missing_ok=True)

@@ -1,0 +1,150 @@
+"""WS /v1/sessions/{s}/ws: a session's events out, commands in, over one WebSocket.
+
+Each event is one text frame with the event's own bytes, read by a cursor as every other stream is, so a
+slow client costs nothing and one that comes back with `after` goes on where it was. Frames without a
+`seq` are answers to commands. It does frames and close codes; commands do what their HTTP counterparts do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketHandler
+
+from gateway.channels.frames import frame
+from gateway.errors import TooLarge, status_of
+from gateway.handlers.base import BaseHandler, encode, problem
+from gateway.handlers.executions import check_language
+from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode
+from gateway.record.events import EventLog
+from kernels.errors import CellgateError, InvalidInput
+
+logger = logging.getLogger(__name__)
+
+NORMAL, INTERNAL_ERROR = 1000, 1011
+MAX_INPUT = 1024 * 1024
+MOST_HELD = 1024
+
+
+class SocketInput(InputBody, forbid_unknown_fields=True, frozen=True):
+    """The answer to an execution's input_request."""
+
+    execution: str
+
+
+class Command(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One frame of a client: exactly one of the three; `id` comes back in the answer."""
+
+    execute: ExecuteBody | None = None
+    interrupt: bool = False
+    input: SocketInput | None = None
+    id: str | int | None = None
+
+
+class EventSocketHandler(BaseHandler, WebSocketHandler):
+    """One WebSocket."""
+
+    _events: EventLog
+    _sender: asyncio.Task[None] | None = None
+
+    def check_origin(self, origin: str) -> bool:
+        """Origin was checked with all else, before the upgrade."""
+        return True
+
+    def get_compression_options(self) -> None:
+        """No compression, as on the Jupyter WebSocket."""
+        return
+
+    async def get(self, key: str) -> None:
+        """The upgrade; a refusal is a plain answer before it."""
+        self.check()
+        self._key = key
+        self._after = self.event_position()
+        self._events = await self.services.archive.log(self.principal.name, key)
+        self._bound_to_me: list[str] = []
+        await WebSocketHandler.get(self)
+
+    def open(self, *_: str, **__: str) -> None:
+        """Begin to send events; `on_close` ends it."""
+        self.set_nodelay(True)
+        self._sender = asyncio.create_task(self._send_events(), name=f"events to {self.request.remote_ip}")
+
+    async def _send_events(self) -> None:
+        try:
+            async with aclosing(self._events.follow(self._after)) as batches:
+                async for rows in batches:
+                    await self._send(b"".join(frame(row.body, is_binary=False) for row in rows))
+            self.close(NORMAL, "The session has ended")
+        except StreamClosedError:
+            logger.debug("A client of events has gone")
+        except CellgateError as error:
+            await self._answer(self._problem(error))
+            self.close(INTERNAL_ERROR, error.reason)
+
+    async def _send(self, frames: bytes) -> None:
+        """Write and wait until it is taken. Raises StreamClosedError."""
+        stream = self.ws_connection.stream if self.ws_connection is not None else None
+        if stream is None:
+            raise StreamClosedError
+        await stream.write(frames)
+
+    async def _answer(self, content: dict[str, Any]) -> None:
+        try:
+            await self._send(frame(encode(content), is_binary=False))
+        except StreamClosedError:
+            logger.debug("A client has gone before its answer")
+
+    def _problem(self, error: CellgateError) -> dict[str, Any]:
+        return {**problem(error, status_of(error)), "type": "problem"}
+
+    async def on_message(self, message: str | bytes) -> None:
+        """Obey a command and answer it; tornado reads the next one when this is done."""
+        named: dict[str, Any] = {}
+        try:
+            content = message.encode() if isinstance(message, str) else message
+            if len(content) > self.max_body:
+                raise TooLarge(f"The command is larger than the {self.max_body} bytes that are taken here")
+            command = decode(content, Command)
+            named = {} if command.id is None else {"id": command.id}
+            answer = {"type": "accepted", **self._obey(command)}
+        except CellgateError as error:
+            answer = self._problem(error)
+        await self._answer(answer | named)
+
+    def _obey(self, command: Command) -> dict[str, Any]:
+        given = [command.execute is not None, command.interrupt, command.input is not None]
+        if sum(given) != 1:
+            raise InvalidInput("A command is one of execute, interrupt and input")
+        session = self.services.manager.live(self.principal.name, self._key)
+        if command.input is not None:
+            session.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
+            return {"execution": command.input.execution}
+        if command.execute is None:
+            session.interrupt()
+            return {}
+        request = check_execute(command.execute, interactive=True)
+        check_language(self.services, session, request)
+        run = session.submit(request)
+        if command.execute.on_disconnect == "interrupt":
+            self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]
+        return {"execution": run.id}
+
+    def on_close(self) -> None:
+        """The socket is gone: end the sender, and the executions that were to end with it."""
+        self.disconnected = True
+        if self._sender is not None:
+            self._sender.cancel()
+        session = self.services.manager.get(self.principal.name, self._key)
+        if session is not None:
+            for execution in self._bound_to_me:
+                session.stop(execution, "client_disconnected")
+
+    def on_connection_close(self) -> None:
+        """Tornado's hook, of both bases."""
+        self.disconnected = True
+        WebSocketHandler.on_connection_close(self)

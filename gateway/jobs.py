@@ -1,0 +1,76 @@
+"""Heavy work on what user code made, in a process of its own: conversions, comparisons.
+
+A job is a module of ours that reads stdin and writes stdout. In a process it can't block the loop, a crash
+or a bomb in it ends nothing but the job, and a deadline can end it. `Jobs` starts few at a time; what a
+job does is its module's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import sys
+
+from gateway.errors import JobFailed, QueueFull
+from kernels.limits import GIB
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE, MOST_WAITING = 2, 16
+DEADLINE = 300.0
+MEMORY = 4 * GIB
+
+
+class Jobs:
+    """Runs jobs, two at a time; sixteen may wait, more are refused."""
+
+    def __init__(self, deadline: float = DEADLINE) -> None:
+        self._deadline = deadline
+        self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self._waiting = 0
+
+    async def run(self, module: str, *arguments: str, given: bytes) -> bytes:
+        """What the module writes to stdout. Raises JobFailed and QueueFull."""
+        if self._waiting >= MOST_WAITING:
+            raise QueueFull("Too many conversions are under way; try again later", retry_after=5)
+        self._waiting += 1
+        try:
+            async with self._free:
+                return await self._run(module, arguments, given)
+        finally:
+            self._waiting -= 1
+
+    async def _run(self, module: str, arguments: tuple[str, ...], given: bytes) -> bytes:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            # Nothing of the gateway's environment, which may hold its token; only where our modules are.
+            env={
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "LANG": "C.UTF-8",
+                "HOME": "/nonexistent",
+            },
+        )
+        try:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            async with asyncio.timeout(self._deadline):
+                made, said = await process.communicate(given)
+        except TimeoutError as error:
+            raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            logger.warning(
+                "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
+            )
+            raise JobFailed("What this session shows can't be converted; the gateway's log says why")
+        return made

@@ -1,0 +1,213 @@
+"""Two runs of a cell: equal, equal after normalising, or different and how.
+
+Pure. Of the outputs it compares what was printed to stdout, what to stderr (how the two interleave is up to
+buffers), and all other outputs in their order; execution counts are not compared. ``normalise`` knows what
+changes from run to run, ``images`` compares pictures, ``report`` shows the result.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from gateway.replay.images import compare_pictures
+from gateway.replay.normalise import normalise, what_differs
+
+MOST_LINES = 400
+"""Lines of each text that are compared line by line, and of a diff that are shown."""
+LONGEST_LINE = 2000
+STOPPED = frozenset({"interrupted", "timeout"})
+"""A replay has nobody who interrupts: what was interrupted is ended by a deadline."""
+_PICTURES = frozenset({"image/png", "image/jpeg"})
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+Output = Mapping[str, Any]
+
+
+class Verdict(StrEnum):
+    """What became of a cell. `normalised`: equal but for what changes from run to run."""
+
+    EQUAL = "equal"
+    NORMALISED = "normalised"
+    DIFFERENT = "different"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """One run of a cell: how it ended, what it showed (nbformat outputs), and when it ran (aware)."""
+
+    status: str
+    outputs: Sequence[Output]
+    ran_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One part of a cell that differs. `diff`: unified, as text; `picture`: a PNG that shows it."""
+
+    part: str
+    note: str
+    diff: str = ""
+    picture: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CellComparison:
+    """A verdict with its reasons: `rules` that were needed, `differences` that no rule explains."""
+
+    verdict: Verdict
+    rules: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What is collected while two runs are compared."""
+
+    recorded: CellRun
+    replayed: CellRun
+    rules: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+    def needed(self, *names: str) -> None:
+        self.rules += [name for name in names if name not in self.rules]
+
+    def text(self, part: str, before: str, after: str) -> None:
+        """Compare two texts."""
+        if before == after:
+            return
+        before, after = _ANSI.sub("", before), _ANSI.sub("", after)
+        rules = what_differs(before, after, self.recorded.ran_at, self.replayed.ran_at)
+        if rules is not None:
+            self.needed(*(rules or ("colours",)))
+            return
+        # Lines that only a rule tells apart would hide in the diff the lines that matter.
+        diff = text_diff(normalise(before, self.recorded.ran_at), normalise(after, self.replayed.ran_at))
+        self.differences.append(Difference(part, "the text differs", diff))
+
+
+def compare_runs(recorded: CellRun, replayed: CellRun) -> CellComparison:
+    """Compare how a cell ended and what it showed."""
+    found = _Findings(recorded, replayed)
+    if recorded.status != replayed.status and not {recorded.status, replayed.status} <= STOPPED:
+        note = f"it ended as {recorded.status!r} and now as {replayed.status!r}"
+        found.differences.append(Difference("status", note))
+    for name in ("stdout", "stderr"):
+        found.text(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
+    shown = (list(_shown(recorded.outputs)), list(_shown(replayed.outputs)))
+    for number, (before, after) in enumerate(zip_longest(*shown), 1):
+        _compare_outputs(found, f"output {number}", before, after)
+    if found.differences:
+        return CellComparison(Verdict.DIFFERENT, tuple(found.rules), tuple(found.differences))
+    return CellComparison(Verdict.NORMALISED if found.rules else Verdict.EQUAL, tuple(found.rules))
+
+
+def text_diff(before: str, after: str) -> str:
+    """A unified diff for people: bounded, with a last line that says so where it is cut."""
+    (old, old_cut), (new, new_cut) = _cut_lines(before), _cut_lines(after)
+    lines = list(difflib.unified_diff(old, new, "recorded", "replayed", n=2, lineterm=""))
+    more = old_cut or new_cut or len(lines) > MOST_LINES
+    return "\n".join([*lines[:MOST_LINES], *(["... more is not shown"] if more else [])])
+
+
+def _cut_lines(text: str) -> tuple[list[str], bool]:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    shortened = [line[:LONGEST_LINE] for line in lines[:MOST_LINES]]
+    return shortened, len(lines) > MOST_LINES or any(len(line) > LONGEST_LINE for line in lines[:MOST_LINES])
+
+
+def _printed(outputs: Sequence[Output], name: str) -> str:
+    return "".join(
+        _joined(output["text"])
+        for output in outputs
+        if output["output_type"] == "stream" and output["name"] == name
+    )
+
+
+def _shown(outputs: Sequence[Output]) -> Iterator[Output]:
+    return (output for output in outputs if output["output_type"] != "stream")
+
+
+def _joined(text: Any) -> str:
+    """nbformat allows a text to be a list of its lines."""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _compare_outputs(found: _Findings, part: str, before: Output | None, after: Output | None) -> None:
+    if before is None or after is None:
+        there, note = (after, "came now only") if before is None else (before, "did not come any more")
+        assert there is not None
+        what = there.get("ename") if there["output_type"] == "error" else ", ".join(there["data"])
+        found.differences.append(Difference(part, f"{there['output_type']} ({what}) {note}"))
+    elif "error" in {before["output_type"], after["output_type"]}:
+        _compare_errors(found, before, after)
+    else:
+        _compare_data(found, part, before["data"], after["data"])
+
+
+def _compare_errors(found: _Findings, before: Output, after: Output) -> None:
+    if before["output_type"] != after["output_type"]:
+        kinds = f"{before['output_type']} was recorded, {after['output_type']} came"
+        found.differences.append(Difference("error", kinds, text_diff(_as_text(before), _as_text(after))))
+        return
+    found.text("error", _as_text(before), _as_text(after))
+
+
+def _as_text(output: Output) -> str:
+    if output["output_type"] == "error":
+        lines = [f"{output['ename']}: {output['evalue']}", *output["traceback"]]
+        return _ANSI.sub("", "\n".join(lines))
+    return _joined(output["data"].get("text/plain", ", ".join(output["data"])))
+
+
+def _compare_data(found: _Findings, part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    if before.keys() != after.keys():
+        kinds = f"{', '.join(sorted(before))} was recorded, {', '.join(sorted(after))} came"
+        found.differences.append(Difference(part, kinds))
+    for kind in sorted(before.keys() & after.keys()):
+        _compare_value(found, f"{part}, {kind}", kind, before[kind], after[kind])
+
+
+def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: Any) -> None:
+    if before == after:
+        return
+    if kind in _PICTURES:
+        _compare_pictures(found, part, _joined(before), _joined(after))
+    elif isinstance(before, (str, list)) and isinstance(after, (str, list)) and not _is_json(kind):
+        found.text(part, _joined(before), _joined(after))
+    else:
+        found.text(part, _as_json(before), _as_json(after))
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1).decode()
+
+
+def _compare_pictures(found: _Findings, part: str, before: str, after: str) -> None:
+    try:
+        pictures = base64.b64decode(before), base64.b64decode(after)
+    except (binascii.Error, ValueError):
+        found.differences.append(Difference(part, "A picture is not in base64"))
+        return
+    compared = compare_pictures(*pictures)
+    if compared.same:
+        found.needed("pictures by their pixels")
+    else:
+        found.differences.append(Difference(part, compared.note, picture=compared.picture))

@@ -1,0 +1,111 @@
+"""The report of a replay as JSON: what was compared, where, and what came out of it.
+
+Pure; the HTML page in ``page`` is made from this and nothing else. As a program (``python -m
+gateway.replay.report json|html``) it is the job that compares: it reads a notebook and its new runs as JSON
+from stdin and writes the report to stdout, in a process of its own, because what it reads is user code's.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from gateway.replay.cells import RecordedCell, moment, recorded_cells
+from gateway.replay.compare import CellComparison, CellRun, Difference, Verdict, compare_runs
+from gateway.replay.environment import EnvironmentCheck
+from gateway.replay.page import page
+
+FILES_NOT_RESTORED = "The record of this session holds no input files; cells that read files may differ."
+
+
+class NewRun(msgspec.Struct, frozen=True):
+    """What a cell did in the replay. `at`: RFC 3339, when it was begun."""
+
+    status: str
+    outputs: list[dict[str, Any]]
+    at: str
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """All that a report is made from. `runs` has one entry for each code cell, None for one not run."""
+
+    notebook: dict[str, Any]
+    runs: list[NewRun | None]
+    facts: dict[str, Any]
+
+
+def environment_report(check: EnvironmentCheck) -> dict[str, Any]:
+    """The comparison of environments, as it is in a report."""
+    return {"agreement": check.agreement, "changes": [asdict(change) for change in check.changes]}
+
+
+def build_report(comparison: Comparison) -> dict[str, Any]:
+    """The report as JSON has it. Raises InvalidInput for what is no notebook."""
+    cells = recorded_cells(comparison.notebook)
+    shown = [_cell(cell, run) for cell, run in zip(cells, comparison.runs, strict=True)]
+    counts = Counter(cell["verdict"] for cell in shown)
+    same = counts[Verdict.EQUAL] + counts[Verdict.NORMALISED]
+    worst = [Verdict.DIFFERENT, Verdict.NORMALISED, Verdict.EQUAL]
+    return {
+        **comparison.facts,
+        "verdict": next((verdict for verdict in worst if counts[verdict]), Verdict.EQUAL),
+        "same": same,
+        "different": counts[Verdict.DIFFERENT],
+        "normalised": counts[Verdict.NORMALISED],
+        "skipped": counts[Verdict.SKIPPED],
+        "cells": shown,
+    }
+
+
+def _cell(cell: RecordedCell, run: NewRun | None) -> dict[str, Any]:
+    known = {"cell": cell.number, "execution": cell.execution, "source": cell.source}
+    if run is None or not cell.compared:
+        reason = cell.skip or "It had no outputs and no count: it had not run when the notebook was saved."
+        return {**known, "verdict": Verdict.SKIPPED, "same": None, "reason": reason}
+    compared = compare_runs(cell.run, CellRun(run.status, run.outputs, moment(run.at)))
+    return {
+        **known,
+        "verdict": compared.verdict,
+        "same": compared.verdict is not Verdict.DIFFERENT,
+        "status": {"recorded": cell.run.status, "now": run.status},
+        "normalised": list(compared.rules),
+        **_differences(compared),
+    }
+
+
+def _differences(compared: CellComparison) -> dict[str, Any]:
+    if not compared.differences:
+        return {}
+    said = "; ".join(f"{difference.part}: {difference.note}" for difference in compared.differences)
+    return {"difference": said, "differences": [_difference(found) for found in compared.differences]}
+
+
+def _difference(found: Difference) -> dict[str, Any]:
+    known: dict[str, Any] = {"part": found.part, "note": found.note}
+    if found.diff:
+        known["diff"] = found.diff
+    if found.picture is not None:
+        known["picture"] = "data:image/png;base64," + base64.b64encode(found.picture).decode()
+    return known
+
+
+def write(report: Mapping[str, Any], form: str) -> bytes:
+    """The report as ``json`` or ``html``."""
+    return page(report).encode() if form == "html" else msgspec.json.encode(report) + b"\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The job: stdin to stdout."""
+    comparison = msgspec.json.decode(sys.stdin.buffer.read(), type=Comparison)
+    sys.stdout.buffer.write(write(build_report(comparison), arguments[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Running a notebook's cells once more, whoever runs them: the gateway itself or a client of it.
+
+It starts no kernel and compares nothing; the runner that it is given does the one, ``report`` the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from gateway.errors import EnvironmentDiffers
+from gateway.replay.cells import RecordedCell
+from gateway.replay.environment import Agreement, EnvironmentCheck
+from gateway.replay.report import NewRun
+
+Runner = Callable[[RecordedCell], Awaitable[NewRun]]
+Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]
+
+
+def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool) -> None:
+    """Raises EnvironmentDiffers when the locks differ, unless it is wanted `anyway`."""
+    if check.agreement is Agreement.DIFFERENT and not anyway:
+        raise EnvironmentDiffers(
+            f"The kernel's environment is not the recorded one: {check.summary()}."
+            " Restore it, or replay anyway (anyway: true, --anyway)"
+        )
+
+
+async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> list[NewRun | None]:
+    """Run all cells that had run, in order, also after one that fails; None for those that are not run."""
+    runs: list[NewRun | None] = []
+    for cell in cells:
+        runs.append(await run(cell) if cell.skip is None else None)
+        await listen(cell, runs[-1])
+    return runs

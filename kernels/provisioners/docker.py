@@ -1,0 +1,192 @@
+"""The `docker` backend: a kernel in a container without network, capabilities or a writable system.
+
+Each kernel has a container of its own; we talk to it over Unix sockets in a folder mounted at /run/kernel.
+The image (Dockerfile.kernel) brings the interpreter, so the kernelspec's command is one inside of it. With
+the runtime ``runsc`` the same container runs on gVisor. What a container is made of is in ``container``; the
+calls are in ``engine``, one of which a gateway shares among its kernels by the launch keyword `engine`. Other
+Jupyter programs need not know that: without it a kernel has a connection of its own.
+
+Files belong to the user that the kernel runs as: the gateway's own or, under a root gateway, the image's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import zmq
+from docker.api.client import APIClient
+from jupyter_client.connect import KernelConnectionInfo
+from traitlets import Enum, List, Unicode
+
+from kernels.errors import BackendUnavailable, ImageMissing, InvalidInput
+from kernels.provisioners.base import CellgateProvisioner, KernelView, Launch
+from kernels.provisioners.container import (
+    FIRST_PORT,
+    IMAGE,
+    IMAGE_USER,
+    INSTANCE_LABEL,
+    KERNEL_LABEL,
+    PORTS,
+    VIEW,
+    ContainerSettings,
+    container_config,
+    inner_port,
+)
+from kernels.provisioners.engine import SOCKET, Container, Engine
+from kernels.provisioners.folders import LaunchFolders
+
+
+class DockerProvisioner(CellgateProvisioner):
+    """Kernels in containers. Interrupts work by message only. `engine` is a launch keyword: see above."""
+
+    image = Unicode(IMAGE, help="The image, as the engine knows it.")
+    runtime = Unicode(help="The engine's runtime, such as runsc; default: the engine's.")
+    transport = Enum(("ipc", "tcp"), "ipc", help="Unix sockets, or TCP published on loopback with CurveZMQ.")
+    network = Unicode(help="The engine's network for kernels; default: none at all.")
+    mounts: List[str] = List(Unicode(), help="Further folders of the engine's host: SOURCE:TARGET[:rw].")
+    url = Unicode(SOCKET, help="The engine's address, for kernels launched without one.")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._settings = ContainerSettings(
+            self.image, self.runtime, str(self.transport), self.network, tuple(self.mounts)
+        )
+        self.isolation = self._settings.isolation
+        self._engine: Engine | None = None
+        self._own_engine: Engine | None = None
+        self._container: Container | None = None
+
+    @classmethod
+    async def check(cls) -> None:
+        """Raises BackendUnavailable or ImageMissing when Docker's usual socket or the image is not there."""
+        engine = Engine()
+        await engine.open()
+        try:
+            await check_engine(engine, ContainerSettings())
+        finally:
+            await engine.close()
+
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        return VIEW
+
+    def _check_program(self, path: str) -> None:
+        """Nothing: it is the image's, and tini says in the container's log when it is not there."""
+
+    def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
+        outer, inner = super()._connection(folders)
+        if self._settings.transport == "ipc":
+            return outer, inner
+        public, secret = zmq.curve_keypair()
+        tcp: KernelConnectionInfo = {
+            **outer,
+            "transport": "tcp",
+            "curve_publickey": public.decode(),
+            "curve_secretkey": secret.decode(),
+        }
+        ports: Any = {name: FIRST_PORT + number for name, number in PORTS.items()}
+        unknown: Any = dict.fromkeys(PORTS, 0)
+        return {**tcp, "ip": "127.0.0.1", **unknown}, {**tcp, "ip": "0.0.0.0", **ports}  # noqa: S104
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """The launch's keywords. Does nothing that would have to be undone."""
+        self._engine = kwargs.pop("engine", None) or self._engine
+        return await super().pre_launch(**kwargs)
+
+    async def _start(self, launch: Launch) -> None:
+        user = IMAGE_USER if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        if os.geteuid() == 0:
+            await asyncio.to_thread(give_to, user, launch.folders)
+        if self._engine is None:
+            self._own_engine = Engine(self.url)
+            await self._own_engine.open()
+            self._engine = self._own_engine
+        engine = self._engine
+        config = container_config(
+            launch,
+            self._settings,
+            user=user,
+            labels={INSTANCE_LABEL: engine.instance, KERNEL_LABEL: str(self.kernel_id)},
+            processors=engine.processors,
+            host_ports=self._ports,
+        )
+        self._container = engine.launch(launch, config)
+        self._exited = self._container.exited
+        await engine.until_running(self._container)
+        if self._ports:
+            self._take_ports(await engine.call(APIClient.inspect_container, self._container.name))
+
+    @property
+    def _ports(self) -> Mapping[str, int]:
+        """The ports to publish, by channel; those of a former launch again, because clients know them."""
+        if self._settings.transport == "ipc":
+            return {}
+        return {name: int(self.connection_info.get(name, 0)) for name in PORTS}  # type: ignore[call-overload]
+
+    def _take_ports(self, inspected: Mapping[str, Any]) -> None:
+        published = inspected["NetworkSettings"]["Ports"]
+        for name in PORTS:
+            port = int(published[inner_port(name)][0]["HostPort"])
+            self.connection_info[name] = port  # type: ignore[literal-required]
+
+    def _end(self) -> None:
+        if self._engine is not None and self._container is not None:
+            self._engine.end(self._container)
+
+    def _signal(self, signum: int) -> None:
+        if signum not in (signal.SIGKILL, signal.SIGTERM):
+            raise InvalidInput(
+                "A kernel in a container takes no signals; its kernelspec needs interrupt_mode 'message'."
+            )
+        self._end()
+
+    async def log_tail(self) -> str:
+        """The end of the kernel's own stderr, which cells do not write to; at most 8 KiB."""
+        if self._engine is None or self._container is None:
+            return ""
+        return await self._engine.log_tail(self._container)
+
+    async def files_given(self) -> None:
+        """Make the given files the kernel user's own, and allow them even beyond the limit of its disk."""
+        if self._engine is None or self._container is None:
+            return
+        if os.geteuid() == 0:
+            await asyncio.to_thread(give_to, IMAGE_USER, self._container.launch.folders)
+        await self._engine.files_given(self._container)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """End what still runs and, unless a restart follows, remove all that the launch made."""
+        await super().cleanup(restart)
+        if not restart and self._own_engine is not None:
+            engine, self._own_engine, self._engine = self._own_engine, None, None
+            await engine.close()
+
+
+async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
+    """Whether kernels can be started so; the image's id. Raises BackendUnavailable or ImageMissing."""
+    info = await engine.call(APIClient.info)
+    if settings.runtime and settings.runtime not in info.get("Runtimes", {}):
+        known = ", ".join(sorted(info.get("Runtimes", {})))
+        raise BackendUnavailable(
+            f"The Docker engine has no runtime {settings.runtime!r}, only {known}."
+            " docs/security.md tells how to add one."
+        )
+    try:
+        image = await engine.call(APIClient.inspect_image, settings.image)
+    except ImageMissing:
+        raise ImageMissing(
+            f"The Docker engine has no image {settings.image}. Make it: cellgate image build"
+        ) from None
+    return str(image["Id"])
+
+
+def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
+    """Make a root gateway's folders the kernel user's own. Links in the workspace are not followed."""
+    for path in (folders.sockets, folders.connection_file, folders.workspace):
+        os.chown(path, *user, follow_symlinks=False)
+    for _, names, files, folder in os.fwalk(folders.workspace):
+        for name in (*names, *files):
+            os.chown(name, *user, dir_fd=folder, follow_symlinks=False)

@@ -1,0 +1,348 @@
+"""One Docker engine as the event loop sees it: calls that do not block, containers whose end is a future.
+
+The SDK is synchronous. Its calls run in a few threads that an `Engine` owns, and one more thread reads the
+engine's events: nothing polls. Containers carry the label of one gateway (`instance`); those of others are
+never touched, and those of ours that nobody knows any more are removed. What a container is made of is not
+decided here but in ``container``; ``docker`` is the provisioner that uses this.
+
+When the engine goes away its containers may live on (live-restore). The events thread connects again and
+again, at most every 5 seconds, and compares then what there is with what should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import requests
+from docker.api.client import APIClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
+from kernels.provisioners.base import KernelExit, Launch
+from kernels.provisioners.container import INSTANCE_LABEL
+from kernels.provisioners.disk import used_bytes
+from kernels.provisioners.engine_events import EngineEvents
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "unix:///var/run/docker.sock"
+CALL_TIMEOUT = 60.0
+THREADS = 4
+LOG_TAIL_BYTES = 8 * 1024
+
+# Seconds between two looks at the kernels' disks, and how often the time of a look must pass until the next.
+DISK_INTERVAL = 1.0
+DISK_PATIENCE = 20.0
+
+# containerd tells of the memory limit and of the end by different ways; the first may come second.
+_MEMORY_NEWS_TIMEOUT = 0.5
+
+_KILLED = KernelExit.of_returncode(-9)
+_ENGINE_LOST = KernelExit("engine_lost", None, 9, "The container engine is gone, and the kernel with it.")
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, eq=False)
+class Container:
+    """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs."""
+
+    name: str
+    launch: Launch
+    exited: asyncio.Future[KernelExit]
+    starting: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
+    fate: KernelExit | None = None
+    out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)
+    died: bool = False
+    process: int | None = None
+    given_disk: int = 0
+    disk_was_full: bool = False
+    log: str | None = None
+
+
+class Engine:
+    """The containers of one gateway on one engine. `open` first, `close` last, both on the same loop."""
+
+    def __init__(self, url: str = SOCKET, instance: str | None = None) -> None:
+        self.url = url
+        self.instance = instance or secrets.token_hex(16)
+        self.processors = 1.0
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
+        self._containers: dict[str, Container] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client: APIClient | None = None
+        self._events: EngineEvents | None = None
+        self._disk_watch: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether the engine is there, as far as its stream of events shows."""
+        return self._events is not None and self._events.connected
+
+    async def open(self) -> None:
+        """Connect, listen, and remove containers that a former life of this instance left.
+
+        Raises BackendUnavailable when no engine answers; then there is nothing to close.
+        """
+        try:
+            self._client = await self._in_thread(
+                APIClient, base_url=self.url, version="auto", timeout=CALL_TIMEOUT
+            )
+            self.processors = float((await self.call(APIClient.info)).get("NCPU") or 1)
+            self._events = EngineEvents(
+                self._client, self.instance, connected=self._connected, happened=self._happened
+            )
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await self._events.start()
+        except TimeoutError:
+            await self.close()
+            raise BackendUnavailable(f"The Docker engine at {self.url} sends no events.") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Remove every container and stop the threads. May be called again."""
+        self._closed = True
+        if self._disk_watch is not None:
+            self._disk_watch.cancel()
+            await asyncio.gather(self._disk_watch, return_exceptions=True)
+        for container in tuple(self._containers.values()):
+            self.end(container)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._events is not None:
+            events, self._events = self._events, None
+            await events.stop()
+        if self._client is not None:
+            client, self._client = self._client, None
+            client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def call(self, function: Callable[..., Result], *arguments: object, **options: object) -> Result:
+        """Call a method of APIClient in a thread. Raises ImageMissing, KernelStartFailed, BackendUnavailable.
+
+        A call that is cancelled goes on in its thread; nobody learns of its end.
+        """
+        if self._client is None:
+            raise BackendUnavailable("The connection to the Docker engine is closed.")
+        return await self._in_thread(function, self._client, *arguments, **options)
+
+    async def _in_thread(
+        self, function: Callable[..., Result], *arguments: object, **options: object
+    ) -> Result:
+        def work() -> Result:
+            try:
+                return function(*arguments, **options)
+            except (DockerException, requests.RequestException, OSError) as error:
+                raise explained(error, self.url) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def launch(self, launch: Launch, config: dict[str, Any]) -> Container:
+        """Begin to create and start a container; `starting` ends when it runs, or with why it does not.
+
+        Whoever launches also ends.
+        """
+        if self._closed:
+            raise BackendUnavailable("The gateway is shutting down.")
+        name = f"cellgate-{secrets.token_hex(8)}"
+        container = Container(name, launch, asyncio.get_running_loop().create_future())
+        self._containers[name] = container
+        container.starting = self._own(self._run(container, config))
+        if self._disk_watch is None:
+            self._disk_watch = asyncio.create_task(self._watch_disks(), name="disk watch")
+        return container
+
+    async def _run(self, container: Container, config: dict[str, Any]) -> None:
+        container.process = await self.call(_create_and_start, config, container.name)
+
+    @staticmethod
+    async def until_running(container: Container) -> None:
+        """Returns when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
+        assert container.starting is not None
+        await asyncio.shield(container.starting)
+
+    def end(self, container: Container, fate: KernelExit | None = None) -> None:
+        """Begin to kill and remove a container, even one that is just starting. `fate` tells why."""
+        if container.ending is None:
+            container.fate = fate
+            container.ending = self._own(self._remove(container))
+
+    async def log_tail(self, container: Container) -> str:
+        """The end of what the container's first process wrote to stderr, at most 8 KiB."""
+        if container.log is not None:
+            return container.log
+        log: bytes = await self.call(APIClient.logs, container.name, stdout=False, stderr=True)
+        return log[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, CellgateError):
+            logger.error("A container was not managed as it should", exc_info=error)
+
+    async def _remove(self, container: Container) -> None:
+        assert container.starting is not None
+        await asyncio.wait({container.starting})
+        try:
+            await self.call(_remove, container.name)
+        except CellgateError as error:
+            # Unknown from now on, it is removed when the engine answers again.
+            logger.warning("A container could not be removed: %s", error.message)
+            container.fate = container.fate or _ENGINE_LOST
+        self._containers.pop(container.name, None)
+        self._finish(container, _KILLED)
+
+    @staticmethod
+    def _finish(container: Container, how: KernelExit) -> None:
+        if not container.exited.done():
+            container.exited.set_result(container.fate or how)
+
+    # What the events thread tells, on the loop.
+
+    def _happened(self, name: str, action: str, code: int) -> None:
+        container = self._containers.get(name)
+        if container is None or container.exited.done():
+            return
+        if action == "oom":
+            container.out_of_memory.set()
+        elif container.ending is not None:
+            self._finish(container, _KILLED)
+        elif not container.died:
+            container.died = True
+            self._own(self._bury(container, code))
+
+    async def _bury(self, container: Container, code: int) -> None:
+        """Find out why a container ended by itself, then remove it."""
+        ended = KernelExit.of_shell_code(code)
+        try:
+            state = (await self.call(APIClient.inspect_container, container.name))["State"]
+            container.log = await self.log_tail(container)
+            if ended.signal == 9 and (state["OOMKilled"] or await _soon(container.out_of_memory)):
+                ended = out_of_memory(container.launch.limits.memory)
+        except CellgateError as error:
+            logger.warning("The end of a container could not be explained: %s", error.message)
+        self._finish(container, ended)
+        self.end(container)
+
+    async def _watch_disks(self) -> None:
+        """End kernels that hold more than their disk: looked at once a second, or less if looking is slow."""
+        while True:
+            began = time.monotonic()
+            for container in tuple(self._containers.values()):
+                if container.process is not None and container.ending is None:
+                    await self._check_disk(container)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(DISK_INTERVAL, DISK_PATIENCE * took))
+
+    async def _check_disk(self, container: Container) -> None:
+        used = await self._disk_of(container)
+        full = used > max(container.launch.limits.disk, container.given_disk)
+        # Seen twice, because a session's files are there a moment before it is known that they were given.
+        if full and container.disk_was_full and not container.died:
+            self.end(container, disk_full(container.launch.limits.disk))
+        container.disk_was_full = full
+
+    async def _disk_of(self, container: Container) -> int:
+        bound = 2 * max(container.launch.limits.disk, container.given_disk)
+        workspace = container.launch.folders.workspace
+        return await asyncio.to_thread(used_bytes, workspace, container.process, enough=bound)
+
+    async def files_given(self, container: Container) -> None:
+        """What is in the workspace now is allowed there, even beyond the limit."""
+        container.given_disk = await self._disk_of(container)
+
+    def _connected(self) -> None:
+        if not self._closed:
+            self._own(self._compare())
+
+    async def _compare(self) -> None:
+        """After (re)connection: remove what nobody knows, notice what ended unseen."""
+        listed = await self.call(
+            APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
+        )
+        there = {entry["Names"][0].lstrip("/"): entry["State"] for entry in listed}
+        for name in there.keys() - self._containers.keys():
+            await self.call(_remove, name)
+        for name, container in tuple(self._containers.items()):
+            starting = container.starting
+            if starting is None or not starting.done() or starting.exception() or container.ending:
+                continue
+            if name not in there:
+                lost = "The kernel's container was removed by somebody else."
+                self.end(container, KernelExit("kernel_exit", None, 9, lost))
+            elif there[name] in ("exited", "dead"):
+                inspected = await self.call(APIClient.inspect_container, name)
+                self._happened(name, "die", inspected["State"]["ExitCode"])
+
+
+def out_of_memory(memory: int) -> KernelExit:
+    """The end of a kernel whose container used more than `memory` bytes."""
+    size = f"{memory / 2**20:.4g} MiB"
+    said = f"The kernel used more than its {size} of memory and was ended. Its variables are lost."
+    return KernelExit("out_of_memory", None, 9, said)
+
+
+def disk_full(disk: int) -> KernelExit:
+    """The end of a kernel that held more than `disk` bytes in its workspace."""
+    said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
+    return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")
+
+
+def explained(error: Exception, url: str) -> CellgateError:
+    """An error of the SDK as one of ours."""
+    if isinstance(error, ImageNotFound):
+        return ImageMissing(
+            f"The kernel image is not there: {error.explanation}. Run `cellgate image build`."
+        )
+    if isinstance(error, APIError):
+        said = str(error.explanation or error)[:500]
+        if error.is_client_error():
+            return KernelStartFailed(f"The Docker engine refused: {said}")
+        return KernelStartFailed(f"The Docker engine failed: {said}")
+    if isinstance(error, PermissionError) or "PermissionError" in str(error):
+        return BackendUnavailable(
+            f"No right to use the Docker engine at {url}; an ordinary user must be in the group `docker`."
+        )
+    return BackendUnavailable(f"No Docker engine answers at {url}. Is it installed, and running?")
+
+
+async def _soon(event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_MEMORY_NEWS_TIMEOUT):
+            await event.wait()
+    return event.is_set()
+
+
+def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> int:
+    """The id of the container's first process, as the engine's host sees it."""
+    made = client.create_container_from_config(config, name)["Id"]
+    client.start(made)
+    return int(client.inspect_container(made)["State"]["Pid"])
+
+
+def _remove(client: APIClient, name: str) -> None:
+    """Kill and remove a container and its anonymous volumes; one that is gone, or going, is no error."""
+    try:
+        client.remove_container(name, force=True, v=True)
+    except NotFound:
+        return
+    except APIError as error:
+        if error.status_code != requests.codes.conflict:
+            raise

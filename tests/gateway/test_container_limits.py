@@ -1,0 +1,147 @@
+"""Limits of kernels in containers, as a client of the gateway meets them; other sessions do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import stop_cleanly
+from tests.server import GatewayProcess
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module", params=["docker", "gvisor"])
+def contained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayProcess]:
+    """A gateway with small kernels on each level of containers."""
+    request.getfixturevalue(request.param)
+    process = GatewayProcess(
+        tmp_path_factory.mktemp("contained") / "data",
+        "docker",
+        runtime="runsc" if request.param == "gvisor" else "",
+        pool_size=1,
+        burst_size=1,
+        memory="256m",
+        pids=64,
+        disk="64m",
+    )
+    try:
+        yield process
+        stop_cleanly(process)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def other(contained: GatewayProcess) -> Iterator[str]:
+    """A session that must stay alive, with its variables."""
+    contained.execute("other", "x = 1")
+    yield "other"
+    result = contained.execute("other", "x + 1")
+    assert result["status"] == "ok", result
+    assert result["text"] == "2"
+
+
+def gvisor(gateway: GatewayProcess) -> bool:
+    """Whether kernels run on gVisor."""
+    return bool(gateway.get("/v1/info").json()["isolation"] == "gvisor")
+
+
+def run(gateway: GatewayProcess, code: str, **fields: object) -> dict[str, Any]:
+    """A cell's result in a session of its own, which is ended."""
+    try:
+        return gateway.execute("attacker", code, **fields)
+    finally:
+        gateway.delete("/v1/sessions/attacker")
+
+
+def test_memory(contained: GatewayProcess, other: str) -> None:
+    result = run(contained, "x = bytearray(2_000_000_000)")
+    assert (result["status"], result["cause"]) == ("died", "out_of_memory")
+    assert "256 MiB" in result["error"]["evalue"]
+
+
+# gVisor's own process has the memory that tasks in it need, and a task costs more of it than of the limit.
+TOO_MANY = [("error", "pids_limit"), ("died", "out_of_memory")]
+
+
+def test_processes(contained: GatewayProcess, other: str) -> None:
+    code = "import os, time\nwhile True:\n    if os.fork() == 0: time.sleep(600)"
+    result = run(contained, code)
+    assert (result["status"], result["cause"]) in TOO_MANY[: 1 + gvisor(contained)], result
+
+
+def test_threads(contained: GatewayProcess, other: str) -> None:
+    code = "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(600,)).start()"
+    result = run(contained, code)
+    assert (result["status"], result["cause"]) in TOO_MANY[: 1 + gvisor(contained)], result
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_temporary_files(contained: GatewayProcess, other: str, folder: str) -> None:
+    code = f"with open('{folder}/big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))"
+    result = run(contained, code)
+    assert (result["status"], result["cause"]) in [("error", "disk_full"), ("died", "out_of_memory")], result
+
+
+def test_one_file(contained: GatewayProcess, other: str) -> None:
+    result = run(contained, "with open('big', 'wb') as file:\n    while True: file.write(bytes(1 << 20))")
+    assert result["cause"] == "disk_full", result
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_many_files(contained: GatewayProcess, other: str, deleted: bool) -> None:
+    code = (
+        "import os\nfiles = []\n"
+        "for i in range(100):\n"
+        "    files.append(open(f'big-{i}', 'wb'))\n"
+        f"    if {deleted}: os.unlink(f'big-{{i}}')\n"
+        "    for _ in range(32): files[-1].write(bytes(1 << 20))\n"
+        "    files[-1].flush()\n"
+        "    if i > 2: import time; time.sleep(0.5)\n"
+    )
+    result = run(contained, code)
+    assert (result["status"], result["cause"]) == ("died", "disk_full"), result
+    assert "64 MiB" in result["error"]["evalue"]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("import os; os._exit(3)", "code 3"), ("import os; os.kill(os.getpid(), 11)", "SIGSEGV")],
+)
+def test_an_end_of_its_own(contained: GatewayProcess, other: str, code: str, said: str) -> None:
+    result = run(contained, code)
+    assert (result["status"], result["cause"]) == ("died", "kernel_exit")
+    assert said in result["error"]["evalue"]
+
+
+def test_the_quota_of_processor_time_is_visible(contained: GatewayProcess) -> None:
+    if gvisor(contained):
+        pytest.skip("gVisor holds the quota and does not show it")
+    code = (
+        "import glob\n"
+        "v1 = glob.glob('/sys/fs/cgroup/cpu*/cpu.cfs_quota_us'); v2 = glob.glob('/sys/fs/cgroup/cpu.max')\n"
+        "print([open(name).read().split()[0] for name in v1 + v2])"
+    )
+    assert "100000" in run(contained, code)["text"]
+
+
+def test_the_files_of_a_full_workspace_are_kept_and_the_session_goes_on(contained: GatewayProcess) -> None:
+    contained.execute("full", "open('notes.txt', 'w').write('kept')")
+    code = "import time\nfor i in range(9): open(f'{i}', 'wb').write(bytes(10 << 20))\ntime.sleep(60)"
+    result = contained.execute("full", code)
+    assert result["cause"] == "disk_full", result
+    contained.execute("full", "import glob, os\nfor name in glob.glob('[0-9]'): os.unlink(name)")
+    assert contained.execute("full", "open('notes.txt').read()")["text"] == "'kept'"
+    contained.delete("/v1/sessions/full")
+
+
+def test_a_root_gateway_keeps_workspaces_to_their_kernel(contained: GatewayProcess) -> None:
+    contained.execute("owner", "1")
+    assert Path(contained.workspace("owner")).stat().st_mode & 0o077 == 0
+    contained.delete("/v1/sessions/owner")

@@ -1,0 +1,309 @@
+"""Replay as users do it, by HTTP and by command: a session is recorded, run again, and compared."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gateway.replay.environment import PROBE, Agreement, compare_locks, lock_of
+from tests.conftest import stop_cleanly
+from tests.server import GatewayProcess, until
+
+CELLGATE = str(Path(sys.executable).with_name("cellgate"))
+SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]
+CHANGING = [
+    "object()",
+    "import datetime; print(datetime.datetime.now())",
+    "import time; b = time.perf_counter(); print(f'took {time.perf_counter() - b:.9f} s')",
+]
+RANDOM = "import os; print('constant'); print(os.urandom(4).hex() + '<script>alert(1)</script>')"
+PICTURE = """
+import os, struct, zlib
+from IPython.display import Image, display
+def chunk(kind, data):
+    return struct.pack('!I', len(data)) + kind + data + struct.pack('!I', zlib.crc32(kind + data))
+row = b'\\0' + bytes(24) + os.urandom(24)
+head = struct.pack('!IIBBBBB', 16, 8, 8, 2, 0, 0, 0)
+made = chunk(b'IHDR', head) + chunk(b'IDAT', zlib.compress(row * 8)) + chunk(b'IEND', b'')
+display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + made))
+"""
+
+
+@pytest.fixture(scope="module")
+def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway for the tests of this module."""
+    process = GatewayProcess(
+        tmp_path_factory.mktemp("replay") / "data", "process", pool_size=2, keep_alive=0.3
+    )
+    try:
+        yield process
+        stop_cleanly(process)
+    finally:
+        process.kill()
+
+
+@pytest.fixture
+def key(replaying: GatewayProcess) -> Iterator[str]:
+    name = f"test-{os.urandom(6).hex()}"
+    yield name
+    replaying.delete(f"/v1/sessions/{name}")
+
+
+def record(gateway: GatewayProcess, key: str, *cells: str) -> None:
+    for code in cells:
+        gateway.execute(key, code)
+
+
+def replay(gateway: GatewayProcess, key: str, **fields: object) -> dict[str, Any]:
+    answer = gateway.post(f"/v1/sessions/{key}/replay", fields, timeout=100)
+    assert answer.status == 200, answer.body
+    report = answer.json()
+    assert isinstance(report, dict)
+    return report
+
+
+def verdicts(report: dict[str, Any]) -> list[str]:
+    return [cell["verdict"] for cell in report["cells"]]
+
+
+def test_cells_that_give_the_same_are_told_from_those_that_do_not(
+    replaying: GatewayProcess, key: str
+) -> None:
+    record(replaying, key, *SAME, *CHANGING, RANDOM)
+    report = replay(replaying, key)
+    assert verdicts(report) == ["equal"] * 3 + ["normalised"] * 3 + ["different"]
+    assert (report["verdict"], report["same"], report["different"], report["skipped"]) == (
+        "different",
+        6,
+        1,
+        0,
+    )
+    rules = [cell["normalised"] for cell in report["cells"][3:6]]
+    assert rules == [["memory addresses"], ["timestamps"], ["execution times"]]
+    last = report["cells"][-1]
+    assert (last["same"], last["status"]) == (False, {"recorded": "ok", "now": "ok"})
+    [difference] = last["differences"]
+    assert difference["part"] == "stdout"
+    assert " constant" in difference["diff"].splitlines()
+    listed = replaying.get(f"/v1/sessions/{key}/executions").json()["executions"]
+    assert [cell["execution"] for cell in report["cells"]] == [row["execution"] for row in listed]
+    assert report["head"] == replaying.get(f"/v1/sessions/{key}/notebook").headers["ETag"].strip('"')
+    assert report["environment"]["agreement"] in set(Agreement)
+
+
+def test_a_replay_leaves_the_session_its_record_and_the_list_as_they_were(
+    replaying: GatewayProcess, key: str
+) -> None:
+    record(replaying, key, "x = 1")
+    before = replaying.recorded(key), replaying.get("/v1/sessions").json()["sessions"]
+    assert verdicts(replay(replaying, key)) == ["equal"]
+    assert (replaying.recorded(key), replaying.get("/v1/sessions").json()["sessions"]) == before
+    assert replaying.execute(key, "x")["text"].strip() == "1"
+
+
+def test_an_ended_session_is_replayed_and_what_never_ran_is_not(replaying: GatewayProcess, key: str) -> None:
+    running = replaying.hold(key, "input('? ')")
+    waiting = replaying.submit(key, "raise SystemError('never')")
+    replaying.post(f"/v1/sessions/{key}/executions/{waiting}/cancel")
+    replaying.answer(key, running, "x")
+    replaying.ended(key, running)
+    replaying.delete(f"/v1/sessions/{key}")
+    report = replay(replaying, key)
+    # Nobody answers an input() of a replay: it is at the end of its file at once.
+    assert verdicts(report) == ["different", "skipped"]
+    assert report["cells"][0]["status"] == {"recorded": "ok", "now": "error"}
+    assert report["cells"][1]["reason"] == "It did not run then."
+
+
+def test_what_was_stopped_by_its_deadline_is_stopped_again(replaying: GatewayProcess, key: str) -> None:
+    replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=1)
+    report = replay(replaying, key)
+    assert report["cells"][0]["status"] == {"recorded": "timeout", "now": "timeout"}
+
+
+class Page(HTMLParser):
+    """What a page holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_is_self_contained_inert_and_shows_what_differs(replaying: GatewayProcess, key: str) -> None:
+    record(replaying, key, *SAME, RANDOM, PICTURE)
+    answer = replaying.post(f"/v1/sessions/{key}/replay?format=html", timeout=100)
+    assert answer.status == 200, answer.body
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{key}-replay.html"'
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox; default-src 'none'")
+    page = Page(answer.body.decode())
+    assert "script" not in page.tags
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in page.addresses)
+    assert page.tags.count("article") == 5
+    assert page.tags.count("img") == 1
+    for words in ("does not give what it gave", "<script>alert(1)</script>", "<b>no</b>", "pixels differ"):
+        assert words in page.text
+
+
+def test_progress_is_told_cell_by_cell_and_the_report_comes_last(replaying: GatewayProcess, key: str) -> None:
+    record(replaying, key, "1", "import time; time.sleep(1)")
+    with replaying.stream("POST", f"/v1/sessions/{key}/replay", {}) as stream:
+        lines = [json.loads(line) for line in stream]
+    told = [line for line in lines if line["type"] != "keepalive"]
+    assert [line["type"] for line in told] == ["cell", "cell", "report"]
+    assert [line["status"] for line in told[:2]] == ["ok", "ok"]
+    assert len(lines) > len(told), "a quiet stream shows signs of life"
+    assert told[-1]["same"] == 2
+
+
+def test_a_client_that_leaves_ends_the_replay(replaying: GatewayProcess, key: str) -> None:
+    marker = f"marker-{key}"
+    code = f"import os, time\nopen('/tmp/{marker}', 'a').write('x'); time.sleep(2)"
+    record(replaying, key, code)
+    kernels = replaying.get("/v1/info").json()["pool"]["in_use"]
+    try:
+        connection: http.client.HTTPConnection = replaying.connect()
+        connection.request(
+            "POST", f"/v1/sessions/{key}/replay", b"{}", {"Authorization": f"Bearer {replaying.token}"}
+        )
+        until(lambda: Path(f"/tmp/{marker}").read_text() == "xx", "the replay does not begin")
+        connection.close()
+        until(
+            lambda: replaying.get("/v1/info").json()["pool"]["in_use"] == kernels,
+            "the replay's kernel remains",
+        )
+    finally:
+        Path(f"/tmp/{marker}").unlink(missing_ok=True)
+
+
+def test_what_can_t_be_replayed_is_refused(replaying: GatewayProcess, key: str) -> None:
+    assert replaying.post("/v1/sessions/nobody/replay").reason == "not_found"
+    record(replaying, key, "1")
+    assert replaying.post(f"/v1/sessions/{key}/replay", {"always": True}).reason == "bad_request"
+    assert replaying.post(f"/v1/sessions/{key}/replay?format=pdf").reason == "not_acceptable"
+
+
+# ---- the environment
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "agreement", "changes"),
+    [
+        (
+            {"python": "3.13.1", "packages": {"a": "1"}},
+            {"python": "3.13.1", "packages": {"a": "1"}},
+            "same",
+            [],
+        ),
+        ({"packages": {"A_b.c": "1"}}, {"packages": {"a-b-c": "1"}}, "same", []),
+        ({"python": "3.13.1", "packages": {}}, {"python": "3.13.2", "packages": {}}, "different", ["python"]),
+        (
+            {"packages": {"a": "1", "b": "1"}},
+            {"packages": {"b": "2", "c": "1"}},
+            "different",
+            ["a", "b", "c"],
+        ),
+        (None, {"packages": {}}, "unknown", []),
+        ({"python": "3.13.1"}, {"packages": {}}, "unknown", []),
+        ("3.13", {"packages": {}}, "unknown", []),
+        ({"packages": {}}, None, "unknown", []),
+    ],
+)
+def test_locks_are_compared(then: object, now: object, agreement: str, changes: list[str]) -> None:
+    check = compare_locks(lock_of(then), lock_of(now))
+    assert (check.agreement, [change.name for change in check.changes]) == (agreement, changes)
+
+
+def call(gateway: GatewayProcess, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """``cellgate replay``."""
+    command = [CELLGATE, "replay", *words, f"--data-dir={gateway.data_dir}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+
+
+def export(gateway: GatewayProcess, key: str, path: Path, **metadata: object) -> None:
+    """The session's notebook, with other metadata of Cellgate's."""
+    notebook = gateway.get(f"/v1/sessions/{key}/notebook").json()
+    notebook["metadata"]["cellgate"] |= metadata
+    path.write_text(json.dumps(notebook))
+
+
+def test_the_command_replays_a_file_and_tells_by_its_exit_code(
+    replaying: GatewayProcess, key: str, tmp_path: Path
+) -> None:
+    record(replaying, key, *SAME, CHANGING[0])
+    export(replaying, key, tmp_path / "a.ipynb")
+    done = call(replaying, tmp_path, "a.ipynb", "-o", "report.html")
+    assert done.returncode == 0, done.stderr
+    assert "4 the same, 0 different, 0 not compared" in done.stdout
+    assert "~ cell 4: memory addresses" in done.stdout
+    assert "gives what it gave" in Page((tmp_path / "report.html").read_text()).text
+
+    record(replaying, key, RANDOM)
+    export(replaying, key, tmp_path / "a.ipynb")
+    done = call(replaying, tmp_path, "a.ipynb", "-o", "report.json")
+    assert done.returncode == 1, done.stderr
+    assert "! cell 5: stdout: the text differs" in done.stdout
+    assert json.loads((tmp_path / "report.json").read_text())["different"] == 1
+    models = replaying.get("/v1/sessions?limit=1000").json()["sessions"]
+    assert {m["state"] for m in models if m["session"].startswith("replay-")} == {"ended"}
+
+
+def test_another_environment_is_refused_unless_it_is_wanted_anyway(
+    replaying: GatewayProcess, key: str, tmp_path: Path
+) -> None:
+    lock = json.loads(replaying.execute(key, PROBE)["stdout"])
+    export(replaying, key, tmp_path / "same.ipynb", environment=lock)
+    done = call(replaying, tmp_path, "same.ipynb")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "environment same" in done.stdout
+
+    other = {**lock, "packages": {**lock["packages"], "ipykernel": "0.1"}}
+    export(replaying, key, tmp_path / "other.ipynb", environment=other)
+    done = call(replaying, tmp_path, "other.ipynb")
+    assert done.returncode == 2
+    assert "ipykernel 0.1 -> " in done.stderr
+    assert "--anyway" in done.stderr
+    done = call(replaying, tmp_path, "other.ipynb", "--anyway")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "environment different" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "no notebook"), ('{"nbformat": 3}', "no notebook of nbformat 4"), ("[]", "no notebook")],
+)
+def test_a_file_that_is_no_notebook_is_refused(
+    replaying: GatewayProcess, tmp_path: Path, content: str, said: str
+) -> None:
+    (tmp_path / "a.ipynb").write_text(content)
+    done = call(replaying, tmp_path, "a.ipynb")
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_no_job_s_process_is_left(replaying: GatewayProcess, key: str) -> None:
+    record(replaying, key, "1")
+    replay(replaying, key)
+    left = psutil.Process(replaying.process.pid).children()
+    assert not [p for p in left if "gateway.replay.report" in p.cmdline()]
