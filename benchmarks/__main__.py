@@ -16,7 +16,18 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import cpu, flood, kernels, memory, roundtrip, sockets, starts, wire, wire_flood
+from benchmarks import (
+    cpu,
+    flood,
+    kernels,
+    memory,
+    record,
+    roundtrip,
+    sockets,
+    starts,
+    wire,
+    wire_flood,
+)
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options, say
 
@@ -30,6 +41,7 @@ BENCHMARKS = {
     "wire_flood": wire_flood.measure,
     "kernels": kernels.measure,
     "sockets": sockets.measure,
+    "record": record.measure,
 }
 
 

@@ -190,6 +190,7 @@ def _running(
         "LANG": "C.UTF-8",
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
         **(extra or {}),
     }
     with (folder / "output.log").open("wb") as log:

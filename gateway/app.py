@@ -40,6 +40,7 @@ from gateway.record.journal import Journal
 from gateway.record.keys import load_key
 from gateway.record.schema import Sync
 from gateway.replayer import Replayer
+from gateway.retention import Retention, RetentionSettings
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
@@ -87,6 +88,7 @@ class GatewaySettings:
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
     storage_reserve: int = 64 * MIB
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
 class RunningGateway:
@@ -132,6 +134,9 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
         stack.push_async_callback(gateway.shut_down)
         services.pool.start()
         services.manager.start()
+        retention = Retention(journal, services.manager, settings.retention)
+        stack.push_async_callback(retention.close)
+        retention.start()
         stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
         yield gateway
 

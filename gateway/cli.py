@@ -48,7 +48,10 @@ class CellgateApp(BaseApp):
         "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
         "verify": ("gateway.commands.verify.VerifyApp", "Check an export or a record."),
-        "record": ("gateway.commands.record.RecordApp", "The key that signs exports."),
+        "record": (
+            "gateway.commands.record.RecordApp",
+            "Size and upkeep of the record, signing key.",
+        ),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:

@@ -310,17 +310,29 @@ class SessionManager:
 
     async def purge(self, principal: str, key: str) -> None:
         """End the session and remove its files and its record, but for a tombstone. Raises NotFound."""
-        owned = (principal, check_session_key(key))
+        await self._purge((principal, check_session_key(key)), by=principal, reason="requested")
+
+    async def purge_ended(self, row: SessionRow, reason: str) -> bool:
+        """Remove an ended session's files and record on the gateway's own account; False: it lives again."""
+        owned = (row.principal, row.key)
+        if self._closing or owned in self._live or owned in self._opening:
+            return False
+        await self._purge(owned, by="gateway", reason=reason)
+        return True
+
+    async def _purge(self, owned: Owned, *, by: str, reason: str) -> None:
+        """Nobody opens the session until it is done; who purges it meanwhile shares this purge."""
         if (task := self._purges.get(owned)) is None:
-            task = self._purges[owned] = asyncio.create_task(self._purge(*owned), name=f"purge {key}")
+            task = asyncio.create_task(self._do_purge(owned, by, reason), name=f"purge {owned[1]}")
+            self._purges[owned] = task
             task.add_done_callback(lambda _: self._purges.pop(owned, None))
         await asyncio.shield(task)
 
-    async def _purge(self, principal: str, key: str) -> None:
-        await self.delete(principal, key)
-        row = await self._journal.session(principal, key)
-        if row is None or not await self._journal.purge(row.id, by=principal, reason="requested"):
-            raise NotFound(f"No session {key!r}")
+    async def _do_purge(self, owned: Owned, by: str, reason: str) -> None:
+        await self.delete(*owned)
+        row = await self._journal.session(*owned)
+        if row is None or not await self._journal.purge(row.id, by=by, reason=reason):
+            raise NotFound(f"No session {owned[1]!r}")
 
     def end_later(self, session: Session, cause: str) -> None:
         """End a session in the background, with its files."""

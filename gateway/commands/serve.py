@@ -159,6 +159,15 @@ class ServeApp(BaseApp):
     storage_reserve = Unicode(
         "64m", help="Space of the data folder's disk below which nothing new is begun; 0: all is used."
     ).tag(config=True, metavar="SIZE")
+    retention_days = Float(
+        0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
+    ).tag(config=True, metavar="DAYS")
+    retention_size = Unicode(
+        "", help="Size of the record beyond which the oldest records of ended sessions go; default: no bound."
+    ).tag(config=True, metavar="SIZE")
+    retention_interval = Float(600.0, min=0.05, help="Seconds between looks for old records.").tag(
+        config=True
+    )
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
 
     aliases = {  # noqa: RUF012
@@ -305,6 +314,7 @@ class ServeApp(BaseApp):
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
             keep_alive=self.keep_alive,
+            retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",
             storage_reserve=self._storage_reserve(),
         )
@@ -313,6 +323,13 @@ class ServeApp(BaseApp):
         from kernels.limits import parse_size  # noqa: PLC0415
 
         return 0 if self.storage_reserve == "0" else parse_size(self.storage_reserve, name="storage_reserve")
+
+    def _retention(self) -> Any:
+        from gateway.retention import RetentionSettings  # noqa: PLC0415
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        size = parse_size(self.retention_size, name="retention_size") if self.retention_size else None
+        return RetentionSettings(self.retention_days * 86400 or None, size, self.retention_interval)
 
     def _channels(self) -> Any:
         from gateway.channels.client import ChannelSettings  # noqa: PLC0415

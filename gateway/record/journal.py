@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gateway.record import schema, trail
+from gateway.record import schema, trail, upkeep
 from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
@@ -381,6 +381,11 @@ class Journal:
         """Remove the record of a session that has ended, but for a tombstone. Raises StorageError."""
         await self.commit()
         return await self._writer.run(trail.purge, session_id, by=by, reason=reason)
+
+    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+        """The ended session whose record should go first, and why; see `upkeep.overdue`."""
+        await self.commit()
+        return await self._writer.run(upkeep.overdue, before, most_bytes)
 
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None

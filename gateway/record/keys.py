@@ -32,8 +32,6 @@ class SigningKey:
 
 def load_key(data_dir: Path) -> SigningKey | None:
     """The installation's key, if it has one. Raises StorageError for a file that is none, or not private."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415 - slow
-
     path = data_dir / KEY_FILE
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -45,6 +43,9 @@ def load_key(data_dir: Path) -> SigningKey | None:
         if os.fstat(descriptor).st_mode & 0o077:
             raise StorageError(f"The signing key {path} is open to others; chmod 600 it, or make a new one")
         text = file.read(128)
+    # Not before: it takes 7 MB of memory, and most gateways have no key.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+
     try:
         return SigningKey(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text.decode().strip())))
     except ValueError as error:

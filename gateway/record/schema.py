@@ -249,6 +249,11 @@ def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
     return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
 
 
+def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
+    """Of the sessions that have ended the one that was not used for longest."""
+    return next(_sessions(db, "WHERE state = 'ended' ORDER BY last_activity, id LIMIT 1"), None)
+
+
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
     query = f"SELECT {_SESSION}, head_seq, head FROM sessions {clause}"  # noqa: S608
     for values in db.execute(query, parameters):

@@ -165,7 +165,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     metadata = notebook["metadata"]
     known = metadata["cellgate"]
     survey = Survey()
-    rows = [row for row, _ in chained(_rows(archive.read(ROWS)), known["session"])]
+    rows = list(chained(_rows(archive.read(ROWS)), known["session"]))
     for row in rows:
         survey.add(row)
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):

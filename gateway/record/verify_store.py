@@ -79,7 +79,7 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
     facts = SessionFacts()
     last, head = 0, GENESIS
     rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
-    for row, _ in chained(rows, session.key):
+    for row in chained(rows, session.key):
         if row.type in _FACTS:
             facts.apply(_decode(row.body))
         else:

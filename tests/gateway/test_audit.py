@@ -21,7 +21,7 @@ from kernels.errors import BackendUnavailable
 from kernels.specs.install import create_environment, install_kernelspec
 from tests.conftest import StartGateway
 from tests.requirements import require
-from tests.server import GatewayProcess
+from tests.server import GatewayProcess, until
 
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
 COMMAND = str(Path(sys.executable).with_name("cellgate"))
@@ -166,7 +166,7 @@ def test_a_bundle_runs_where_nobody_knows_cellgate(
         "install",
         "--quiet",
     ]
-    wanted = ["--no-compile", "-r", home / "requirements.txt", "nbclient"]
+    wanted = ["install", "--quiet", "--no-compile", "-r", home / "requirements.txt", "nbclient"]
     subprocess.run([*pip, *wanted], env=clean, check=True, timeout=240)
     words = [tmp_path / "plain/bin/jupyter", "execute", "--inplace", "--allow-errors", "trip.ipynb"]
     subprocess.run(words, cwd=home / "work", env=clean, check=True, timeout=120)
@@ -174,3 +174,19 @@ def test_a_bundle_runs_where_nobody_knows_cellgate(
     assert first.outputs[0].data["text/plain"] == "2000"
     assert second.outputs[0].text == "2.0 kB\n"
     assert third.outputs[0].ename == "ZeroDivisionError"
+
+
+def test_old_records_go_with_a_tombstone_and_those_in_use_stay(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tmp_path / "data", retention_days=2 / 86400, retention_interval=0.1)
+    gateway.execute("stays", "1")
+    gateway.execute("goes", "2")
+    gateway.delete("/v1/sessions/goes")
+    until(lambda: gateway.get("/v1/sessions/goes").status == 404, "the old record is still there")
+    assert gateway.model("stays")["state"] == "idle"
+    assert "valid      session stays" in cellgate("verify", "--data-dir", gateway.data_dir)
+    assert "purged                       1" in cellgate("record", "stats", "--data-dir", gateway.data_dir)
+    assert "in use by another gateway" in cellgate(
+        "record", "compact", "--data-dir", gateway.data_dir, status=1
+    )
