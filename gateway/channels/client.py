@@ -30,7 +30,8 @@ class ChannelSettings:
     """Bounds of the Jupyter door. Durations in seconds, sizes in bytes.
 
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
-    cells that wait in one session. `cell_timeout`: None lets cells run for ever.
+    cells that wait in one session. `cell_timeout`: None lets cells run for ever. `silence`: how long a
+    client's system may leave unacknowledged what it is sent.
     """
 
     folder: Path
@@ -40,6 +41,7 @@ class ChannelSettings:
     max_queue: int = 1000
     max_clients: int = 512
     cell_timeout: float | None = None
+    silence: float = 180.0
 
 
 class Socket(Protocol):
