@@ -60,7 +60,6 @@ SOCKET_PATH_ROOM = 60
 MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-PING_INTERVAL = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +272,6 @@ def _http_server(services: Services) -> HTTPServer:
         default_handler_args={"services": services},
         log_function=log_request,
         metrics=services.metrics,
-        websocket_ping_interval=PING_INTERVAL,
-        # Synchronous clients read, and so answer pings, only while a cell of theirs runs.
-        websocket_ping_timeout=0,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
     return HTTPServer(application, max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_BUFFER_BYTES)

@@ -6,9 +6,10 @@ and a cell costs nothing; only ends of executions and answers are counted as the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -37,6 +38,9 @@ class Metrics:
         self.responses = Counter(
             "cellgate_http_responses", "HTTP responses by status.", ["status"], registry=self._registry
         )
+        tasks = Gauge("cellgate_tasks", "Tasks of the gateway's event loop.", registry=self._registry)
+        tasks.set_function(lambda: len(asyncio.all_tasks()))
+        ProcessCollector(registry=self._registry)
 
     def watch(self, read: Gauges) -> None:
         """Read gauges from `read` at each scrape."""

@@ -30,7 +30,7 @@ class ChannelSettings:
 
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
     cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
-    permessage-deflate.
+    permessage-deflate. `silence`: how long a client's system may leave unacknowledged what it is sent.
     """
 
     folder: Path
@@ -41,6 +41,7 @@ class ChannelSettings:
     max_clients: int = 512
     cell_timeout: float | None = None
     compression: bool = False
+    silence: float = 180.0
 
 
 class Socket(Protocol):

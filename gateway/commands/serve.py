@@ -142,6 +142,11 @@ class ServeApp(BaseApp):
     replay_size = Unicode("16m", help="Size of the messages that are kept so.").tag(
         config=True, metavar="SIZE"
     )
+    client_silence = Float(
+        180.0,
+        min=0.1,
+        help="Seconds after which a WebSocket is closed whose client's machine answers nothing.",
+    ).tag(config=True, metavar="SECONDS")
     text_cap = Unicode("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
     data_cap = Unicode("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
     cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
@@ -347,6 +352,7 @@ class ServeApp(BaseApp):
             max_queue=self.channel_queue,
             cell_timeout=self.channel_cell_timeout or None,
             compression=self.channel_compression,
+            silence=self.client_silence,
         )
 
     def _print_block(self, url: str, backend: Backend, token: str | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket as sockets
+import struct
 import uuid
 from collections.abc import Awaitable
 from typing import Any
@@ -31,7 +32,8 @@ logger = logging.getLogger(__name__)
 GOING_AWAY, UNSUPPORTED_DATA, INVALID_PAYLOAD = 1001, 1003, 1007
 MAX_ID = 1024
 FULL_KERNEL_PAUSE = 0.02
-KEEP_ALIVE = ((sockets.TCP_KEEPIDLE, 60), (sockets.TCP_KEEPINTVL, 15), (sockets.TCP_KEEPCNT, 4))
+PINGS = 6  # while a client may be silent
+TCP_INFO = struct.Struct("=3xB20xI28xI")  # tcpi_probes, tcpi_unacked, tcpi_last_ack_recv
 
 
 class ChannelsHandler(JupyterHandler, WebSocketHandler):
@@ -41,6 +43,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
     _client: Client | None = None
     _subprotocol = Subprotocol.JSON
     _deflated = False
+    _next_ping: asyncio.TimerHandle | None = None
 
     def check_origin(self, origin: str) -> bool:
         """Origin was checked with all else, before the upgrade."""
@@ -81,7 +84,6 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             self.close(GOING_AWAY, "The kernel has ended")
             return
         self.set_nodelay(True)
-        self._keep_alive()
         self._client = self._session.door.connect(
             self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
         )
@@ -89,15 +91,25 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         self._client.attach(self)
         if former is not None:
             former.close(GOING_AWAY, "Another WebSocket of this session_id took over")
+        self._ping()
 
-    def _keep_alive(self) -> None:
-        """Have the system find out about clients that have gone without a word."""
-        assert self.ws_connection is not None
-        assert self.ws_connection.stream is not None
-        raw = self.ws_connection.stream.socket
-        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
-        for option, value in KEEP_ALIVE:
-            raw.setsockopt(sockets.IPPROTO_TCP, option, value)
+    def _ping(self, was_silent: bool = False) -> None:
+        """Ping, again and again, until the client has gone without a word (no FIN, no RST).
+
+        What counts is that its system acknowledges the ping's bytes: synchronous clients answer pings only
+        while they read. Two looks in a row must find it silent, because our own pause looks the same once.
+        """
+        if self.ws_connection is None or self.ws_connection.is_closing():
+            return
+        limit, stream = self._session.door.settings.silence, self.ws_connection.stream
+        assert stream is not None
+        silent = _silence(stream.socket) > limit
+        if silent and was_silent:
+            logger.warning("Closed a client's WebSocket: its system has not answered for %g s", limit)
+            stream.close()
+            return
+        self.ping()
+        self._next_ping = asyncio.get_running_loop().call_later(limit / PINGS, self._ping, silent)
 
     async def send_frames(self, frames: bytes) -> bool:
         """Write whole frames to the stream and wait until they are taken."""
@@ -162,6 +174,8 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
     def on_close(self) -> None:
         """The socket is gone."""
         self.disconnected = True
+        if self._next_ping is not None:
+            self._next_ping.cancel()
         client, self._client = self._client, None
         if client is not None and client.socket is self:
             self._session.door.disconnect(client, returns="session_id" in self.request.query_arguments)
@@ -171,6 +185,16 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         """Tornado's hook, of both bases."""
         self.disconnected = True
         WebSocketHandler.on_connection_close(self)
+
+
+def _silence(raw: sockets.socket) -> float:
+    """Seconds for which the peer's system has left unacknowledged what was sent (tcp(7), TCP_INFO).
+
+    A peer that reads nothing is not silent: it acknowledges, also the probes of its closed window.
+    """
+    info = raw.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, TCP_INFO.size)
+    probes, unacknowledged, milliseconds = TCP_INFO.unpack(info)
+    return milliseconds / 1000 if probes or unacknowledged else 0.0
 
 
 def _short(reason: str) -> str:
