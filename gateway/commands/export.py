@@ -8,10 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Unicode
+from traitlets import Bool, Enum, Unicode
 
 from gateway.commands.base import CommandApp, UsageError
 from kernels.errors import InvalidInput
+
+_EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
 
 
 class ExportApp(CommandApp):
@@ -26,14 +28,24 @@ class ExportApp(CommandApp):
     examples = """
         cellgate export my-session -o my-session.ipynb
         cellgate export my-session --no-outputs
+        cellgate export my-session --to html
     """
 
     output = Unicode(
-        help="The file to write, replaced when it exists; default: SESSION.ipynb, never replaced."
+        help="The file to write, replaced when it exists; default: SESSION and its ending, never replaced."
     ).tag(config=True, metavar="FILE")
+    to = Enum(
+        tuple(_EXTENSIONS),
+        "ipynb",
+        help="What to write: ipynb, html, markdown or script; a page runs no scripts.",
+    ).tag(config=True, metavar="FORMAT")
     no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
 
-    aliases: Any = {("o", "output"): "ExportApp.output", **CommandApp.aliases}  # noqa: RUF012
+    aliases: Any = {  # noqa: RUF012
+        ("o", "output"): "ExportApp.output",
+        "to": "ExportApp.to",
+        **CommandApp.aliases,
+    }
     flags = {  # noqa: RUF012
         "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
     }
@@ -42,8 +54,9 @@ class ExportApp(CommandApp):
         """Streams the notebook to its file."""
         (session,) = self.arguments("SESSION")
         path = self._path(session)
+        form = None if self.to == "ipynb" else self.to
         try:
-            await self.gateway().notebook(session, path, outputs=not self.no_outputs)
+            await self.gateway().notebook(session, path, outputs=not self.no_outputs, form=form)
         except OSError as error:
             raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
         self.print(str(path))
@@ -52,7 +65,7 @@ class ExportApp(CommandApp):
     def _path(self, session: str) -> Path:
         if self.output:
             return Path(self.output).expanduser()
-        path = Path(f"{session.replace('/', '-')}.ipynb")
+        path = Path(f"{session.replace('/', '-')}{_EXTENSIONS[self.to]}")
         if path.exists():
             raise UsageError(f"{path} exists; name a file with -o to replace it")
         return path
