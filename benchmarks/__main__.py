@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks import cpu, flood, memory, roundtrip, starts
+from benchmarks import cpu, flood, memory, record, roundtrip, starts
 from benchmarks.figures import Figure, table
 from benchmarks.options import Options, say
 
@@ -26,6 +26,7 @@ BENCHMARKS = {
     "cpu": cpu.measure,
     "flood": flood.measure,
     "memory": memory.measure,
+    "record": record.measure,
 }
 
 
