@@ -18,6 +18,7 @@ import psutil
 
 from benchmarks import (
     cpu,
+    exports,
     flood,
     kernels,
     memory,
@@ -41,6 +42,7 @@ BENCHMARKS = {
     "wire_flood": wire_flood.measure,
     "kernels": kernels.measure,
     "sockets": sockets.measure,
+    "exports": exports.measure,
     "record": record.measure,
 }
 

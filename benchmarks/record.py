@@ -1,84 +1,257 @@
-"""Leaving with the record: the export of a large session, and the check of a long one.
+"""What the record costs, and how many executions it takes.
 
-The export is compared with ``nbformat.write`` of the same notebook, in this process, after it was read: that
-writer has all of it in memory already. Growth is the gateway's greatest resident memory while it answers
-(``VmHWM``), less that before. The check is the whole command, start of Python and all. Linux only.
+Cost: `1+1` over HTTP through two gateways that take turns, one of which (``unrecorded``) keeps no record.
+Throughput: eight sessions in this process at once, with everything of the gateway below HTTP and above
+the kernel's sockets: queue, execution, events, chain, journal. Their kernels are fakes at the
+seam where the pool hands kernels over, and answer an execute_request at once with the five messages of `1+1`.
 """
 
 from __future__ import annotations
 
-import io
-import subprocess
-import sys
+import asyncio
+import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
-import nbformat
-
-from benchmarks.client import HttpClient
-from benchmarks.figures import MB, Figure, at_least, at_most
+from benchmarks.cpu import CELLS, WARM_UP
+from benchmarks.figures import Figure, at_least, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
-from benchmarks.sessions import Session
+from benchmarks.sessions import Session as HttpSession
+from gateway.channels.client import ChannelSettings
+from gateway.channels.outbox import OutboxBounds
+from gateway.executions import ExecutionSettings
+from gateway.models import ExecuteRequest, SessionLimits, now
+from gateway.record.events import EventLog
+from gateway.record.journal import Journal
+from gateway.record.rows import SessionRow
+from gateway.session_state import SessionSettings
+from gateway.sessions import Session
+from gateway.workspace import WorkspaceStore
+from kernels.connection import Listener
+from kernels.kernel import KernelProfile
+from kernels.limits import MIB, ResourceLimits
+from kernels.messages import Channel, Header, Message
+from kernels.outputs import OutputCaps
+from kernels.pool import KernelPool
 
-CELL = "print(('y' * 99 + '\\n') * 1000, end='')"  # 100 kB
-FLUSHES = 2000
-ROWS = f"""
-import sys
-for number in range({FLUSHES}):
-    print(number)
-    sys.stdout.flush()
-"""
+CODE = "1+1"
+SESSIONS = 8
+SECONDS = 10.0
+UNRECORDED = Path(__file__).with_name("unrecorded.py")
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Time and memory of the export, and the rate of the check."""
-    with cellgate(options.backend) as server, server.client() as client:
-        figures = [*_export(server, client, options.count(2000, 20))]
-    with cellgate(options.backend) as server, server.client() as client:
-        figures.append(_verify(server, client, options.count(50, 1)))
-    return figures
+    """The cost per cell in time and in processor time, and executions per second."""
+    return [*_cost(options), asyncio.run(_throughput(options))]
 
 
-def _export(server: Server, client: HttpClient, cells: int) -> Sequence[Figure]:
-    session = Session(client, "large")
-    for number in range(cells):
-        session.execute(CELL)
-        if number % 200 == 199:
-            say(f"record: {number + 1} of {cells} cells")
-    server.settle()
-    process = Path("/proc") / str(server.process.pid)
-    before = server.resident()
-    (process / "clear_refs").write_text("5")  # proc_pid_clear_refs(5): the peak begins anew
-    begun = time.perf_counter()
-    answer = client.request("GET", f"{session.path}/notebook")
-    ours = time.perf_counter() - begun
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    growth = int(status["VmHWM"].split()[0]) * 1024 - before
-    notebook = nbformat.reads(answer.body.decode(), as_version=4)  # type: ignore[no-untyped-call]
-    begun = time.perf_counter()
-    nbformat.write(notebook, io.StringIO())  # type: ignore[no-untyped-call]
-    theirs = time.perf_counter() - begun
-    size = len(answer.body) / MB
+# ---- cost
+
+
+class Turn:
+    """One of the two gateways: cells in blocks, and what they cost."""
+
+    def __init__(self, server: Server, session: HttpSession) -> None:
+        self._server = server
+        self._session = session
+        self._used = 0.0
+        self.times: list[float] = []
+        for _ in range(WARM_UP):
+            session.execute(CODE)
+
+    def block(self) -> None:
+        """Run one block."""
+        before = self._server.cpu()
+        self.times += [self._session.execute(CODE) for _ in range(CELLS)]
+        self._used += self._server.cpu() - before
+
+    @property
+    def p50(self) -> float:
+        """Milliseconds of a round trip."""
+        return quantile(self.times, 0.5) * 1000
+
+    @property
+    def cpu(self) -> float:
+        """Milliseconds of processor time per cell."""
+        return self._used / len(self.times) * 1000
+
+
+def _cost(options: Options) -> Sequence[Figure]:
+    with (
+        cellgate(options.backend) as recorded,
+        cellgate(options.backend, script=UNRECORDED) as unrecorded,
+        recorded.client() as one,
+        unrecorded.client() as other,
+    ):
+        on = Turn(recorded, HttpSession(one, "record"))
+        off = Turn(unrecorded, HttpSession(other, "record"))
+        rounds = options.count(20, 2)
+        for number in range(rounds):
+            # Who goes first changes, so that neither always follows the other's disturbance.
+            for turn in (on, off) if number % 2 else (off, on):
+                turn.block()
+            say(f"record: round {number + 1} of {rounds}, p50 {on.p50:.2f} against {off.p50:.2f} ms")
     return [
-        Figure(
-            f"export of {cells} cells, {size:.0f} MB, against nbformat.write", ours / theirs, "x", at_most(2)
-        ),
-        Figure("  export", ours, "s"),
-        Figure("  nbformat.write", theirs, "s"),
-        Figure("  growth of the gateway", growth / MB, "MB", at_most(150)),
+        Figure("cost of the record per cell, p50", on.p50 - off.p50, "ms", at_most(0.5), summary(on.times)),
+        Figure("cost of the record per cell, gateway CPU", on.cpu - off.cpu, "ms", at_most(0.4)),
+        Figure("  with the record, p50", on.p50, "ms"),
+        Figure("  without, p50", off.p50, "ms", details=summary(off.times)),
+        Figure("  with the record, gateway CPU", on.cpu, "ms"),
+        Figure("  without, gateway CPU", off.cpu, "ms"),
     ]
 
 
-def _verify(server: Server, client: HttpClient, cells: int) -> Figure:
-    session = Session(client, "long")
-    for _ in range(cells):
-        session.execute(ROWS)
-    rows = client.request("GET", f"{session.path}/audit/verify").json(200)["rows"]
-    server.settle()
-    command = [sys.executable, "-m", "gateway.cli", "verify", "--data-dir", str(server.folder / "data")]
-    begun = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    elapsed = time.perf_counter() - begun
-    return Figure(f"verify of {rows} rows, the whole command", rows / elapsed, "rows/s", at_least(50_000))
+# ---- throughput
+
+_ANSWERS = (
+    (Channel.IOPUB, "status", b'{"execution_state":"busy"}'),
+    (Channel.IOPUB, "execute_input", b'{"code":"1+1","execution_count":COUNT}'),
+    (Channel.IOPUB, "execute_result", b'{"execution_count":COUNT,"data":{"text/plain":"2"},"metadata":{}}'),
+    (Channel.SHELL, "execute_reply", b'{"status":"ok","execution_count":COUNT}'),
+    (Channel.IOPUB, "status", b'{"execution_state":"idle"}'),
+)
+
+
+class FakeConnection:
+    """Answers each execute_request at once, as ipykernel answers `1+1`."""
+
+    session = "fake"
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+        self._count = 0
+
+    def listen(self, listener: Listener) -> Any:
+        """Hear all that the kernel says."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def send(self, request: Message) -> None:
+        """Take a request; its answers come with the loop's next turn, as messages from a socket would."""
+        asyncio.get_running_loop().call_soon(self._answer, request)
+
+    def _answer(self, request: Message) -> None:
+        self._count += 1
+        for channel, kind, content in _ANSWERS:
+            frame = content.replace(b"COUNT", str(self._count).encode())
+            header = Header(uuid.uuid4().hex, kind)
+            answer = Message(channel, b"{}", request.header_frame, b"{}", frame, (), header, request.header)
+            for listener in self._listeners:
+                listener(answer)
+
+
+class FakeKernel:
+    """What a session uses of a kernel."""
+
+    alive = True
+    isolation = "none"
+    display_name = "Fake"
+    info: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.id = f"fake-{number}"
+        self.workspace = folder / self.id
+        self.workspace.mkdir()
+        self.connection = FakeConnection()
+        self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def interrupt(self) -> None:
+        """Nothing runs long enough."""
+
+    async def shutdown(self) -> None:
+        """There is nothing to end."""
+
+
+class FakePool:
+    """Hands out fake kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made = 0
+
+    async def claim(self, profile: KernelProfile) -> FakeKernel:
+        """A new one."""
+        self._made += 1
+        return FakeKernel(self._made, self._folder)
+
+    def release(self, kernel: FakeKernel) -> None:
+        """It is gone."""
+
+
+async def _throughput(options: Options) -> Figure:
+    seconds = options.count(int(SECONDS), 1)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        journal = await Journal.open(folder / "record.sqlite3", sync="normal")
+        try:
+            sessions = [await _session(journal, number, folder) for number in range(1, SESSIONS + 1)]
+            await asyncio.gather(*(_work(session, 0.5) for session in sessions))
+            begun, used = time.perf_counter(), time.process_time()
+            counts = await asyncio.gather(*(_work(session, seconds) for session in sessions))
+            elapsed, used = time.perf_counter() - begun, time.process_time() - used
+            for session in sessions:
+                await session.end("benchmark")
+        finally:
+            await journal.close()
+    rate = sum(counts) / elapsed
+    details = {"executions": sum(counts), "seconds": elapsed, "cpu_ms_each": used / sum(counts) * 1000}
+    return Figure("executions recorded per second, 8 sessions", rate, "/s", at_least(1500), details)
+
+
+async def _session(journal: Journal, number: int, folder: Path) -> Session:
+    limits, moment, key = SessionLimits(), now(), f"session-{number}"
+    row = SessionRow(
+        id=journal.new_session_id(),
+        principal="benchmark",
+        key=key,
+        kernel="fake",
+        isolation="none",
+        state="starting",
+        cause=None,
+        created_at=moment,
+        last_activity=moment,
+        execution_count=0,
+        limits=limits.to_wire(),
+        metadata={},
+        environment={},
+    )
+    channels = ChannelSettings(
+        folder=folder,
+        outbox=OutboxBounds(memory=MIB, total=MIB),
+        replay_seconds=0,
+        replay_bytes=0,
+        max_queue=1,
+        cell_timeout=None,
+    )
+    settings = SessionSettings(ExecutionSettings(OutputCaps(MIB, MIB)), channels)
+    session = Session(
+        row,
+        limits,
+        KernelProfile("fake", ResourceLimits()),
+        EventLog(journal, row.id, key),
+        journal,
+        cast(KernelPool, FakePool(_made(folder / key))),
+        WorkspaceStore(_made(folder / f"kept-{number}")),
+        settings,
+    )
+    await session.open(0)
+    return session
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+async def _work(session: Session, seconds: float) -> int:
+    """Run cells one after the other, each begun when the one before is durable; how many there were."""
+    count, request = 0, ExecuteRequest(CODE)
+    ends = time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        await session.submit(request).wait()
+        count += 1
+    return count

@@ -107,10 +107,16 @@ def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
 
 
 @contextmanager
-def cellgate(backend: str, *options: str) -> Iterator[Server]:
-    """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest."""
+def cellgate(backend: str, *options: str, script: Path | None = None) -> Iterator[Server]:
+    """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest.
+
+    `script`: a file that is run in place of the command.
+    """
     token = secrets.token_urlsafe(24)
-    command = [str(Path(sys.prefix) / "bin" / "cellgate"), "serve"]
+    program = (
+        [str(Path(sys.prefix) / "bin" / "cellgate")] if script is None else [sys.executable, str(script)]
+    )
+    command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"
         arguments = [
@@ -190,6 +196,7 @@ def _running(
         "LANG": "C.UTF-8",
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
+        # The code beside these benchmarks is measured, whatever is installed.
         "PYTHONPATH": str(Path(__file__).parents[1]),
         **(extra or {}),
     }

@@ -136,12 +136,17 @@ class Gateway:
         """Ends the session's kernel; its record stays."""
         await self._call("DELETE", _path(session))
 
-    async def notebook(self, session: str, path: Path, *, outputs: bool = True) -> None:
+    async def notebook(
+        self, session: str, path: Path, *, outputs: bool = True, form: str | None = None
+    ) -> None:
         """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
+
+        `form`: ``html``, ``markdown`` or ``script`` for what nbconvert makes of it.
 
         Raises OSError when the file can't be written.
         """
-        target = _path(session, "notebook") + ("" if outputs else "?outputs=false")
+        query = urlencode(_given(format=form, outputs=None if outputs else "false"))
+        target = _path(session, "notebook") + (f"?{query}" if query else "")
         async with self._server.exchange("GET", target, accept="*/*") as answer:
             await _save(answer, path)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Unicode
+from traitlets import Bool, Enum, Unicode
 
 from gateway.commands.base import CommandApp, UsageError
 from kernels.errors import InvalidInput
+
+_EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
 
 
 class ExportApp(CommandApp):
@@ -26,18 +28,28 @@ class ExportApp(CommandApp):
     examples = """
         cellgate export my-session -o my-session.ipynb
         cellgate export my-session --no-outputs
+        cellgate export my-session --to html
         cellgate export my-session --bundle
     """
 
     output = Unicode(
-        help="The file to write, replaced when it exists; default: SESSION.ipynb (or .zip), never replaced."
+        help="The file to write, replaced when it exists; default: SESSION and its ending, never replaced."
     ).tag(config=True, metavar="FILE")
+    to = Enum(
+        tuple(_EXTENSIONS),
+        "ipynb",
+        help="What to write: ipynb, html, markdown or script; a page runs no scripts.",
+    ).tag(config=True, metavar="FORMAT")
     bundle = Bool(
         False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
     ).tag(config=True)
     no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
 
-    aliases: Any = {("o", "output"): "ExportApp.output", **CommandApp.aliases}  # noqa: RUF012
+    aliases: Any = {  # noqa: RUF012
+        ("o", "output"): "ExportApp.output",
+        "to": "ExportApp.to",
+        **CommandApp.aliases,
+    }
     flags = {  # noqa: RUF012
         "bundle": (
             {"ExportApp": {"bundle": True}},
@@ -52,11 +64,12 @@ class ExportApp(CommandApp):
         if self.bundle and self.no_outputs:
             raise UsageError("a bundle always has the outputs; leave out --no-outputs")
         path = self._path(session)
+        form = None if self.to == "ipynb" else self.to
         try:
             if self.bundle:
                 await self.gateway().bundle(session, path)
             else:
-                await self.gateway().notebook(session, path, outputs=not self.no_outputs)
+                await self.gateway().notebook(session, path, outputs=not self.no_outputs, form=form)
         except OSError as error:
             raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
         self.print(str(path))
@@ -65,7 +78,8 @@ class ExportApp(CommandApp):
     def _path(self, session: str) -> Path:
         if self.output:
             return Path(self.output).expanduser()
-        path = Path(f"{session.replace('/', '-')}.{'zip' if self.bundle else 'ipynb'}")
+        extension = ".zip" if self.bundle else _EXTENSIONS[self.to]
+        path = Path(f"{session.replace('/', '-')}{extension}")
         if path.exists():
             raise UsageError(f"{path} exists; name a file with -o to replace it")
         return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.errors import NotAcceptable
+from gateway.handlers.converted import answer_converted
 from gateway.handlers.download import DownloadHandler
 
 
@@ -14,7 +14,8 @@ class NotebookHandler(DownloadHandler):
         self.check()
         form = self.get_query_argument("format", "ipynb")
         if form not in {"ipynb", "notebook"}:
-            raise NotAcceptable(f"format {form[:40]!r} is not offered here; leave it out for .ipynb")
+            await answer_converted(self, key, form)
+            return
         outputs = self.flag("outputs", default=True)
         moment = await self.services.archive.moment(self.principal.name, key)
         if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):

@@ -11,11 +11,10 @@ from tornado.iostream import StreamClosedError
 from gateway.errors import NotAcceptable, status_of
 from gateway.handlers.base import encode, problem
 from gateway.handlers.streaming import KEEP_ALIVE, Format, StreamingHandler
+from gateway.record.convert import PAGE_POLICY
 from gateway.replay.cells import RecordedCell
 from gateway.replay.report import NewRun
 from kernels.errors import CellgateError
-
-PAGE_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 class ReplayBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -98,7 +97,7 @@ class ReplayHandler(StreamingHandler):
             return
         if form == "html":
             self.set_header("Content-Type", "text/html; charset=utf-8")
-            self.set_header("Content-Security-Policy", PAGE_POLICY)
+            self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
             self.set_header("Content-Disposition", f'attachment; filename="{key}-replay.html"')
         else:
             self.set_header("Content-Type", "application/json; charset=utf-8")

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+# The first of two distributions of one name is the one that is imported.
 PROBE = (
     "import importlib.metadata, json, platform\n"
     "print(json.dumps({'python': platform.python_version(), 'packages':"
-    " {d.metadata['Name']: d.version for d in importlib.metadata.distributions() if d.metadata['Name']}}))"
+    " {d.metadata['Name']: d.version for d in reversed(list(importlib.metadata.distributions()))"
+    " if d.metadata['Name']}}))"
 )
 _SEPARATORS = re.compile(r"[-_.]+")
 

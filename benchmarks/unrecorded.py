@@ -1,0 +1,43 @@
+"""``python FILE serve ...``: the gateway with its record switched off, to measure against; of no other use.
+
+Events are made as ever, because streams and results are made of them, but they are not chained, no row is
+enqueued or written, and a commit returns at once. Cellgate itself has no such switch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gateway import app
+from gateway.cli import main
+from gateway.record import events
+from gateway.record.journal import Journal
+from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+
+
+class Unrecorded(Journal):
+    """A journal that keeps nothing."""
+
+    def save_session(self, row: SessionRow) -> None:
+        """Keep nothing."""
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Keep nothing."""
+
+    def append(self, row: EventRow) -> None:
+        """Keep nothing."""
+
+    async def commit(self) -> None:
+        """There is nothing to write."""
+
+
+def _unchained(previous: bytes, body: bytes) -> bytes:
+    return previous
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    app.Journal = Unrecorded  # type: ignore[misc]
+    events.link = _unchained
+    raise SystemExit(main())
