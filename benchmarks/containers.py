@@ -1,8 +1,8 @@
 """What containers cost: cells, cold and warm starts, turnover and memory, each against its rival in one run.
 
 It needs a container engine that has the kernel image, and bubblewrap, so it runs only when it is named.
-Rivals take turns, round by round. The turnover's peer is jupyter_kernel_gateway with plain process kernels: the same
-interpreter and packages, no isolation.
+Rivals take turns, round by round. The turnover's peer is jupyter_kernel_gateway with plain process kernels:
+much the same packages, and no isolation.
 """
 
 from __future__ import annotations
