@@ -31,6 +31,16 @@ from kernels.provisioners.container import IMAGE, INSTANCE_LABEL
 SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin"
 CELLS = 50
 CONCURRENT = 2
+ATTACKS = {
+    "100 busy threads": "import threading\n"
+    "def work():\n while True: pass\n"
+    "for _ in range(99): threading.Thread(target=work).start()\n"
+    "work()",
+    "a fork bomb": "import os\nwhile True:\n try: os.fork()\n except OSError: pass",
+    "memory": "x = []\nwhile True: x.append(bytearray(1 << 20))",
+    "the disk": "for i in range(10**6): open(str(i), 'wb').write(bytes(1 << 24))",
+    "output": "while True: print('x' * 100)",
+}
 PLAIN = [
     *("docker", "run", "--rm", "--network", "none", "--entrypoint", "/opt/cellgate/bin/python"),
     *(IMAGE, "-c", "import ipykernel.kernelapp"),
@@ -39,7 +49,14 @@ PLAIN = [
 
 def measure(options: Options) -> Sequence[Figure]:
     """All figures of containers; `--backend` does not matter."""
-    return [*_cells(options), *_cold(options), *_warm(options), *_turnover(options), *_memory()]
+    return [
+        *_cells(options),
+        *_cold(options),
+        *_warm(options),
+        *_turnover(options),
+        *_attacks(options),
+        *_memory(),
+    ]
 
 
 def _cells(options: Options) -> Iterator[Figure]:
@@ -105,7 +122,23 @@ def _turnover(options: Options) -> Iterator[Figure]:
     yield Figure("  its process kernels", theirs, "sessions/s")
 
 
-def _memory() -> Iterator[Figure]:
+def _attacks(options: Options) -> Iterator[Figure]:
+    """A cell in one session while another attacks, against the same cell before."""
+    cells = options.count(100, 20)
+    for name, code in ATTACKS.items():
+        with cellgate("docker", "--pool-size", "1") as server:
+            session = _session(server, "victim")
+            calm = quantile([session.execute("1+1") for _ in range(cells)], 0.5)
+            attack = {"code": code, "timeout": 60, "wait": False}
+            with server.client() as client:
+                client.request("POST", "/v1/sessions/attacker/execute", attack).json(202)
+            time.sleep(0.5)
+            beside = [session.execute("1+1") for _ in range(cells)]
+        ratio = quantile(beside, 0.5) / calm
+        yield Figure(f"a cell beside {name}, p50", ratio, "x", at_most(2), summary(beside))
+
+
+def _memory(options: Options) -> Iterator[Figure]:
     """One idle warm container, and what the engine runs beside it."""
     with cellgate("docker", "--pool-size", "1", "--ServeApp.burst_size=1") as server:
         client = APIClient()
