@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import (
+    containers,
     cpu,
     exports,
     flood,
@@ -44,7 +45,9 @@ BENCHMARKS = {
     "sockets": sockets.measure,
     "exports": exports.measure,
     "record": record.measure,
+    "containers": containers.measure,
 }
+USUAL = [name for name in BENCHMARKS if name != "containers"]  # which needs an engine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     options = Options(parsed.backend, parsed.peer_python, parsed.quick)
     figures: list[Figure] = []
-    for name in parsed.names or BENCHMARKS:
+    for name in parsed.names or USUAL:
         say(f"{name} ...")
         figures += BENCHMARKS[name](options)
     if parsed.json is not None:
@@ -66,9 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n", 1)[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all if none")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last if none"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and details there")
-    parser.add_argument("--backend", default="process", choices=["process", "sandbox"], help="of our kernels")
+    parser.add_argument(
+        "--backend", default="process", choices=["process", "sandbox", "docker"], help="of our kernels"
+    )
     parser.add_argument("--quick", action="store_true", help="a trial run with few rounds")
     parser.add_argument(
         "--peer-python",

@@ -1,7 +1,7 @@
 """What a benchmark returns: figures with targets, the statistics they are made of, and their table.
 
 It measures nothing. The modules named after a figure do (``roundtrip``, ``starts``, ``cpu``, ``flood``,
-``memory``, ``record``), and ``__main__`` prints what they return.
+``memory``, ``record`` and others), and ``__main__`` prints what they return.
 """
 
 from __future__ import annotations

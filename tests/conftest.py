@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from kernels.errors import BackendUnavailable
 from kernels.provisioners.container import ContainerSettings
 from kernels.provisioners.docker import check_engine
 from kernels.provisioners.engine import Engine
+from kernels.provisioners.sandbox import SandboxProvisioner
+from kernels.specs.catalog import data_folder
 from tests.requirements import require
 from tests.server import GatewayProcess
 
@@ -110,3 +113,21 @@ def docker() -> None:
 def gvisor() -> None:
     """Demands an engine that has gVisor's runtime too."""
     _check_containers("gvisor", "runsc")
+
+
+@pytest.fixture(scope="session")
+def kernel_prefix() -> Path:
+    """The folder with Cellgate's kernelspecs and kernel environment; fit for JUPYTER_PATH."""
+    folder = data_folder(Path(sys.prefix))
+    if not (folder / "kernels" / "python3" / "kernel.json").is_file():
+        pytest.fail(f"there is no kernelspec in {folder}: run make setup", pytrace=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sandbox(kernel_prefix: Path) -> None:
+    """Demands that bubblewrap works here."""
+    try:
+        asyncio.run(SandboxProvisioner.check())
+    except BackendUnavailable as error:
+        require("sandbox", error.message)

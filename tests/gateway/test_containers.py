@@ -17,14 +17,21 @@ from tests.server import GatewayProcess, until
 
 ENGINE = "/var/run/docker.sock"
 
-pytestmark = pytest.mark.usefixtures("docker")
-
 
 @pytest.fixture
 def client() -> Iterator[APIClient]:
     client = APIClient()
     yield client
     client.close()
+
+
+@pytest.fixture(autouse=True)
+def no_container_left(docker: None, client: APIClient, tmp_path: Path) -> Iterator[None]:
+    """Checked when all gateways of the test have stopped: they are asked for later than this."""
+    yield
+    for instance in tmp_path.glob("*/instance"):
+        label = f"{INSTANCE_LABEL}={instance.read_text()}"
+        assert client.containers(all=True, filters={"label": label}) == []
 
 
 Containers = Callable[[GatewayProcess], set[str]]
@@ -152,7 +159,7 @@ def test_a_container_that_somebody_removes_is_a_death_with_a_cause(
 
 
 def test_an_engine_that_goes_away_and_comes_back(
-    start_gateway: StartGateway, containers: Containers, relay: Relay
+    relay: Relay, start_gateway: StartGateway, containers: Containers
 ) -> None:
     gateway = start_gateway(backend="docker", docker_url=relay.url, pool_size=0, burst_size=0)
     gateway.execute("old", "x = 1")
@@ -177,7 +184,7 @@ def test_an_engine_that_goes_away_and_comes_back(
 
 
 def test_a_kernel_that_could_not_be_removed_is_removed_later(
-    start_gateway: StartGateway, containers: Containers, relay: Relay
+    relay: Relay, start_gateway: StartGateway, containers: Containers
 ) -> None:
     gateway = start_gateway(backend="docker", docker_url=relay.url, pool_size=0, burst_size=0)
     gateway.execute("s", "1")
@@ -196,3 +203,21 @@ def test_auto_takes_containers_where_an_engine_has_the_image(start_gateway: Star
     gateway = start_gateway(backend="auto", pool_size=0)
     info = gateway.get("/v1/info").json()
     assert (info["backend"], info["isolation"]) == ("docker", "container")
+
+
+def test_tcp_is_published_on_loopback_only_and_encrypted(
+    start_gateway: StartGateway, containers: Containers, client: APIClient
+) -> None:
+    gateway = start_gateway(backend="docker", transport="tcp", pool_size=0)
+    assert gateway.execute("s", "1 + 1")["text"] == "2"
+    (container,) = containers(gateway)
+    ports = client.inspect_container(container)["NetworkSettings"]["Ports"]
+    assert len(ports) == 5
+    assert {binding["HostIp"] for bindings in ports.values() for binding in bindings} == {"127.0.0.1"}
+    port = int(ports["9002/tcp"][0]["HostPort"])  # iopub
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0")  # the beginning of ZMTP 3.0's greeting
+        greeting = b""
+        while len(greeting) < 32 and (more := plain.recv(64)):
+            greeting += more
+    assert greeting[12:17] == b"CURVE", greeting

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -21,12 +20,9 @@ from docker.api.client import APIClient
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from kernels.errors import BackendUnavailable
 from kernels.provisioners.base import CellgateProvisioner
 from kernels.provisioners.container import KERNEL_LABEL
-from kernels.provisioners.sandbox import SandboxProvisioner
-from kernels.specs.catalog import KernelspecCatalog, data_folder
-from tests.requirements import require
+from kernels.specs.catalog import KernelspecCatalog
 
 CELL_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 10.0
@@ -151,24 +147,6 @@ async def no_leaks(
         assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def kernel_prefix() -> Path:
-    """The folder with Cellgate's kernelspecs and kernel environment; fit for JUPYTER_PATH."""
-    folder = data_folder(Path(sys.prefix))
-    if not (folder / "kernels" / "python3" / "kernel.json").is_file():
-        pytest.fail(f"there is no kernelspec in {folder}: run make setup", pytrace=False)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def sandbox(kernel_prefix: Path) -> None:
-    """Demands that bubblewrap works here."""
-    try:
-        asyncio.run(SandboxProvisioner.check())
-    except BackendUnavailable as error:
-        require("sandbox", error.message)
 
 
 @pytest.fixture(params=["process", "sandbox"])

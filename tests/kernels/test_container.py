@@ -1,0 +1,97 @@
+"""What a container is made of, and how a workspace's size is found: no engine is needed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.errors import InvalidInput
+from kernels.limits import MIB, ResourceLimits
+from kernels.provisioners.base import Launch
+from kernels.provisioners.container import ContainerSettings, container_config
+from kernels.provisioners.disk import used_bytes
+from kernels.provisioners.folders import LaunchFolders
+
+
+def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
+    folders = LaunchFolders(Path("/run/x"), Path("/data/w"), owns_workspace=False)
+    launch = Launch(("/bin/python",), {"HOME": "/tmp/home"}, ResourceLimits(**limits), folders)
+    return container_config(
+        launch, settings, user=(1000, 1000), labels={"a": "b"}, processors=2.0, host_ports={}
+    )
+
+
+def test_a_kernel_has_no_network_no_rights_and_no_writable_system() -> None:
+    made = config(ContainerSettings())
+    host = made["HostConfig"]
+    assert host["NetworkMode"] == "none"
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["ReadonlyRootfs"] is True
+    assert made["User"] == "1000:1000"
+    assert [mount["Source"] for mount in host["Mounts"] if not mount["ReadOnly"]] == ["/data/w", "/run/x/ipc"]
+    assert "Runtime" not in host
+
+
+def test_limits_are_the_engines() -> None:
+    host = config(ContainerSettings(), memory=512 * MIB, cpus=8.0, pids=64)["HostConfig"]
+    assert host["Memory"] == host["MemorySwap"] == 512 * MIB
+    assert host["NanoCpus"] == 2_000_000_000  # of 2 there are
+    assert host["PidsLimit"] == 64
+    assert f"size={256 * MIB}," in host["Tmpfs"]["/tmp"]
+
+
+def test_further_mounts_are_read_only_unless_told_otherwise() -> None:
+    host = config(ContainerSettings(mounts=("/data:/data", "/out:/out:rw")))["HostConfig"]
+    assert [(m["Target"], m["ReadOnly"]) for m in host["Mounts"][3:]] == [("/data", True), ("/out", False)]
+
+
+@pytest.mark.parametrize("mount", ["data:/data", "/data", "/data:data", "/data:/data:rwx", ""])
+def test_a_mount_that_cant_be_read_is_refused(mount: str) -> None:
+    with pytest.raises(InvalidInput, match="absolute paths"):
+        config(ContainerSettings(mounts=(mount,)))
+
+
+def test_isolation_follows_the_runtime() -> None:
+    assert ContainerSettings().isolation == "container"
+    assert ContainerSettings(runtime="runsc").isolation == "gvisor"
+
+
+def test_the_size_of_a_workspace_follows_no_link_and_counts_names(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "file").write_bytes(bytes(100_000))
+    os.link(tmp_path / "folder" / "file", tmp_path / "again")
+    (tmp_path / "away").symlink_to("/usr")
+    for number in range(10):
+        (tmp_path / f"empty-{number}").touch()
+    used = used_bytes(tmp_path, None, enough=MIB)
+    assert 100_000 + 10 * 4096 <= used < 100_000 + 20 * 4096
+
+
+def test_deleted_files_that_stay_open_count(tmp_path: Path) -> None:
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(MIB))
+        file.flush()
+        os.fsync(file.fileno())
+        (tmp_path / "file").unlink()
+        assert used_bytes(tmp_path, None, enough=10 * MIB) < MIB
+        assert used_bytes(tmp_path, os.getpid(), enough=10 * MIB) >= MIB
+
+
+def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> None:
+    start = os.open(tmp_path, os.O_RDONLY)
+    try:
+        folder = start
+        for _ in range(30):
+            os.mkdir("d" * 200, dir_fd=folder)
+            inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+            if folder != start:
+                os.close(folder)
+            folder = inner
+        os.close(folder)
+    finally:
+        os.close(start)
+    assert used_bytes(tmp_path, None, enough=MIB) > MIB
