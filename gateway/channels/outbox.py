@@ -12,6 +12,7 @@ import asyncio
 import os
 import tempfile
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +20,7 @@ from typing import BinaryIO
 from kernels.limits import GIB, MIB
 
 CHUNK = 256 * 1024
+SPILL = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +151,17 @@ class Outbox:
         """Move the tail into the file until there is none."""
         try:
             while self._tail:
-                chunk = self._from(self._tail)
-                self._tail_size -= len(chunk)
+                chunks, size = [], 0
+                # Many at once: a flood must not outrun the disk for want of turns of the loop.
+                while self._tail and size < SPILL:
+                    chunks.append(self._from(self._tail))
+                    size += len(chunks[-1])
+                self._tail_size -= size
                 if self._file is None:
                     self._file = await asyncio.to_thread(_unlinked, self._folder)
-                await asyncio.to_thread(_write, self._file, chunk, self._write_at)
-                self._write_at += len(chunk)
-                self._chunks.append(len(chunk))
+                await asyncio.to_thread(_write, self._file, chunks, self._write_at)
+                self._write_at += size
+                self._chunks.extend(map(len, chunks))
                 self._wake.set()
         except OSError as error:
             self._lose(f"What waits for this client can't be kept: {error.strerror}")
@@ -189,8 +195,9 @@ def _unlinked(folder: Path) -> BinaryIO:
     return tempfile.TemporaryFile(dir=folder, prefix="outbox-", buffering=0)
 
 
-def _write(file: BinaryIO, chunk: bytes, offset: int) -> None:
-    view = memoryview(chunk)
-    while view:
-        count = os.pwrite(file.fileno(), view, offset)
-        view, offset = view[count:], offset + count
+def _write(file: BinaryIO, chunks: Iterable[bytes], offset: int) -> None:
+    for chunk in chunks:
+        view = memoryview(chunk)
+        while view:
+            count = os.pwrite(file.fileno(), view, offset)
+            view, offset = view[count:], offset + count

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.record.blobs import put_back
 from gateway.record.chain import verify
 from tests.server import GatewayProcess, send, until
 
@@ -108,9 +109,10 @@ def check(record: Path, seen: list[Seen]) -> None:
             if found is None:
                 assert not mine.finished
                 continue
-            rows = db.execute(
-                "SELECT seq, body, hash FROM events WHERE session_id = ? ORDER BY seq", found
+            stored = db.execute(
+                "SELECT seq, body, blobs, hash FROM events WHERE session_id = ? ORDER BY seq", found
             ).fetchall()
+            rows = [(seq, put_back(db, body, blobs), digest) for seq, body, blobs, digest in stored]
             assert verify(rows).valid
             bodies = {body for _, body, _ in rows}
             assert [event for event in mine.events if event not in bodies] == []
