@@ -22,7 +22,7 @@ from gateway.record.survey import Place, Rows, Survey
 from kernels.limits import MIB
 from kernels.outputs import OutputArea
 
-NOTEBOOK_CAP = 5 * MIB
+NOTEBOOK_CAP = 16 * MIB
 
 _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
     "version": str,
@@ -232,11 +232,12 @@ class _Cell:
         why = f" ({ended['cause']})" if ended["cause"] else ""
         if self.started is None and ended["status"] in _UNANSWERED:
             return {"note": f"This cell did not run{why}."}
+        if ended["status"] in _ENDED_BY_ITSELF:
+            # What failed without an error output told of it otherwise, as IPython does of a magic's misuse.
+            return {}
         if ended["error"]:
             return {"note": f"{ended['error']['ename']}: {ended['error']['evalue']}"}
-        if ended["status"] not in _ENDED_BY_ITSELF:
-            return {"note": f"This cell was ended early: {ended['status']}{why}."}
-        return {}
+        return {"note": f"This cell was ended early: {ended['status']}{why}."}
 
 
 def _note(note: str) -> dict[str, Any]:

@@ -177,7 +177,7 @@ def test_the_metadata_say_where_the_notebook_comes_from() -> None:
             "head": "00" * 32,
             "gateway_version": "0.1.0",
             "outputs": True,
-            "output_cap": 5 * 1024 * 1024,
+            "output_cap": 16 * 1024 * 1024,
         },
     }
 
