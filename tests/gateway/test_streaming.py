@@ -55,7 +55,7 @@ def test_events_come_while_the_cell_runs(gateway: GatewayProcess, session: str) 
         event = next(events)
         assert (event["type"], event["name"], event["text"]) == ("stream", "stdout", str(number))
         (workspace / f"go-{number}").touch()
-    finished = next(events)
+    finished = next(event for event in events if event["type"] != "file")
     assert (finished["type"], finished["status"]) == ("finished", "ok")
     assert next(events, None) is None
 
