@@ -44,12 +44,14 @@ from gateway.retention import Retention, RetentionSettings
 from gateway.routes import routes
 from gateway.services import Services
 from gateway.workspace import WorkspaceStore
-from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile
+from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
 from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
 from kernels.provisioners.container import ContainerSettings
 from kernels.provisioners.engine import SOCKET, Engine
+from kernels.provisioners.folders import remove_tree
 from kernels.specs.catalog import KernelspecCatalog
+from kernels.stored import KernelStore, StoredKernel
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +89,7 @@ class GatewaySettings:
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
     storage_reserve: int = 64 * MIB
+    keep_kernels: bool = False
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
@@ -100,9 +103,10 @@ class RunningGateway:
         self._settings = settings
 
     async def shut_down(self) -> None:
-        """Take no new work, give running cells their grace, end every kernel."""
+        """Take no new work, give running cells their grace, end every kernel that is not to be kept."""
         self._server.stop()
-        await self.services.manager.close(self._settings.shutdown_grace)
+        settings = self._settings
+        await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
         await self._server.close_all_connections()
         await self.services.pool.close()
 
@@ -121,11 +125,13 @@ async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
         )
         stack.push_async_callback(journal.close)
         sockets = _bind(settings)
-        engine = await _engine(settings, stack)
-        services = _build(settings, journal, _folders(settings, stack), engine, stack)
-        recovered = await services.manager.recover()
-        if recovered:
-            logger.info("Ended %d sessions that a former gateway left open", recovered)
+        store = KernelStore(data / "kernels")
+        left = store.load()
+        folders = _folders(settings, store, stack)
+        engine = await _engine(settings, left, stack)
+        launcher = _launcher(settings, folders, engine, store, stack)
+        services = _build(settings, journal, folders, launcher, engine, stack)
+        await _recover(services, launcher, left, folders, store)
         server = _http_server(services)
         server.add_sockets(sockets)
         url = _url(settings, sockets)
@@ -150,11 +156,35 @@ def _bind(settings: GatewaySettings) -> list[socket.socket]:
         ) from error
 
 
-async def _engine(settings: GatewaySettings, stack: AsyncExitStack) -> Engine | None:
-    """The container engine, with what a former gateway of this data folder left there removed."""
+async def _recover(
+    services: Services,
+    launcher: KernelLauncher,
+    left: Mapping[str, StoredKernel],
+    folders: KernelFolders,
+    store: KernelStore,
+) -> None:
+    """Go on with what a former gateway left, where its kernels live, and remove the rest of it."""
+    adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
+    if adopted or ended:
+        logger.info("Of a former gateway's sessions %d go on and %d have ended", adopted, ended)
+    if services.engine is not None:
+        await services.engine.reap()
+    in_use = services.manager.kernel_ids()
+    for kernel_id in left.keys() - in_use:
+        store.remove(kernel_id)
+    for folder in list(folders.runtime.iterdir()):
+        if folder.name not in {runtime_name(kernel_id) for kernel_id in in_use}:
+            await remove_tree(folder)
+
+
+async def _engine(
+    settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
+) -> Engine | None:
+    """The container engine, without what a former gateway of this data folder left there, but these."""
     if settings.backend != "docker":
         return None
-    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE))
+    spared = [kernel.provisioner["container"] for kernel in left.values()]
+    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE), spared=spared)
     await engine.open()
     stack.push_async_callback(engine.close)
     return engine
@@ -170,27 +200,40 @@ def _instance(path: Path) -> str:
         raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
 
 
-def _build(
+def _launcher(
     settings: GatewaySettings,
-    journal: Journal,
     folders: KernelFolders,
     engine: Engine | None,
+    store: KernelStore,
     stack: AsyncExitStack,
-) -> Services:
+) -> KernelLauncher:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.max_sockets = 65_536
     stack.callback(context.destroy, linger=0)
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
     config = {} if settings.container is None else asdict(settings.container)
     catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
-    launcher = KernelLauncher(
+    return KernelLauncher(
         catalog,
         context,
         folders,
         start_timeout=settings.start_timeout,
         preload=settings.preload,
         engine=engine,
+        # Kernels of the other backends end with the gateway.
+        store=None if engine is None else store,
     )
+
+
+def _build(
+    settings: GatewaySettings,
+    journal: Journal,
+    folders: KernelFolders,
+    launcher: KernelLauncher,
+    engine: Engine | None,
+    stack: AsyncExitStack,
+) -> Services:
+    catalog = launcher.catalog
     limits = settings.manager.limits.resources
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
     pool = KernelPool(launcher, settings.pool, warm)
@@ -236,8 +279,11 @@ def _access(settings: GatewaySettings) -> AccessPolicy:
     )
 
 
-def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
-    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data."""
+def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
+    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
+
+    The sockets of kernels that outlived a gateway are left where they are; `_recover` tidies up.
+    """
     workspaces = settings.data_dir / "workspaces"
     workspaces.mkdir(mode=0o700, exist_ok=True)
     runtime = settings.data_dir.resolve() / "run"
@@ -245,15 +291,21 @@ def _folders(settings: GatewaySettings, stack: AsyncExitStack) -> KernelFolders:
         # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
         name = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
         runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
-    if runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid():
+    ours = runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid()
+    if ours and settings.backend != "docker":
         shutil.rmtree(runtime)
     try:
-        runtime.mkdir(mode=0o700)
+        runtime.mkdir(mode=0o700, exist_ok=ours)
     except OSError as error:
         raise StorageError(
             f"Can't make the folder {runtime} for the kernels' sockets: {error.strerror}"
         ) from error
-    stack.callback(shutil.rmtree, runtime, ignore_errors=True)
+
+    def leave() -> None:
+        if not store.load():
+            shutil.rmtree(runtime, ignore_errors=True)
+
+    stack.callback(leave)
     return KernelFolders(runtime=runtime, workspaces=workspaces)
 
 

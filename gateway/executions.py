@@ -119,10 +119,10 @@ class ExecutionRun:
     def queued(self, position: int) -> None:
         """Record that the execution waits at `position` (0: it is next)."""
         fields: dict[str, Any] = {"position": position, "code": self.request.code, "msg_id": self.msg_id}
-        if self.request.silent:
-            fields["silent"] = True
-        if not self.request.store_history:
-            fields["store_history"] = False
+        fields |= {"silent": True} if self.request.silent else {}
+        fields |= {} if self.request.store_history else {"store_history": False}
+        if self.request.timeout is not None or self.request.message is not None:
+            fields["timeout"] = self.timeout
         if self.request.cell_id is not None:
             fields["cell_id"] = self.request.cell_id
         if self.request.env:

@@ -10,10 +10,9 @@ import asyncio
 import logging
 import time
 import uuid
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
 
 from gateway.errors import Conflict, NotFound, ShuttingDown
 from gateway.models import SessionBody, SessionLimits, check_env, check_session_key, merge_limits, now
@@ -21,35 +20,19 @@ from gateway.record.chain import GENESIS
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
+from gateway.recovery import Recovery, kernels_of
 from gateway.session_state import SessionSettings, SessionState
 from gateway.sessions import Session
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError
-from kernels.kernel import KernelProfile
+from kernels.kernel import KernelLauncher, KernelProfile
 from kernels.pool import KernelPool
 from kernels.specs.catalog import KernelspecCatalog
+from kernels.stored import StoredKernel
 
 logger = logging.getLogger(__name__)
 
 Owned = tuple[str, str]
-
-LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
-    {
-        "status": "died",
-        "cause": "gateway_restart",
-        "execution_count": None,
-        "error": {
-            "ename": "KernelDied",
-            "evalue": "The gateway stopped while this cell waited or ran.",
-            "traceback": [],
-        },
-        "started_at": None,
-        "duration_ms": None,
-        "queue_ms": None,
-        "truncated": False,
-        "kernel": {"state": "dead", "replaced": False},
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +70,39 @@ class SessionManager:
 
     # Life
 
-    async def recover(self) -> int:
-        """End the sessions that a former gateway left open; returns how many there were."""
+    async def recover(self, launcher: KernelLauncher, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
+        """Go on with the sessions that a former gateway left open, or end them; how many of each.
+
+        `kernels`: those that it stored, by their ids.
+        """
         rows = await self._journal.unfinished_sessions()
-        for row in rows:
-            log = await self.stored_log(row)
-            for execution in await self._journal.unfinished_executions(row.id):
-                event = log.append("finished", execution.id, {**LOST_WITH_THE_GATEWAY, "finished_at": now()})
-                self._journal.save_execution(replace(execution, status="died", last_seq=event["seq"]))
-            ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
-            log.append("session", None, {**ended, "last_activity": row.last_activity})
-            self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
+        recovery = Recovery(
+            self._journal, launcher, kernels, self.settings.session.execution, self._make_session
+        )
+        found = await asyncio.gather(*[recovery.recover(row, await self.stored_log(row)) for row in rows])
         await self._journal.commit()
-        await self._workspaces.adopt({str(row.environment.get("kernel_id")): row.id for row in rows})
-        return len(rows)
+        for session in found:
+            if session is not None:
+                self._live[session.row.principal, session.row.key] = session
+        adopted = {session.kernel.id for session in found if session is not None and session.kernel}
+        await self._workspaces.adopt(kernels_of(rows), adopted)
+        return len(adopted), len(rows) - len(adopted)
+
+    def _make_session(
+        self, row: SessionRow, limits: SessionLimits, profile: KernelProfile, log: EventLog
+    ) -> Session:
+        settings = self.settings.session
+        return Session(row, limits, profile, log, self._journal, self._pool, self._workspaces, settings)
 
     def start(self) -> None:
         """Begin to cull idle and over-aged sessions."""
         self._culler = asyncio.create_task(self._cull_forever(), name="culler")
 
-    async def close(self, grace: float) -> None:
-        """Take no new work, give running cells `grace` seconds, end all sessions."""
+    async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
+        """Take no new work, give running cells `grace` seconds, end all sessions.
+
+        With `keep_kernels` recorded sessions do not end: the next gateway goes on with them.
+        """
         self._closing = True
         if self._culler is not None:
             self._culler.cancel()
@@ -122,7 +117,10 @@ class SessionManager:
             task.cancel()
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*self._purges.values(), return_exceptions=True)
-        ends = [*self._ends, *(self._end(s, "gateway_shutdown") for s in tuple(self._live.values()))]
+        ends: list[Awaitable[None]] = [*self._ends]
+        for (principal, _), session in tuple(self._live.items()):
+            kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
+            ends.append(self._end(session, "gateway_shutdown", keep_kernel=kept))
         for result in await asyncio.gather(*ends, return_exceptions=True):
             if isinstance(result, CellgateError):
                 logger.error("A session's end could not be recorded: %s", result.message)
@@ -133,6 +131,10 @@ class SessionManager:
     def closing(self) -> bool:
         """Whether the gateway shuts down."""
         return self._closing
+
+    def kernel_ids(self) -> set[str]:
+        """The kernels of live sessions."""
+        return {session.kernel.id for session in self._live.values() if session.kernel is not None}
 
     def counts(self) -> dict[str, int]:
         """Live sessions by state."""
@@ -217,9 +219,7 @@ class SessionManager:
             log.reopen()
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
-        session = Session(
-            row, limits, profile, log, self._journal, self._pool, self._workspaces, self.settings.session
-        )
+        session = self._make_session(row, limits, profile, log)
         await session.open(made)
         self._live[owned] = session
         return session
@@ -340,9 +340,11 @@ class SessionManager:
         self._ends.add(task)
         task.add_done_callback(self._ends.discard)
 
-    async def _end(self, session: Session, cause: str, *, keep_files: bool = True) -> None:
+    async def _end(
+        self, session: Session, cause: str, *, keep_files: bool = True, keep_kernel: bool = False
+    ) -> None:
         try:
-            await session.end(cause, keep_files=keep_files)
+            await session.end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         except asyncio.CancelledError:
             # The culler at a shutdown. The end goes on, and `close` waits for it.
             raise

@@ -74,9 +74,20 @@ class SessionKernel:
         except BaseException:
             self._pool.release(kernel)
             raise
+        self._attend(kernel)
+        return kernel
+
+    async def adopt(self, kernel: Kernel) -> Kernel:
+        """Go on with a kernel that had the session's files before this gateway was."""
+        self._pool.adopt(kernel)
+        self.current = kernel
+        await self.watch.begin(kernel.workspace)
+        self._attend(kernel)
+        return kernel
+
+    def _attend(self, kernel: Kernel) -> None:
         kernel.connection.listen(self._received)
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
-        return kernel
 
     async def changed_files(self) -> list[dict[str, Any]]:
         """What happened to the files since this was last asked; see `WorkspaceWatch.changes`."""
@@ -85,11 +96,7 @@ class SessionKernel:
     async def drop(self, *, keep_files: bool = True) -> None:
         """End the kernel, if there is one, and keep its files for the next or remove them."""
         async with self.moving:
-            kernel, self.current = self.current, None
-            if self._throttle is not None:
-                self._throttle.cancel()
-                await asyncio.gather(self._throttle, return_exceptions=True)
-                self._throttle = None
+            kernel = await self._detach()
             if kernel is None:
                 return
             await kernel.shutdown()
@@ -98,6 +105,20 @@ class SessionKernel:
                     await self._workspaces.keep(self._session_id, kernel.workspace)
             finally:
                 self._pool.release(kernel)
+
+    async def let_go(self) -> None:
+        """Leave the kernel, if there is one, with its files to the next gateway."""
+        async with self.moving:
+            if (kernel := await self._detach()) is not None:
+                self._pool.let_go(kernel)
+
+    async def _detach(self) -> Kernel | None:
+        kernel, self.current = self.current, None
+        if self._throttle is not None:
+            self._throttle.cancel()
+            await asyncio.gather(self._throttle, return_exceptions=True)
+            self._throttle = None
+        return kernel
 
     async def forget_files(self) -> None:
         """Remove what `drop` kept."""

@@ -25,6 +25,7 @@ from gateway.record.rows import SessionRow
 from gateway.runs import SessionRuns
 from gateway.session_kernel import SessionKernel
 from gateway.session_state import SessionRecord, SessionSettings, SessionState
+from gateway.session_tasks import SessionTasks
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError, InvalidInput
 from kernels.execution import Status
@@ -61,11 +62,9 @@ class Session:
         self._settings = settings
         self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
         self._runs = SessionRuns(self._queue)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._revivals = 0
-        self._replacing = False
+        self._tasks = SessionTasks()
+        self._revivals, self._replacing = 0, False
         self._quiet = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
         self._end: asyncio.Task[None] | None = None
 
     @property
@@ -100,8 +99,8 @@ class Session:
 
     def to_wire(self) -> dict[str, Any]:
         """The session model of the wire contract."""
-        kernel_id = self.kernel.id if self.kernel else None
-        return session_model(self.record.present(), kernel_id=kernel_id, queue_length=len(self._queue))
+        row, kernel_id = self.record.present(), self.kernel.id if self.kernel else None
+        return session_model(row, kernel_id=kernel_id, queue_length=len(self._queue))
 
     async def quiet(self) -> None:
         """Return when nothing runs and nothing waits."""
@@ -117,13 +116,18 @@ class Session:
         """Cells of Jupyter clients that wait."""
         return [run for run in self._queue if run.request.message is not None]
 
-    async def open(self, executions_made: int) -> None:
-        """Claim the first kernel and begin to work. Raises the pool's errors; then nothing was changed."""
-        kernel = await self.slot.claim()
+    async def open(
+        self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
+    ) -> None:
+        """Claim the first kernel, or go on with an adopted one and its cell. Raises the pool's errors."""
+        kernel = await (self.slot.claim() if adopted is None else self.slot.adopt(adopted))
         self.record.attached(kernel)
         self._executions_made = executions_made
-        self.record.change(SessionState.IDLE, "created" if self.log.last_seq == 0 else "resumed", kernel)
-        self._worker = asyncio.create_task(self._work(), name=f"session {self.row.key}")
+        cause = "created" if self.log.last_seq == 0 else "resumed" if adopted is None else "adopted"
+        self.record.change(SessionState.IDLE, cause, kernel)
+        if running is not None:
+            self._queue.put(running)
+        self._tasks.work(self._work(), f"session {self.row.key}")
         self.touch()
 
     def _receive(self, message: Message) -> None:
@@ -183,7 +187,7 @@ class Session:
         run = self._make_run(request, self._settings.channels.cell_timeout, None)
         if beside and self.kernel is not None and self.kernel.alive:
             self._runs.begin_beside(run)
-            self._own(asyncio.create_task(self._run_beside(run, self.kernel), name=f"subshell {run.id}"))
+            self._tasks.begin(self._run_beside(run, self.kernel), f"subshell {run.id}")
         else:
             self._queue.put(run)
         return run
@@ -201,13 +205,9 @@ class Session:
     ) -> ExecutionRun:
         self.record.check_writable()
         self._executions_made += 1
+        number, settings = self._executions_made, self._settings.execution
         run = ExecutionRun(
-            request,
-            self.log,
-            self._settings.execution,
-            number=self._executions_made,
-            timeout=timeout,
-            idempotency=idempotency,
+            request, self.log, settings, number=number, timeout=timeout, idempotency=idempotency
         )
         run.queued(len(self._queue) + (self._runs.current is not None))
         self.record.save_execution(run)
@@ -225,7 +225,7 @@ class Session:
             run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
         elif run is not None:
             self._queue.remove(run, cause)
-            self._own(asyncio.create_task(self._finish(run, replaced=False), name=f"finish {run.id}"))
+            self._tasks.begin(self._finish(run, replaced=False), f"finish {run.id}")
 
     def interrupt(self) -> None:
         """Interrupt the running cell, if there is one."""
@@ -248,9 +248,8 @@ class Session:
         run.answer(value)
 
     async def restart(self) -> None:
-        """Give the session a fresh kernel. Its variables are lost, its files stay.
-
-        The running cell ends as interrupted, those that wait are cancelled. Raises the pool's errors.
+        """Give the session a fresh kernel and its files: the running cell ends as interrupted, those that
+        wait are cancelled. Raises the pool's errors.
         """
         await asyncio.shield(self.ask_restart())
 
@@ -258,9 +257,8 @@ class Session:
         """As `restart`, without waiting for it: the future does."""
         self._check_open()
         self._queue.cancel_all("kernel_restarted")
-        done = self._queue.put_restart("kernel_restarted")
         self._runs.lose("kernel_restarted")
-        return done
+        return self._queue.put_restart("kernel_restarted")
 
     async def _work(self) -> None:
         while self._end is None:
@@ -322,10 +320,6 @@ class Session:
         self.record.touch()
         self._quiet.set()
 
-    def _own(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def _after_loss(self, run: ExecutionRun) -> bool:
         """Replace a kernel that was given up at a deadline; a dead one waits for the next execution.
 
@@ -361,19 +355,31 @@ class Session:
         if run.request.message is None or len(self._tasks) > MOST_COMMITS:
             await self.record.commit(run, event["seq"])
         else:
-            self._own(asyncio.create_task(self.record.commit(run, event["seq"]), name=f"commit {run.id}"))
+            self._tasks.begin(self.record.commit(run, event["seq"]), f"commit {run.id}")
 
-    async def end(self, cause: str, *, keep_files: bool = True) -> None:
-        """End the kernel and the session; the record stays. Concurrent calls share one end."""
+    async def end(self, cause: str, *, keep_files: bool = True, keep_kernel: bool = False) -> None:
+        """End the session and its kernel, unless that is kept; the record stays. All calls share one end."""
         if self._end is None:
-            self._end = asyncio.create_task(self._do_end(cause, keep_files), name=f"end {self.row.key}")
+            work = self._let_go() if keep_kernel else self._do_end(cause, keep_files)
+            self._end = asyncio.create_task(work, name=f"end {self.row.key}")
         await asyncio.shield(self._end)
+
+    async def _let_go(self) -> None:
+        """Leave kernel and record as they are, to the gateway that adopts the kernel."""
+        await self._tasks.cancel()
+        self._queue.refuse_restarts(ShuttingDown("The gateway is shutting down"))
+        for run in self._runs.unfinished():
+            run.fail(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
+        self._quiet.set()
+        await self.slot.let_go()
+        await self.door.close()
+        self.log.close()
 
     async def _do_end(self, cause: str, keep_files: bool) -> None:
         self._queue.cancel_all(cause)
         self._queue.wake()
         self._runs.lose(cause)
-        await self._stop_worker()
+        await self._tasks.stop_worker(END_PATIENCE)
         self._queue.refuse_restarts(ShuttingDown("The session has ended"))
         if self._runs.current is not None:
             await self._finish(self._runs.current, replaced=False)
@@ -384,17 +390,10 @@ class Session:
         await self.slot.drop(keep_files=keep_files)
         if not keep_files:
             await self.slot.forget_files()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finished()
         self.record.change(SessionState.ENDED, cause, None)
         await self.door.close()
         try:
             await self.log.commit()
         finally:
             self.log.close()
-
-    async def _stop_worker(self) -> None:
-        """The worker ends by itself after the current cell, unless it waits for a kernel."""
-        if self._worker is not None:
-            await asyncio.wait([self._worker], timeout=END_PATIENCE)
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)

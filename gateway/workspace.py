@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from kernels.provisioners.folders import remove_tree
@@ -40,12 +40,14 @@ class WorkspaceStore:
         """Give what `keep` kept to a new kernel's folder; whether there was anything."""
         return await asyncio.to_thread(_restore, self.kept(session_id), target)
 
-    async def adopt(self, left: Mapping[str, int]) -> None:
+    async def adopt(self, left: Mapping[str, int], living: Collection[str] = ()) -> None:
         """After a crash: keep the folders of these kernels for their sessions, and remove all others.
 
-        `left` maps kernel ids to session ids.
+        `left` maps kernel ids to session ids; `living` are the kernels whose folders are in use.
         """
         for folder in list(self._root.iterdir()):
+            if folder.name in living:
+                continue
             if folder.name in left:
                 await self.keep(left[folder.name], folder)
             if not folder.name.startswith(KEPT):

@@ -55,8 +55,11 @@ def endpoint(info: Mapping[str, Any], channel: Channel) -> str:
 class KernelConnection:
     """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`."""
 
-    def __init__(self, info: Mapping[str, Any], context: zmq.Context[zmq.Socket[bytes]]) -> None:
-        self.session = uuid.uuid4().hex
+    def __init__(
+        self, info: Mapping[str, Any], context: zmq.Context[zmq.Socket[bytes]], *, session: str = ""
+    ) -> None:
+        # A kernel answers to the identity that asked: who goes on with a cell of another must be that one.
+        self.session = session or uuid.uuid4().hex
         self.malformed = 0
         self._info = dict(info)
         self._signer = Signer(_bytes(info["key"]))

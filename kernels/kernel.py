@@ -11,7 +11,6 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,24 @@ from typing import Any
 import zmq
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from kernels.connection import KernelConnection
 from kernels.environment import Environment, ask
 from kernels.errors import KernelStartFailed
 from kernels.limits import ResourceLimits
-from kernels.messages import Channel, Message
+from kernels.messages import Channel
 from kernels.provisioners.base import CellgateProvisioner, KernelExit
 from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import remove_tree
+from kernels.readiness import ready
 from kernels.specs.catalog import KernelspecCatalog
+from kernels.stored import KernelStore, StoredKernel
 
 logger = logging.getLogger(__name__)
 
-KERNEL_INFO_INTERVAL = 0.25
 SHUTDOWN_TIMEOUT = 15.0
+ADOPTION_TIMEOUT = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Kernel:
         workspace: Path,
         info: Mapping[str, Any],
         environment: Environment | None = None,
+        store: KernelStore | None = None,
     ) -> None:
         provisioner = manager.provisioner
         assert isinstance(provisioner, CellgateProvisioner)
@@ -76,6 +79,7 @@ class Kernel:
         self.environment = environment
         self._manager = manager
         self._provisioner = provisioner
+        self._store = store
         self._shutdown: asyncio.Task[None] | None = None
 
     @property
@@ -98,6 +102,11 @@ class Kernel:
     def exited(self) -> asyncio.Future[KernelExit]:
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
         return self._provisioner.exited
+
+    @property
+    def stored(self) -> bool:
+        """Whether another gateway could adopt it."""
+        return self._store is not None and self.alive
 
     @property
     def alive(self) -> bool:
@@ -127,9 +136,44 @@ class Kernel:
         await self.shutdown()
         await remove_tree(self.workspace)
 
+    def let_go(self) -> None:
+        """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
+        self.connection.close()
+        # jupyter_client opens one for its shutdown; left open it would keep the context from ending.
+        self._manager._close_control_socket()
+        self._provisioner.let_go()
+
+    async def remember(self) -> None:
+        """Store what the next gateway needs to adopt this kernel, where there is a store for it."""
+        if self._store is None:
+            return
+        stored = StoredKernel(
+            id=self.id,
+            identity=self.connection.session,
+            kernelspec=self.profile.kernelspec,
+            limits=self.profile.limits,
+            env=self.profile.env,
+            workspace=str(self.workspace),
+            runtime=str(Path(self._manager.connection_file).parent),
+            info=dict(self.info),
+            environment=self.environment,
+            provisioner=await self._provisioner.get_provisioner_info(),
+        )
+        try:
+            await asyncio.to_thread(self._store.save, stored)
+        except OSError as error:
+            logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
+
     async def _end(self) -> None:
         self.connection.close()
         await _end_manager(self._manager)
+        if self._store is not None:
+            self._store.remove(self.id)
+
+
+def runtime_name(kernel_id: str) -> str:
+    """The name of a kernel's runtime folder: short, for the paths of its sockets."""
+    return kernel_id[:13]
 
 
 async def _end_manager(manager: AsyncKernelManager) -> None:
@@ -158,8 +202,10 @@ class KernelLauncher:
         start_timeout: float = 60.0,
         preload: Sequence[str] = (),
         engine: Engine | None = None,
+        store: KernelStore | None = None,
     ) -> None:
         self.catalog = catalog
+        self._store = store
         self._context = context
         # AsyncKernelManager insists on this class; a shadow shares the one context's threads and sockets.
         self._manager_context = zmq.asyncio.Context(context)
@@ -178,18 +224,9 @@ class KernelLauncher:
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
         kernel_id = str(uuid.uuid4())
-        runtime = self._folders.runtime / kernel_id[:13]
+        runtime = self._folders.runtime / runtime_name(kernel_id)
         workspace = self._folders.workspaces / kernel_id
-        manager = AsyncKernelManager(
-            kernel_name=profile.kernelspec,
-            kernel_spec_manager=self.catalog,
-            connection_file=str(runtime / "manager.json"),
-            transport="ipc",
-            context=self._manager_context,
-            autorestart=False,
-        )
-        # jupyter_client logs a failed start with its stack; we raise one that says what to do.
-        manager.log = logging.getLogger("cellgate.jupyter_client")
+        manager = self._manager(profile.kernelspec, runtime)
         try:
             runtime.mkdir(mode=0o700)
             workspace.mkdir(mode=0o700)
@@ -205,6 +242,58 @@ class KernelLauncher:
         except BaseException:
             await asyncio.shield(self._undo(manager, runtime, workspace))
             raise
+
+    def _manager(self, kernelspec: str, runtime: Path) -> AsyncKernelManager:
+        manager = AsyncKernelManager(
+            kernel_name=kernelspec,
+            kernel_spec_manager=self.catalog,
+            connection_file=str(runtime / "manager.json"),
+            transport="ipc",
+            context=self._manager_context,
+            autorestart=False,
+        )
+        # jupyter_client logs a failed start with its stack; we raise one that says what to do.
+        manager.log = logging.getLogger("cellgate.jupyter_client")
+        return manager
+
+    async def adopt(self, stored: StoredKernel, attend: Callable[[KernelConnection], None]) -> Kernel:
+        """Take over a kernel that a former gateway started, running cell and all.
+
+        `attend` is called before the connection opens, to listen from the first message on. When this
+        returns, all that is sent on iopub from now on reaches it. Raises KernelStartFailed when
+        the kernel does not live or does not answer, BackendUnavailable, KernelspecNotFound; then the kernel
+        is ended, but its workspace is left.
+        """
+        manager = self._manager(stored.kernelspec, Path(stored.runtime))
+        manager.kernel_id = stored.id
+        spec = self.catalog.get_kernel_spec(stored.kernelspec)
+        factory = KernelProvisionerFactory.instance(parent=manager.parent)
+        provisioner = factory.create_provisioner_instance(stored.id, spec, parent=manager)
+        assert isinstance(provisioner, CellgateProvisioner)
+        manager.provisioner = provisioner
+        connection: KernelConnection | None = None
+        try:
+            await provisioner.load_provisioner_info({**stored.provisioner, **self._backend_options})
+            connection = KernelConnection(
+                stored.provisioner["connection_info"], self._context, session=stored.identity
+            )
+            attend(connection)
+            connection.open()
+            async with asyncio.timeout(ADOPTION_TIMEOUT):
+                # A kernel that runs a cell answers on its control channel only.
+                await ready(connection, provisioner.exited, Channel.CONTROL)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            await asyncio.shield(_end_manager(manager))
+            if isinstance(error, (TimeoutError, RuntimeError)):
+                raise KernelStartFailed(f"The kernel does not answer: {error}") from error
+            raise
+        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env)
+        environment = stored.environment
+        return Kernel(
+            profile, manager, connection, Path(stored.workspace), stored.info, environment, self._store
+        )
 
     async def _launch(
         self,
@@ -231,9 +320,11 @@ class KernelLauncher:
             connection.open()
             provisioner = manager.provisioner
             assert isinstance(provisioner, CellgateProvisioner)
-            info = await _ready(connection, provisioner.exited)
+            info = await ready(connection, provisioner.exited)
             environment = await self._environment(profile, connection, provisioner.exited, info)
-            return Kernel(profile, manager, connection, workspace, info, environment)
+            kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store)
+            await kernel.remember()
+            return kernel
         except BaseException:
             connection.close()
             raise
@@ -270,42 +361,3 @@ class KernelLauncher:
         tail = await provisioner.log_tail() if isinstance(provisioner, CellgateProvisioner) else ""
         said = f" Its last words: {tail[-500:].strip()}" if tail.strip() else ""
         return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{said}"
-
-
-async def _ready(connection: KernelConnection, exited: asyncio.Future[KernelExit]) -> dict[str, Any]:
-    """Wait for a kernel_info_reply and the first iopub message; returns the reply's content.
-
-    ipykernel 7 sends an iopub_welcome upon subscription (JEP 65); for kernels without it the request is
-    repeated until its status messages arrive, which proves that the subscription is in place.
-    """
-    replied: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    subscribed = asyncio.Event()
-    progress = asyncio.Event()
-
-    def receive(message: Message) -> None:
-        if message.channel is Channel.IOPUB:
-            subscribed.set()
-        elif message.msg_type == "kernel_info_reply" and not replied.done():
-            replied.set_result(message.content())
-        progress.set()
-
-    stop = connection.listen(receive)
-    exited.add_done_callback(wake := lambda _: progress.set())
-    try:
-        while not (replied.done() and subscribed.is_set()):
-            if exited.done():
-                raise RuntimeError(exited.result().message)
-            connection.request(Channel.SHELL, "kernel_info_request", {})
-            with suppress(TimeoutError):
-                async with asyncio.timeout(KERNEL_INFO_INTERVAL):
-                    await _until(lambda: exited.done() or (replied.done() and subscribed.is_set()), progress)
-        return replied.result()
-    finally:
-        exited.remove_done_callback(wake)
-        stop()
-
-
-async def _until(condition: Callable[[], bool], progress: asyncio.Event) -> None:
-    while not condition():
-        progress.clear()
-        await progress.wait()

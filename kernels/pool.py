@@ -164,6 +164,15 @@ class KernelPool:
             self._in_use.discard(kernel)
             self._end(kernel)
 
+    def adopt(self, kernel: Kernel) -> None:
+        """Take a kernel in that a former gateway started: it is in use from now on, until `release`."""
+        self._in_use.add(kernel)
+
+    def let_go(self, kernel: Kernel) -> None:
+        """Let a claimed kernel outlive the pool."""
+        self._in_use.discard(kernel)
+        kernel.let_go()
+
     def _end(self, kernel: Kernel) -> None:
         task = asyncio.create_task(kernel.discard(), name=f"end {kernel.id}")
         self._ending.add(task)

@@ -153,6 +153,10 @@ class ServeApp(BaseApp):
     shutdown_grace = Float(10.0, min=0, help="Seconds that running cells get at a shutdown.").tag(
         config=True, metavar="SECONDS"
     )
+    keep_kernels = Bool(
+        False,
+        help="Leave the containers of sessions running at a shutdown; the next start goes on with them.",
+    ).tag(config=True)
     keep_alive = Float(15.0, min=0.05, help="Seconds between signs of life on a quiet stream.").tag(
         config=True
     )
@@ -200,6 +204,10 @@ class ServeApp(BaseApp):
         "allow-unsandboxed": (
             {"ServeApp": {"allow_unsandboxed": True}},
             "Serve kernels without isolation on an address that other machines reach.",
+        ),
+        "keep-kernels": (
+            {"ServeApp": {"keep_kernels": True}},
+            "Leave the containers of sessions running at a shutdown; the next start goes on with them.",
         ),
         "log-json": ({"ServeApp": {"log_json": True}}, "Write logs as JSON lines."),
     }
@@ -318,6 +326,7 @@ class ServeApp(BaseApp):
             preload=tuple(self.preload),
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
+            keep_kernels=self.keep_kernels,
             keep_alive=self.keep_alive,
             retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",

@@ -10,13 +10,33 @@ written, and the kernel itself keeps what its readers have not yet fetched.
 import os
 import select
 import shutil
+import struct
 import sys
+import threading
 from importlib import import_module
 from pathlib import Path
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
 PRELOAD = "CELLGATE_PRELOAD"
 LIFETIME = "CELLGATE_LIFETIME"
+SPOOL = "CELLGATE_SPOOL"
+
+# The spool's ring: kernels/spool.py reads it by the same figures.
+SEGMENTS = 4
+SEGMENT_BYTES = 4 * 1024 * 1024
+ENTRY = struct.Struct(">I5I")
+OUTPUT = {
+    "execute_input",
+    "stream",
+    "display_data",
+    "update_display_data",
+    "execute_result",
+    "clear_output",
+    "error",
+    "input_request",
+}
+KEPT = OUTPUT | {"status", "execute_reply"}
+CELLS_COUNTED = 16
 
 
 def main():
@@ -65,9 +85,22 @@ def application():
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
     # Not at the top: they must find sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
+    from jupyter_client.session import Session  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
 
+    folder = os.environ.pop(SPOOL, None)
+    spool = None if folder is None else Spool(folder)
+
+    class SpoolingSession(Session):
+        def serialize(self, msg, ident=None):
+            frames = super().serialize(msg, ident)
+            spool.append(msg, frames)
+            return frames
+
     class CellgateKernelApp(kernelapp.IPKernelApp):
+        def _session_default(self):
+            return Session(parent=self) if spool is None else SpoolingSession(parent=self)
+
         def init_iopub(self, context):
             # 0 is no high-water mark: a slow reader makes this process hold its output, under this process's
             # memory limit, where the default of 1000 messages drops what comes next.
@@ -86,6 +119,68 @@ def application():
     for stream in (sys.stdout, sys.stderr):
         stream.flush_interval = FLUSH_INTERVAL
     return app
+
+
+class Spool:
+    """A ring of files with the latest messages of cells, for a gateway that was away when they were sent.
+
+    A kernel does not depend on it: what can't be written, because the disk is full, is left out.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.number = 0
+        self.file = None
+        self.size = 0
+        self.sent = {}
+        self.lock = threading.Lock()
+
+    def append(self, msg, frames):
+        """Keep a message as it is about to be sent, if it is a cell's; one write, in the system's cache."""
+        kind, parent = msg["header"]["msg_type"], msg["parent_header"]
+        if kind not in KEPT or parent.get("msg_type") != "execute_request":
+            return
+        with self.lock:
+            before = self.count(parent["msg_id"], kind)
+            parts = frames[-5:]
+            entry = b"".join((ENTRY.pack(before, *map(len, parts)), *parts))
+            if len(entry) > SEGMENT_BYTES:
+                return
+            try:
+                if self.file is None or self.size + len(entry) > SEGMENT_BYTES:
+                    self.next_file()
+                self.size += len(entry)
+                if os.write(self.file, entry) < len(entry):
+                    self.close()
+            except OSError:
+                self.close()
+
+    def count(self, cell, kind):
+        """How many outputs of the cell came before; so a reader knows what is no more in the ring."""
+        before = self.sent.pop(cell, 0)
+        self.sent[cell] = before + (kind in OUTPUT)
+        if len(self.sent) > CELLS_COUNTED:
+            del self.sent[next(iter(self.sent))]
+        return before
+
+    def next_file(self):
+        """Begin the next file and remove the oldest."""
+        self.close()
+        self.number += 1
+        self.path(self.number - SEGMENTS).unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self.file = os.open(self.path(self.number), flags, 0o600)
+        self.size = 0
+
+    def path(self, number):
+        """The name of the file of this number."""
+        return self.folder / f"spool-{number:08}"
+
+    def close(self):
+        """What comes next goes into a new file: this one may end in half an entry."""
+        file, self.file = self.file, None
+        if file is not None:
+            os.close(file)
 
 
 def prepare_home(home, here):

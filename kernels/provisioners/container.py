@@ -155,4 +155,5 @@ def _bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
 
 
 def _environment(launch: Launch) -> dict[str, str]:
-    return dict(launch.env) | {"USER": "cellgate", "LOGNAME": "cellgate"}
+    spool = {"CELLGATE_SPOOL": VIEW.socket_prefix.rpartition("/")[0]}
+    return dict(launch.env) | {"USER": "cellgate", "LOGNAME": "cellgate"} | spool

@@ -15,6 +15,8 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import zmq
@@ -23,6 +25,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from traitlets import Enum, List, Unicode
 
 from kernels.errors import BackendUnavailable, ImageMissing, InvalidInput
+from kernels.limits import ResourceLimits
 from kernels.provisioners.base import CellgateProvisioner, KernelView, Launch
 from kernels.provisioners.container import (
     FIRST_PORT,
@@ -69,6 +72,51 @@ class DockerProvisioner(CellgateProvisioner):
             await check_engine(engine, ContainerSettings())
         finally:
             await engine.close()
+
+    @property
+    def image_used(self) -> Mapping[str, str]:
+        """The image's name, and its id: the digest that tells it from others of that name."""
+        if self._container is None or not self._container.image:
+            return {}
+        return {"image": self._settings.image, "image_digest": self._container.image}
+
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """All that `load_provisioner_info` needs but the engine; fit for JSON. Only of a running kernel."""
+        assert self._container is not None
+        launch = self._container.launch
+        key: Any = self.connection_info["key"]
+        return {
+            "kernel_id": self.kernel_id,
+            "connection_info": {**self.connection_info, "key": key.decode()},
+            "container": self._container.name,
+            "settings": asdict(self._settings),
+            "limits": asdict(launch.limits),
+            "runtime": str(launch.folders.runtime),
+            "workspace": str(launch.folders.workspace),
+        }
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Take over a container that runs already; `engine` is to be in the info too.
+
+        Raises KernelStartFailed or BackendUnavailable; then there is something to `kill` all the same.
+        """
+        await super().load_provisioner_info(provisioner_info)
+        info = provisioner_info
+        self._settings = ContainerSettings(
+            **{**info["settings"], "mounts": tuple(info["settings"]["mounts"])}
+        )
+        self.isolation = self._settings.isolation
+        self._folders = LaunchFolders(Path(info["runtime"]), Path(info["workspace"]), owns_workspace=False)
+        self._engine = engine = info["engine"]
+        launch = Launch((), {}, ResourceLimits(**info["limits"]), self._folders)
+        self._container = container = engine.adopt(info["container"], launch)
+        self._exited, self._attached = container.exited, True
+        await engine.until_running(container)
+
+    def let_go(self) -> None:
+        """Leave the container running when its engine's owner ends."""
+        if self._engine is not None and self._container is not None:
+            self._engine.let_go(self._container)
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return VIEW

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,6 +64,7 @@ class Container:
     out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)
     died: bool = False
     process: int | None = None
+    image: str = ""
     given_disk: int = 0
     disk_was_full: bool = False
     log: str | None = None
@@ -72,8 +73,12 @@ class Container:
 class Engine:
     """The containers of one gateway on one engine. `open` first, `close` last, both on the same loop."""
 
-    def __init__(self, url: str = SOCKET, instance: str | None = None) -> None:
+    def __init__(
+        self, url: str = SOCKET, instance: str | None = None, *, spared: Collection[str] = ()
+    ) -> None:
         self.url = url
+        # Containers of ours that nobody manages and nobody removes: to be adopted, or left to the next life.
+        self._spared = set(spared)
         self.instance = instance or secrets.token_hex(16)
         self.processors = 1.0
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
@@ -90,7 +95,7 @@ class Engine:
         return self._events is not None and self._events.connected
 
     async def open(self) -> None:
-        """Connect, listen, and remove containers that a former life of this instance left.
+        """Connect, listen, and remove containers that a former life of this instance left, but the spared.
 
         Raises BackendUnavailable when no engine answers; then there is nothing to close.
         """
@@ -112,7 +117,7 @@ class Engine:
             raise
 
     async def close(self) -> None:
-        """Remove every container and stop the threads. May be called again."""
+        """Remove every container that was not let go and stop the threads. May be called again."""
         self._closed = True
         if self._disk_watch is not None:
             self._disk_watch.cancel()
@@ -157,15 +162,40 @@ class Engine:
         if self._closed:
             raise BackendUnavailable("The gateway is shutting down.")
         name = f"cellgate-{secrets.token_hex(8)}"
+        return self._manage(name, launch, lambda: self.call(_create_and_start, config, name))
+
+    def adopt(self, name: str, launch: Launch) -> Container:
+        """Manage a spared container from now on; `starting` ends with an error if it does not run.
+
+        Whoever adopts also ends.
+        """
+        self._spared.discard(name)
+        return self._manage(name, launch, lambda: self.call(_inspect_running, name))
+
+    def let_go(self, container: Container) -> None:
+        """Manage it no more, and leave it running when this gateway ends."""
+        self._spared.add(container.name)
+        self._containers.pop(container.name, None)
+
+    async def reap(self) -> None:
+        """Remove what was spared and not adopted."""
+        self._spared.clear()
+        await self._compare()
+
+    def _manage(
+        self, name: str, launch: Launch, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> Container:
         container = Container(name, launch, asyncio.get_running_loop().create_future())
         self._containers[name] = container
-        container.starting = self._own(self._run(container, config))
+        container.starting = self._own(self._run(container, begin))
         if self._disk_watch is None:
             self._disk_watch = asyncio.create_task(self._watch_disks(), name="disk watch")
         return container
 
-    async def _run(self, container: Container, config: dict[str, Any]) -> None:
-        container.process = await self.call(_create_and_start, config, container.name)
+    @staticmethod
+    async def _run(container: Container, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+        inspected = await begin()
+        container.process, container.image = int(inspected["State"]["Pid"]), str(inspected["Image"])
 
     @staticmethod
     async def until_running(container: Container) -> None:
@@ -278,7 +308,7 @@ class Engine:
             APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
         )
         there = {entry["Names"][0].lstrip("/"): entry["State"] for entry in listed}
-        for name in there.keys() - self._containers.keys():
+        for name in there.keys() - self._containers.keys() - self._spared:
             await self.call(_remove, name)
         for name, container in tuple(self._containers.items()):
             starting = container.starting
@@ -330,11 +360,19 @@ async def _soon(event: asyncio.Event) -> bool:
     return event.is_set()
 
 
-def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> int:
-    """The id of the container's first process, as the engine's host sees it."""
+def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> dict[str, Any]:
+    """What the engine tells of the new container."""
     made = client.create_container_from_config(config, name)["Id"]
     client.start(made)
-    return int(client.inspect_container(made)["State"]["Pid"])
+    return dict(client.inspect_container(made))
+
+
+def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
+    """What the engine tells of a container. Raises KernelStartFailed when it has ended."""
+    inspected = dict(client.inspect_container(name))
+    if not inspected["State"]["Running"]:
+        raise KernelStartFailed("The kernel's container has ended.")
+    return inspected
 
 
 def _remove(client: APIClient, name: str) -> None:

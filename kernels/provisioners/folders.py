@@ -20,6 +20,9 @@ from kernels.errors import KernelStartFailed
 # sun_path of unix(7) holds 108 bytes with the ending NUL.
 SOCKET_PATH_MAX = 107
 
+SOCKETS = "ipc"
+"""The folder in a kernel's runtime folder that the kernel can write to."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolders:
@@ -52,7 +55,7 @@ class LaunchFolders:
     @property
     def sockets(self) -> Path:
         """The only part of `runtime` that a sandboxed kernel can write to."""
-        return self.runtime / "ipc"
+        return self.runtime / SOCKETS
 
     @property
     def socket_prefix(self) -> str:

@@ -120,19 +120,6 @@ def test_a_gateway_that_stops_leaves_no_container(
     assert containers(gateway) == set()
 
 
-def test_the_next_gateway_removes_what_a_killed_one_left(
-    start_gateway: StartGateway, containers: Containers
-) -> None:
-    gateway = start_gateway(backend="docker", pool_size=1)
-    gateway.execute("s", "open('kept.txt', 'w').write('kept')")
-    left = containers(gateway)
-    gateway.kill()
-    assert containers(gateway) == left
-    successor = start_gateway(gateway.data_dir, backend="docker", pool_size=1)
-    until(lambda: not left & containers(successor), "containers of the killed gateway are still there")
-    assert successor.execute("s", "open('kept.txt').read()")["text"] == "'kept'"
-
-
 def test_two_gateways_on_one_engine_leave_each_other_alone(
     start_gateway: StartGateway, containers: Containers
 ) -> None:

@@ -1,0 +1,80 @@
+"""Reads what a kernel spooled: the messages of its cells, kept in its own folder for a gateway that was away.
+
+``kernels/image/bootstrap.py`` writes it, where CELLGATE_SPOOL names a folder: a ring of files, each entry the
+five signed frames of one message. Code in the kernel can write there too, so no link is followed, nothing
+but a regular file is opened, and no more is read than a ring holds. A signature is checked as that of a
+message from a socket is: it says that the kernel's process made it, no more. Blocking.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer
+
+SEGMENTS = 4
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+_NAME = re.compile(r"spool-\d{8}", re.ASCII)
+_ENTRY = struct.Struct(">I5I")
+_CHANNELS = {"execute_reply": Channel.SHELL, "input_request": Channel.STDIN}
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A message, and how many messages of outputs of the same cell the kernel had sent before it."""
+
+    before: int
+    message: Message
+
+
+def read_spool(folder: Path, key: bytes) -> list[Spooled]:
+    """The messages that are left in a kernel's spool, oldest first; none where there is no spool."""
+    try:
+        paths = sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    except OSError:
+        return []
+    signer = Signer(key)
+    # One more than a ring: the oldest may go while we look.
+    return [entry for path in paths[-SEGMENTS - 1 :] for entry in _entries(_read(path), signer)]
+
+
+def _read(path: Path) -> bytes:
+    """At most a segment of a regular file; nothing of anything else, or of one that is gone."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return b""
+        # Looked at again once it is open: by then it may be another.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, SEGMENT_BYTES) if regular else b""
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
+def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
+    """Up to the end, or to what is still being written."""
+    at = 0
+    while at + _ENTRY.size <= len(data):
+        before, *sizes = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        if at + sum(sizes) > len(data):
+            return
+        frames = [DELIMITER]
+        for size in sizes:
+            frames.append(data[at : at + size])
+            at += size
+        try:
+            message = signer.parse(Channel.IOPUB, frames)
+        except MalformedMessage:
+            return
+        yield Spooled(before, replace(message, channel=_CHANNELS.get(message.msg_type, Channel.IOPUB)))
