@@ -15,6 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import structs
+
 from gateway.errors import Conflict, NotFound, ShuttingDown
 from gateway.models import SessionBody, SessionLimits, check_env, check_session_key, merge_limits, now
 from gateway.record.chain import GENESIS
@@ -94,7 +96,8 @@ class SessionManager:
             log = await self.stored_log(row)
             for execution in await self._journal.unfinished_executions(row.id):
                 event = log.append("finished", execution.id, {**LOST_WITH_THE_GATEWAY, "finished_at": now()})
-                self._journal.save_execution(replace(execution, status="died", last_seq=event["seq"]))
+                died = structs.replace(execution, status="died", last_seq=event["seq"])
+                self._journal.save_execution(died)
             ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
             log.append("session", None, {**ended, "last_activity": row.last_activity})
             self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
