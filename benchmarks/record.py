@@ -151,6 +151,8 @@ class FakeKernel:
     isolation = "none"
     display_name = "Fake"
     info: dict[str, Any] = {}  # noqa: RUF012
+    image: dict[str, str] = {}  # noqa: RUF012
+    environment = None
 
     def __init__(self, number: int, folder: Path) -> None:
         self.id = f"fake-{number}"

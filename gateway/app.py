@@ -258,7 +258,7 @@ def _build(
         files=files,
         metrics=metrics,
         jobs=jobs,
-        replayer=Replayer(manager, archive, jobs, settings.version),
+        replayer=Replayer(manager, archive, files, jobs, settings.version),
         engine=engine,
         keep_alive=settings.keep_alive,
     )

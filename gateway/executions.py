@@ -77,7 +77,7 @@ class ExecutionRun:
         self.timeout = timeout
         self.first_seq = 0
         self.last_seq = 0
-        self.created_at = now()
+        self.created_at = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
         self.machine = Execution(msg_id, request.code, OutputLimiter(settings.caps))

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 def now() -> str:
     """The present as RFC 3339 UTC with six digits and `Z`: what every client of the field can parse."""
-    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass(frozen=True, slots=True)

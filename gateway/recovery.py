@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from gateway.executions import ExecutionRun, ExecutionSettings
 from gateway.models import ExecuteRequest, SessionLimits, now
@@ -306,7 +307,7 @@ class Recovery:
             if but is None or execution.id != but.id:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
-                self._journal.save_execution(replace(execution, status="died", last_seq=event["seq"]))
+                self._journal.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
 
 
 def _limits(wire: Mapping[str, Any]) -> SessionLimits:

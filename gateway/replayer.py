@@ -13,28 +13,34 @@ import msgspec
 
 from gateway.archive import Archive
 from gateway.errors import QueueFull
+from gateway.files.inputs import restore
+from gateway.files.store import SessionFiles
 from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.models import ExecuteRequest, LimitsBody, SessionBody, now
 from gateway.record.events import MemoryStore
 from gateway.record.rows import SessionRow
 from gateway.replay.cells import RecordedCell, recorded_cells
-from gateway.replay.environment import PROBE, EnvironmentCheck, Lock, compare_locks, lock_of, probed
-from gateway.replay.report import FILES_NOT_RESTORED, Comparison, NewRun, environment_report
+from gateway.replay.environment import Lock, compare_locks, lock_of, recorded_lock
+from gateway.replay.files import files_report, input_files
+from gateway.replay.report import Comparison, NewRun, environment_report
 from gateway.replay.run import Listener, refuse_other_environment, run_cells
 from gateway.results import ResultBuilder
+from gateway.session_kernel import environment_of
 from gateway.sessions import Session
 
 MOST_AT_ONCE = 4
-PROBE_TIMEOUT = 60.0
 
 
 class Replayer:
     """Four replays at once; more are refused."""
 
-    def __init__(self, manager: SessionManager, archive: Archive, jobs: Jobs, version: str) -> None:
+    def __init__(
+        self, manager: SessionManager, archive: Archive, files: SessionFiles, jobs: Jobs, version: str
+    ) -> None:
         self._manager = manager
         self._archive = archive
+        self._files = files
         self._jobs = jobs
         self._version = version
         self._running = 0
@@ -42,7 +48,8 @@ class Replayer:
     async def replay(self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener) -> bytes:
         """The report as ``json`` or ``html``. `listen` hears of each cell as it has run.
 
-        Raises NotFound, EnvironmentDiffers unless `anyway`, QueueFull, JobFailed and the pool's errors.
+        Raises NotFound, EnvironmentDiffers unless `anyway`, QueueFull, JobFailed, the pool's errors and those
+        of `restore`.
         """
         if self._running >= MOST_AT_ONCE:
             raise QueueFull(f"{MOST_AT_ONCE} replays are under way; try again later", retry_after=10)
@@ -55,14 +62,15 @@ class Replayer:
     async def _replay(self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener) -> bytes:
         body, head = await self._archive.notebook(principal, key)
         notebook: dict[str, Any] = msgspec.json.decode(body)
-        cells = recorded_cells(notebook)
+        cells, inputs = recorded_cells(notebook), input_files(notebook)
         row = await self._archive.row(principal, key)
         wanted = SessionBody(kernel=row.kernel, limits=_limits(row))
-        check = await self._check(lock_of(notebook["metadata"]["cellgate"].get("environment")), wanted)
-        refuse_other_environment(check, anyway=anyway)
         begun, store = now(), MemoryStore()
         session = await self._manager.open_one_shot(principal, wanted, record=False, store=store)
         try:
+            check = compare_locks(recorded_lock(notebook), _lock(session))
+            refuse_other_environment(check, anyway=anyway)
+            restored = await restore(self._files, principal, key, inputs, session)
             runs = await run_cells(cells, partial(_run, session, store), listen)
             facts = {
                 "session": key,
@@ -72,23 +80,17 @@ class Replayer:
                 "replayed_at": begun,
                 "gateway_version": self._version,
                 "environment": environment_report(check),
-                "files": FILES_NOT_RESTORED,
+                "files": files_report(restored),
             }
         finally:
             self._manager.end_later(session, "replay")
         given = msgspec.json.encode(Comparison(notebook, runs, facts))
         return await self._jobs.run("gateway.replay.report", form, given=given)
 
-    async def _check(self, recorded: Lock | None, wanted: SessionBody) -> EnvironmentCheck:
-        """Compare the recorded lock with that of another fresh kernel: the replay's is to stay untouched."""
-        if recorded is None:
-            return compare_locks(None, None)
-        session = await self._manager.open_one_shot("", SessionBody(kernel=wanted.kernel), record=False)
-        try:
-            result = await _result(session, ExecuteRequest(PROBE, timeout=PROBE_TIMEOUT))
-        finally:
-            self._manager.end_later(session, "replay")
-        return compare_locks(recorded, probed(result["stdout"]))
+
+def _lock(session: Session) -> Lock | None:
+    """What the session's kernel told of its environment before its first cell."""
+    return None if session.kernel is None else lock_of(environment_of(session.kernel))
 
 
 async def _run(session: Session, store: MemoryStore, cell: RecordedCell) -> NewRun:

@@ -69,10 +69,10 @@ class SessionRecord:
         self._introduction: dict[str, Any] = {}
         self._recorded = row.state, row.cause
 
-    def touch(self) -> None:
-        """Somebody has used the session."""
+    def touch(self, at: str | None = None) -> None:
+        """Somebody has used the session, `at` a moment that is known or now."""
         self.idle_since = time.monotonic()
-        self.last_activity = now()
+        self.last_activity = now() if at is None else at
 
     def present(self) -> SessionRow:
         """The row with the state and the head of the moment."""
@@ -120,10 +120,8 @@ class SessionRecord:
 
     def finished(self, event: dict[str, Any]) -> None:
         """Take over what an execution's `finished` says of the session."""
-        if event["execution_count"]:
-            self.row = replace(self.row, execution_count=event["execution_count"])
         self.last_activity = event["at"]
-        self.save()
+        self.save(event["execution_count"])
 
     async def commit(self, run: ExecutionRun, seq: int) -> None:
         """Make the end of an execution durable, then tell who follows or waits for it."""
@@ -144,10 +142,18 @@ class SessionRecord:
             with suppress(StorageFull):
                 run.emit("file", change)
 
-    def save(self) -> None:
+    def save(self, execution_count: int | None = None) -> None:
         """Write the row, with the state that the last row of an event tells: that a cell runs is none."""
         state, cause = self._recorded
-        self.row = replace(self.present(), state=state, cause=cause)
+        self.row = replace(
+            self.row,
+            state=state,
+            cause=cause,
+            last_activity=self.last_activity,
+            execution_count=execution_count or self.row.execution_count,
+            head_seq=self.log.last_seq,
+            head=self.log.head,
+        )
         if isinstance(self._store, Journal):
             self._store.save_session(self.row)
 

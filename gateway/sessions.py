@@ -211,7 +211,7 @@ class Session:
         )
         run.queued(len(self._queue) + (self._runs.current is not None))
         self.record.save_execution(run)
-        self.record.touch()
+        self.record.touch(run.created_at)
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
@@ -304,7 +304,7 @@ class Session:
         self._runs.current = None
         if self.state is SessionState.BUSY:
             self.record.state, self.record.cause = SessionState.IDLE, None
-        self.record.touch()
+        self.touch()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
         elif self.kernel is None and self.door.connections:

@@ -8,12 +8,10 @@ content, then raw buffers.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -59,8 +57,7 @@ def _decode_repaired(frame: bytes) -> Any:
     return _decode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. The JSON parts stay bytes; `header` and `parent` are decoded for routing only."""
 
     channel: Channel
@@ -117,13 +114,10 @@ class Signer:
     """Signs and checks messages with one kernel's key (HMAC-SHA256, the protocol's default scheme)."""
 
     def __init__(self, key: bytes) -> None:
-        self._hmac = hmac.new(key, digestmod=hashlib.sha256)
+        self._key = key
 
     def _signature(self, parts: Sequence[bytes]) -> bytes:
-        digest = self._hmac.copy()
-        for part in parts:
-            digest.update(part)
-        return digest.hexdigest().encode()
+        return hmac.digest(self._key, b"".join(parts), "sha256").hex().encode()
 
     def serialize(self, message: Message) -> list[bytes]:
         """Frames to send on a DEALER socket."""

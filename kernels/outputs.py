@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -33,8 +33,7 @@ _READABLE = ("text/markdown", "text/latex")
 _MAKE_OUTPUT = frozenset(("stream", "display_data", "execute_result", "error"))
 
 
-@dataclass(frozen=True, slots=True)
-class KernelEvent:
+class KernelEvent(msgspec.Struct, frozen=True):
     """One thing an execution did: a `type` of the event vocabulary and the fields of that type."""
 
     type: str
@@ -270,7 +269,8 @@ class OutputLimiter:
 
     def __init__(self, caps: OutputCaps) -> None:
         self._text, self._data = text, data = _Budget(caps.text, caps.text), _Budget(caps.data, caps.data)
-        self._errors, self._prompts = errors, prompts = replace(text), replace(text)
+        self._errors = errors = _Budget(caps.text, caps.text)
+        self._prompts = prompts = _Budget(caps.text, caps.text)
         self._budgets = {
             "stream": text,
             "clear_output": text,

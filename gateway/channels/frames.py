@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
+from msgspec import structs
 
 from kernels.messages import MalformedMessage, Message
 from kernels.websocket import Subprotocol, encode
@@ -82,4 +83,4 @@ def with_plain_text(message: Message) -> Message:
     if not isinstance(data, dict):
         return message
     content["data"] = {**data, "text/plain": ""}
-    return replace(message, content_frame=_encode(content))
+    return structs.replace(message, content_frame=_encode(content))

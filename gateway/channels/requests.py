@@ -7,10 +7,10 @@ also abort a cell that arrives just after the failed one.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from gateway.models import MAX_CODE_BYTES, ExecuteRequest
 from kernels.errors import InvalidInput
@@ -77,7 +77,7 @@ def _cell_id(message: Message) -> str | None:
 
 def _without_abort(message: Message) -> Message:
     fields = _fields.decode(message.content_frame) | {"stop_on_error": msgspec.Raw(b"false")}
-    return replace(message, content_frame=_encode(fields))
+    return structs.replace(message, content_frame=_encode(fields))
 
 
 def names_subshell(message: Message) -> bool:

@@ -6,8 +6,9 @@ Pure. When they are sent is ``door``'s decision. They look as a kernel's do, bec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from kernels.messages import Channel, Message, new_message
 
@@ -17,7 +18,7 @@ SESSION = "cellgate"
 def answer_to(request: Message, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> Message:
     """A message whose parent is `request`."""
     message = new_message(channel, msg_type, content, session=SESSION)
-    return replace(message, parent_frame=request.header_frame, parent=request.header)
+    return structs.replace(message, parent_frame=request.header_frame, parent=request.header)
 
 
 def status(state: str, request: Message | None = None) -> Message:

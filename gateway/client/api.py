@@ -155,6 +155,16 @@ class Gateway:
         async with self._server.exchange("GET", _path(session, "bundle"), accept="*/*") as answer:
             await _save(answer, path)
 
+    async def provenance(self, session: str) -> dict[str, Any]:
+        """The session's notebook without outputs: its metadata tell where the cells ran."""
+        return decode(await self._call("GET", _path(session, "notebook") + "?outputs=false"), dict[str, Any])
+
+    async def put_file(self, session: str, path: str, content: bytes) -> None:
+        """Puts a file into the session's workspace."""
+        target = _path(session, "files", *path.split("/"))
+        async with self._server.exchange("PUT", target, body=content) as answer:
+            await answer.body()
+
     async def purge_session(self, session: str) -> None:
         """Ends the session and removes its record for good; only a tombstone stays."""
         await self._call("DELETE", _path(session) + "?purge=true")

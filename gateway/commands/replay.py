@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from traitlets import Bool, Unicode
 
-from gateway.client import Gateway
+from gateway.client import Gateway, GatewayError
 from gateway.commands.base import CommandApp, UsageError
 from gateway.errors import EnvironmentDiffers
 from gateway.models import now
 from gateway.replay.cells import RecordedCell, recorded_cells
-from gateway.replay.environment import PROBE, EnvironmentCheck, Lock, compare_locks, lock_of, probed
+from gateway.replay.environment import EnvironmentCheck, compare_locks, recorded_lock
+from gateway.replay.files import InputFile, Restored, files_report, input_files
 from gateway.replay.report import (
-    FILES_NOT_RESTORED,
     Comparison,
     NewRun,
     build_report,
@@ -31,6 +30,7 @@ from gateway.replay.report import (
     write,
 )
 from gateway.replay.run import refuse_other_environment, run_cells
+from gateway.replay.source import Source, open_source, recorded_bytes
 from kernels.errors import InvalidInput
 
 _MARKS = {"equal": "=", "normalised": "~", "different": "!", "skipped": "-"}
@@ -40,11 +40,12 @@ class ReplayApp(CommandApp):
     """``cellgate replay``."""
 
     name = "cellgate-replay"
-    usage = "FILE.ipynb [options]"
+    usage = "FILE.ipynb|BUNDLE.zip [options]"
     description = """
         Runs all code cells of a notebook in a fresh kernel of the same kernelspec and compares what they
         give with what the notebook holds, cell by cell. Memory addresses, times and random names are left
-        out of account, pictures are compared by their pixels.
+        out of account, pictures are compared by their pixels. Files that the recorded session was given
+        are taken from the bundle, or from beside the notebook, where they are as they were.
 
         Leaves with 0 when all cells give the same, and with 1 when one does not. Refuses, with 2, when the
         notebook tells of other package versions than the kernel has.
@@ -52,6 +53,7 @@ class ReplayApp(CommandApp):
     examples = """
         cellgate replay analysis.ipynb
         cellgate replay analysis.ipynb -o report.html
+        cellgate replay analysis.zip
         cellgate replay analysis.ipynb --anyway -o report.json
     """
 
@@ -73,17 +75,8 @@ class ReplayApp(CommandApp):
     async def run_command(self) -> int:
         """Replays the notebook; returns 1 when it gives something else."""
         path, output = self._paths()
-        notebook = await asyncio.to_thread(_read, path)
-        cells = recorded_cells(notebook)
-        kernel = self.kernel or _kernel(notebook)
-        gateway = self.gateway()
-        recorded = lock_of(notebook.get("metadata", {}).get("cellgate", {}).get("environment"))
-        check = await _check(gateway, recorded, kernel)
-        try:
-            refuse_other_environment(check, anyway=self.anyway)
-        except EnvironmentDiffers as error:
-            raise UsageError(error.message) from error
-        report = await self._replay(gateway, path, notebook, cells, kernel, check)
+        notebook, source = await asyncio.to_thread(open_source, path)
+        report = await self._replay(path, notebook, source)
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.removeprefix(".")))
         self._print_report(report, output)
@@ -100,18 +93,13 @@ class ReplayApp(CommandApp):
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
         return Path(name), output
 
-    async def _replay(
-        self,
-        gateway: Gateway,
-        path: Path,
-        notebook: dict[str, Any],
-        cells: list[RecordedCell],
-        kernel: str | None,
-        check: EnvironmentCheck,
-    ) -> dict[str, Any]:
-        session, begun = f"replay-{uuid.uuid4().hex[:12]}", now()
-        model = await gateway.create_session(session, kernel=kernel)
+    async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> dict[str, Any]:
+        cells, inputs = recorded_cells(notebook), input_files(notebook)
+        gateway, session, begun = self.gateway(), f"replay-{uuid.uuid4().hex[:12]}", now()
+        model = await gateway.create_session(session, kernel=self.kernel or _kernel(notebook))
         try:
+            check = await self._check(gateway, session, notebook)
+            restored = [await _restore(gateway, session, source, file) for file in inputs]
             runs = await run_cells(cells, partial(_run, gateway, session), _ignore)
         finally:
             await gateway.delete_session(session)
@@ -123,11 +111,22 @@ class ReplayApp(CommandApp):
             "isolation": model.isolation,
             "replayed_at": begun,
             "environment": environment_report(check),
-            "files": FILES_NOT_RESTORED,
+            "files": files_report(restored),
         }
         return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts))
 
+    async def _check(self, gateway: Gateway, session: str, notebook: dict[str, Any]) -> EnvironmentCheck:
+        now_there = recorded_lock(await gateway.provenance(session))
+        check = compare_locks(recorded_lock(notebook), now_there)
+        try:
+            refuse_other_environment(check, anyway=self.anyway)
+        except EnvironmentDiffers as error:
+            raise UsageError(error.message) from error
+        return check
+
     def _print_report(self, report: dict[str, Any], output: Path | None) -> None:
+        for file in report["files"]:
+            self.print(f"file {file['path']}: {file.get('reason', 'restored')}")
         for cell in report["cells"]:
             said = cell.get("difference") or cell.get("reason") or ", ".join(cell.get("normalised", ()))
             self.print(f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {said}" if said else ""))
@@ -143,15 +142,6 @@ class ReplayApp(CommandApp):
             self.print(f"report: {output}")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(f"{path} is no notebook: {error}") from error
-
-
 def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
@@ -165,10 +155,17 @@ def _kernel(notebook: dict[str, Any]) -> str | None:
     return None
 
 
-async def _check(gateway: Gateway, recorded: Lock | None, kernel: str | None) -> EnvironmentCheck:
-    if recorded is None:
-        return compare_locks(None, None)
-    return compare_locks(recorded, probed((await gateway.execute_once(PROBE, kernel=kernel)).stdout))
+async def _restore(gateway: Gateway, session: str, source: Source, file: InputFile) -> Restored:
+    found = await asyncio.to_thread(recorded_bytes, source, file)
+    if isinstance(found, str):
+        return Restored(file.path, found)
+    try:
+        await gateway.put_file(session, file.path, found)
+    except GatewayError as error:
+        if not 400 <= error.status < 500:
+            raise
+        return Restored(file.path, error.detail)
+    return Restored(file.path)
 
 
 async def _run(gateway: Gateway, session: str, cell: RecordedCell) -> NewRun:

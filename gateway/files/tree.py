@@ -193,19 +193,27 @@ def scan(root: Path, most: int = MAX_ENTRIES) -> tuple[dict[str, FileState], boo
 
 def _entries(root: Path, parts: Parts, most: int) -> list[tuple[str, os.stat_result]]:
     found: list[tuple[str, os.stat_result]] = []
-    with _folder(root, parts) as folder:
-        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-        try:
-            with os.scandir(readable) as entries:
-                for entry in entries:
-                    if len(found) >= most:
-                        break
-                    with suppress(OSError, UnicodeEncodeError):
-                        entry.name.encode()
-                        found.append((entry.name, entry.stat(follow_symlinks=False)))
-        finally:
-            os.close(readable)
+    readable = _open_folder(root, parts)
+    try:
+        with os.scandir(readable) as entries:
+            for entry in entries:
+                if len(found) >= most:
+                    break
+                with suppress(OSError, UnicodeEncodeError):
+                    entry.name.encode()
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+    finally:
+        os.close(readable)
     return found
+
+
+def _open_folder(root: Path, parts: Parts) -> int:
+    """A descriptor whose entries can be read. The workspace itself needs no walk: every cell looks at it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    if not parts:
+        return os.open(root, flags)
+    with _folder(root, parts[:-1]) as folder:
+        return os.open(parts[-1], flags, dir_fd=folder)
 
 
 def digest(descriptor: int) -> str:

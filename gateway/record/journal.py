@@ -161,11 +161,11 @@ class Journal:
         says how a session or an execution goes on is always taken: it is small and bounded by their number.
         """
         self._check_open()
-        if self.pending_bytes >= self._bound and row.type not in ALWAYS_TAKEN:
+        pending = self._pending
+        if pending.size + self._writing.size >= self._bound and row.type not in ALWAYS_TAKEN:
             raise StorageFull(
                 "Too much waits to be written to the record; the disk takes nothing, or not enough"
             )
-        pending = self._pending
         pending.events.append(row)
         pending.size += len(row.body) + ROW_COST
         if self.full:
@@ -213,7 +213,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether half of what may wait does: time to hold back those who append."""
-        return self.pending_bytes * 2 >= self._bound
+        return (self._pending.size + self._writing.size) * 2 >= self._bound
 
     @property
     def healthy(self) -> bool:

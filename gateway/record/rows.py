@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from gateway.record.chain import GENESIS
 
 
@@ -36,8 +38,7 @@ class SessionRow:
     head: bytes = field(default=GENESIS, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class ExecutionRow:
+class ExecutionRow(msgspec.Struct, frozen=True):
     """Where in its session's events an execution is; the events say everything else about it.
 
     `number`: its place in the order of the session's executions, from 1. `status` is None until it has ended.
@@ -55,8 +56,7 @@ class ExecutionRow:
     request_hash: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class EventRow:
+class EventRow(msgspec.Struct, frozen=True):
     """One thing that happened. `body`: the event's JSON as it is hashed, stored and streamed.
 
     `seq` rises by one per session from 1; `hash` is the row's link of the chain.

@@ -45,12 +45,10 @@ _EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, cre
     request_hash"""
 _EVENT = "session_id, seq, type, execution, body, hash, blobs"
 
-_SAVE_SESSION = f"""
-    INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT (id) DO UPDATE SET kernel = excluded.kernel, isolation = excluded.isolation,
-        state = excluded.state, cause = excluded.cause, last_activity = excluded.last_activity,
-        execution_count = excluded.execution_count, limits = excluded.limits, metadata = excluded.metadata,
-        environment = excluded.environment"""  # noqa: S608
+_INSERT_SESSION = f"INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_UPDATE_SESSION = """
+    UPDATE sessions SET kernel = ?, isolation = ?, state = ?, cause = ?, last_activity = ?,
+        execution_count = ?, limits = ?, metadata = ?, environment = ? WHERE id = ?"""
 _SAVE_EXECUTION = f"""
     INSERT INTO executions ({_EXECUTION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
@@ -164,17 +162,17 @@ def _write(
     events: Iterable[EventRow],
 ) -> None:
     for row in sessions:
-        if db.execute("SELECT 1 FROM sessions WHERE id = ?", (row.id,)).fetchone() is None:
+        if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             trail.begun(db, row.id, row.principal, row.key)
-        db.execute(_SAVE_SESSION, _session_values(row))
+            db.execute(_INSERT_SESSION, _session_values(row))
     db.executemany(_SAVE_EXECUTION, map(_execution_values, executions))
+    rows: list[tuple[object, ...]] = []
     heads: dict[int, tuple[int, bytes, int]] = {}
     for event in events:
         body, uses = blobs.take_out(db, event.session_id, event.body)
-        db.execute(
-            _APPEND, (event.session_id, event.seq, event.type, event.execution, body, event.hash, uses)
-        )
+        rows.append((event.session_id, event.seq, event.type, event.execution, body, event.hash, uses))
         heads[event.session_id] = event.seq, event.hash, event.session_id
+    db.executemany(_APPEND, rows)
     db.executemany(_HEAD, heads.values())
 
 
@@ -194,6 +192,11 @@ def _session_values(row: SessionRow) -> tuple[object, ...]:
         _json(row.metadata),
         _json(row.environment),
     )
+
+
+def _session_changes(row: SessionRow) -> tuple[object, ...]:
+    values = _session_values(row)
+    return (*values[3:7], *values[8:], row.id)
 
 
 def _json(value: dict[str, Any]) -> str:

@@ -1,25 +1,18 @@
 """Whether the environment of a replay is that of the record: the Python version and the package lock.
 
-Pure. The lock is in the notebook's ``metadata.cellgate.environment``; `PROBE` is code that a kernel prints
-its own with. A notebook without a lock is replayed all the same, and the report says that it is not known.
+Pure. The lock is in the notebook's ``metadata.cellgate`` (`python`, `packages`); that of the replay is what
+its kernel told the gateway before anybody used it. A notebook without a lock is replayed all the same, and
+the report says that it is not known.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-# The first of two distributions of one name is the one that is imported.
-PROBE = (
-    "import importlib.metadata, json, platform\n"
-    "print(json.dumps({'python': platform.python_version(), 'packages':"
-    " {d.metadata['Name']: d.version for d in reversed(list(importlib.metadata.distributions()))"
-    " if d.metadata['Name']}}))"
-)
 _SEPARATORS = re.compile(r"[-_.]+")
 
 
@@ -63,7 +56,7 @@ class EnvironmentCheck:
 
 
 def lock_of(told: Any) -> Lock | None:
-    """The lock in a notebook's metadata or in a probe's answer; None where there is none."""
+    """The lock in what the record tells of an environment; None where there is none."""
     if not isinstance(told, dict) or not isinstance(packages := told.get("packages"), dict):
         return None
     known = {
@@ -74,12 +67,10 @@ def lock_of(told: Any) -> Lock | None:
     return Lock(str(told.get("python") or ""), known)
 
 
-def probed(stdout: str) -> Lock | None:
-    """The lock that a kernel printed for `PROBE`."""
-    try:
-        return lock_of(json.loads(stdout.strip().rpartition("\n")[2]))
-    except ValueError:
-        return None
+def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
+    """The lock in a notebook of ours."""
+    metadata = notebook.get("metadata")
+    return lock_of(metadata.get("cellgate")) if isinstance(metadata, dict) else None
 
 
 def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:

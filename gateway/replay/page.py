@@ -5,7 +5,7 @@ Pure. Everything in it but our own words may be user code's, so nothing is taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -72,7 +72,6 @@ _FACTS = (
     ("head", "Head of the record's chain"),
     ("replayed_at", "Replayed at"),
     ("gateway_version", "Gateway"),
-    ("files", "Files"),
 )
 
 
@@ -86,6 +85,7 @@ def page(report: Mapping[str, Any]) -> str:
             f"<title>Replay of {escape(name)}</title><style>{_STYLE}</style></head><body><main>",
             *_head(report, name),
             *_environment(report.get("environment", {})),
+            *_files(report.get("files", ())),
             "<h2>Cells</h2>",
             *(part for cell in report["cells"] for part in _cell(cell)),
             "</main></body></html>\n",
@@ -122,6 +122,15 @@ def _environment(environment: Mapping[str, Any]) -> Iterator[str]:
         for change in changes:
             values = (change["name"], change["recorded"] or "absent", change["now"] or "absent")
             yield "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in values) + "</tr>"
+        yield "</table>"
+
+
+def _files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if files:
+        yield "<h2>Input files</h2><table>"
+        for file in files:
+            said = "restored" if file["restored"] else f"not restored: {file['reason']}"
+            yield f"<tr><th>{escape(file['path'])}</th><td>{escape(said)}</td></tr>"
         yield "</table>"
 
 

@@ -21,8 +21,6 @@ from gateway.replay.compare import CellComparison, CellRun, Difference, Verdict,
 from gateway.replay.environment import EnvironmentCheck
 from gateway.replay.page import page
 
-FILES_NOT_RESTORED = "The record of this session holds no input files; cells that read files may differ."
-
 
 class NewRun(msgspec.Struct, frozen=True):
     """What a cell did in the replay. `at`: RFC 3339, when it was begun."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import http.client
 import json
 import os
@@ -15,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from gateway.replay.environment import PROBE, Agreement, compare_locks, lock_of
+from gateway.replay.environment import Agreement, compare_locks, lock_of
+from gateway.replay.files import input_files
+from kernels.errors import InvalidInput
 from tests.conftest import stop_cleanly
 from tests.server import GatewayProcess, until
 
@@ -43,7 +46,7 @@ display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + made))
 def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for the tests of this module."""
     process = GatewayProcess(
-        tmp_path_factory.mktemp("replay") / "data", "process", pool_size=2, keep_alive=0.3
+        tmp_path_factory.mktemp("replay") / "data", "process", pool_size=2, keep_alive=0.3, cull_interval=0.5
     )
     try:
         yield process
@@ -98,7 +101,8 @@ def test_cells_that_give_the_same_are_told_from_those_that_do_not(
     listed = replaying.get(f"/v1/sessions/{key}/executions").json()["executions"]
     assert [cell["execution"] for cell in report["cells"]] == [row["execution"] for row in listed]
     assert report["head"] == replaying.get(f"/v1/sessions/{key}/notebook").headers["ETag"].strip('"')
-    assert report["environment"]["agreement"] in set(Agreement)
+    assert report["environment"] == {"agreement": Agreement.SAME, "changes": []}
+    assert report["files"] == []
 
 
 def test_a_replay_leaves_the_session_its_record_and_the_list_as_they_were(
@@ -204,6 +208,113 @@ def test_what_can_t_be_replayed_is_refused(replaying: GatewayProcess, key: str) 
     assert replaying.post(f"/v1/sessions/{key}/replay?format=pdf").reason == "not_acceptable"
 
 
+# ---- input files
+
+READ = "print(open('in/a.csv').read())"
+
+
+def put(gateway: GatewayProcess, key: str, path: str, data: bytes) -> None:
+    assert gateway.request("PUT", f"/v1/sessions/{key}/files/{path}", data).status in {200, 201}
+
+
+@pytest.fixture
+def given(replaying: GatewayProcess, key: str, request: pytest.FixtureRequest) -> str:
+    """A session with four input files: one as it was, one changed, one removed, one replaced by a link."""
+    limits = getattr(request, "param", {})
+    assert replaying.post("/v1/sessions", {"session": key, "limits": limits}).status == 201
+    for path, data in (("in/a.csv", b"a,b\n"), ("changed", b"1"), ("gone", b"2"), ("link", b"a,b\n")):
+        put(replaying, key, path, data)
+    record(replaying, key, READ, "open('changed', 'w').write('3')")
+    record(replaying, key, "import os\nos.unlink('gone'), os.unlink('link'), os.symlink('in/a.csv', 'link')")
+    return key
+
+
+def restored(report: dict[str, Any]) -> list[str]:
+    assert [file["path"] for file in report["files"]] == ["changed", "gone", "in/a.csv", "link"]
+    assert all("reason" in file for file in report["files"] if not file["restored"])
+    return [file["path"] for file in report["files"] if file["restored"]]
+
+
+@pytest.mark.parametrize(("ended", "given"), [(False, {}), (True, {"idle_timeout": 3})], indirect=["given"])
+def test_input_files_that_are_as_they_were_are_restored(
+    replaying: GatewayProcess, given: str, ended: bool
+) -> None:
+    """Also of a session without a kernel; its own files are not touched, whatever the replay does to its."""
+    record(replaying, given, "w = open('in/a.csv', 'a').close")
+    if ended:
+        until(lambda: replaying.model(given)["state"] == "ended", "the session does not end")
+    before = replaying.get(f"/v1/sessions/{given}/files").json()
+    report = replay(replaying, given)
+    assert restored(report) == ["in/a.csv"]
+    assert verdicts(report)[0] == "equal"
+    assert replaying.get(f"/v1/sessions/{given}/files").json() == before
+
+
+def test_a_replay_that_writes_to_its_input_files_writes_to_copies(
+    replaying: GatewayProcess, key: str
+) -> None:
+    put(replaying, key, "a.txt", b"first")
+    record(replaying, key, "open('a.txt').read()", "import os\nif os.getenv('NEVER'): raise OSError")
+    record(replaying, key, "f = open('a.txt', 'r+'); f.write('other'); f.close()")
+    put(replaying, key, "a.txt", b"first")
+    report = replay(replaying, key)
+    assert report["files"] == [{"path": "a.txt", "restored": True}]
+    assert verdicts(report) == ["equal"] * 3
+    assert replaying.get(f"/v1/sessions/{key}/files/a.txt").body == b"first"
+
+
+def test_the_page_tells_what_was_not_restored(replaying: GatewayProcess, given: str) -> None:
+    answer = replaying.post(f"/v1/sessions/{given}/replay?format=html", timeout=100)
+    text = Page(answer.body.decode()).text
+    assert "Input files" in text
+    assert "not restored: It is not there any more." in text
+    assert "not restored: It is not what it was" in text
+
+
+def test_the_command_takes_input_files_from_a_bundle_or_from_beside_the_notebook(
+    replaying: GatewayProcess, given: str, tmp_path: Path
+) -> None:
+    (tmp_path / "b.zip").write_bytes(replaying.get(f"/v1/sessions/{given}/bundle").body)
+    done = call(replaying, tmp_path, "b.zip", "-o", "report.json")
+    assert done.stderr == ""
+    assert "file in/a.csv: restored" in done.stdout
+    assert restored(json.loads((tmp_path / "report.json").read_text())) == ["in/a.csv"]
+
+    export(replaying, given, tmp_path / "a.ipynb")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.csv").write_bytes(b"a,b\n")
+    (tmp_path / "changed").write_bytes(b"4")
+    (tmp_path / "link").symlink_to("in/a.csv")
+    done = call(replaying, tmp_path, "a.ipynb", "-o", "report.json")
+    assert done.stderr == ""
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert restored(report) == ["in/a.csv"]
+    assert verdicts(report)[0] == "equal"
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "a/../../secret", ""])
+def test_a_notebook_can_t_name_a_file_outside_of_its_folder(
+    replaying: GatewayProcess, key: str, tmp_path: Path, path: str
+) -> None:
+    record(replaying, key, "1")
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    (tmp_path / "secret").write_bytes(b"secret")
+    data = Path(path).read_bytes() if path.startswith("/") else b"secret"
+    named = {"path": path, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    export(replaying, key, folder / "a.ipynb", input_files=[named])
+    done = call(replaying, folder, "a.ipynb", "-o", "report.json")
+    assert done.returncode == 0, done.stderr
+    [file] = json.loads((folder / "report.json").read_text())["files"]
+    assert not file["restored"]
+
+
+@pytest.mark.parametrize("told", [1, ["a"], [{"path": 1}], [{}]])
+def test_a_list_of_input_files_that_makes_no_sense_is_refused(told: object) -> None:
+    with pytest.raises(InvalidInput, match="list of input files"):
+        input_files({"metadata": {"cellgate": {"input_files": told}}})
+
+
 # ---- the environment
 
 
@@ -272,14 +383,14 @@ def test_the_command_replays_a_file_and_tells_by_its_exit_code(
 def test_another_environment_is_refused_unless_it_is_wanted_anyway(
     replaying: GatewayProcess, key: str, tmp_path: Path
 ) -> None:
-    lock = json.loads(replaying.execute(key, PROBE)["stdout"])
-    export(replaying, key, tmp_path / "same.ipynb", environment=lock)
+    record(replaying, key, "1")
+    export(replaying, key, tmp_path / "same.ipynb")
+    lock = json.loads((tmp_path / "same.ipynb").read_text())["metadata"]["cellgate"]
     done = call(replaying, tmp_path, "same.ipynb")
     assert (done.returncode, done.stderr) == (0, "")
     assert "environment same" in done.stdout
 
-    other = {**lock, "packages": {**lock["packages"], "ipykernel": "0.1"}}
-    export(replaying, key, tmp_path / "other.ipynb", environment=other)
+    export(replaying, key, tmp_path / "other.ipynb", packages={**lock["packages"], "ipykernel": "0.1"})
     done = call(replaying, tmp_path, "other.ipynb")
     assert done.returncode == 2
     assert "ipykernel 0.1 -> " in done.stderr
@@ -291,7 +402,12 @@ def test_another_environment_is_refused_unless_it_is_wanted_anyway(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "no notebook"), ('{"nbformat": 3}', "no notebook of nbformat 4"), ("[]", "no notebook")],
+    [
+        ("{", "no notebook"),
+        ("PK\x05\x06" + "\0" * 18, "no bundle"),
+        ('{"nbformat": 3}', "no notebook of nbformat 4"),
+        ("[]", "no notebook"),
+    ],
 )
 def test_a_file_that_is_no_notebook_is_refused(
     replaying: GatewayProcess, tmp_path: Path, content: str, said: str

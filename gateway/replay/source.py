@@ -1,0 +1,95 @@
+"""What ``cellgate replay`` is given: a notebook with the files beside it, or a bundle.
+
+It reads files of the caller's and sends nothing. From a notebook's folder only those files are taken that
+the notebook names, never through a link; of a bundle only entries below its working folder.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from gateway.errors import Conflict, NotFound
+from gateway.files.tree import open_file, parse_path
+from gateway.record.bundle import MANIFEST, WORK, Manifest
+from gateway.replay.files import CHANGED, GONE, NO_HASH, InputFile
+from kernels.errors import InvalidInput
+from kernels.limits import MIB
+
+MOST_BYTES = 512 * MIB
+"""The largest file that is sent to a gateway: it is in memory as a whole."""
+_TOO_LARGE = f"It is larger than {MOST_BYTES // MIB} MiB: upload it to a session to replay that."
+
+
+class Source(Protocol):
+    """Where bytes of input files may be."""
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        """Up to `most` bytes of a file, None when there is none of this path. Blocks."""
+
+
+class _Folder:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        try:
+            descriptor, _ = open_file(self._root, parse_path(path))
+        except (NotFound, InvalidInput, Conflict):
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(most)
+
+
+class _Bundle:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        with zipfile.ZipFile(self._path) as archive:
+            try:
+                entry = archive.open(f"{WORK}/{path}")
+            except KeyError:
+                return None
+            with entry:
+                return entry.read(most)
+
+
+def open_source(path: Path) -> tuple[dict[str, Any], Source]:
+    """The notebook, and where its input files may be. Raises InvalidInput for what is neither. Blocks."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                manifest = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
+                return _notebook(archive.read(manifest.notebook)), _Bundle(path)
+        return _notebook(path.read_bytes()), _Folder(path.absolute().parent)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise InvalidInput(f"{path} is no bundle of Cellgate's: {error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is no notebook: {error}") from error
+
+
+def _notebook(content: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(content, type=dict[str, Any])
+
+
+def recorded_bytes(source: Source, file: InputFile) -> bytes | str:
+    """The file's bytes when they are still those of the record, and else why there are none. Blocks."""
+    if file.sha256 is None or file.size is None:
+        return NO_HASH
+    if file.size > MOST_BYTES:
+        return _TOO_LARGE
+    try:
+        content = source.bytes_of(file.path, file.size + 1)
+    except (OSError, zipfile.BadZipFile):
+        return CHANGED
+    if content is None:
+        return GONE
+    return content if sha256(content).hexdigest() == file.sha256 else CHANGED
