@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.handlers.audit import AuditHandler, AuditVerifyHandler
 from gateway.handlers.base import BaseHandler
+from gateway.handlers.blocks import BlocksHandler
 from gateway.handlers.channels import ChannelsHandler
 from gateway.handlers.event_socket import EventSocketHandler
 from gateway.handlers.events import EventsHandler
@@ -57,6 +58,7 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/interrupt", InterruptHandler),
         (f"{session}/restart", RestartHandler),
         (f"{session}/execute", ExecuteHandler),
+        (f"{session}/execute-blocks", BlocksHandler),
         (f"{session}/executions", ExecutionsHandler),
         (execution, ExecutionHandler),
         (f"{execution}/cancel", CancelHandler),
