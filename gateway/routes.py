@@ -31,6 +31,7 @@ from gateway.handlers.kernels import (
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import BundleHandler, NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
+from gateway.handlers.output import OutputHandler
 from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
@@ -63,6 +64,7 @@ def routes(services: Services) -> list[Route]:
         (execution, ExecutionHandler),
         (f"{execution}/cancel", CancelHandler),
         (f"{execution}/input", InputHandler),
+        (f"{execution}/output/{_ONE}", OutputHandler),
         (f"{session}/events", EventsHandler),
         (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),

@@ -21,6 +21,7 @@ from gateway.models import (
     check_session_key,
     check_text,
 )
+from gateway.pictures import parse_images
 from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
@@ -40,7 +41,11 @@ class ExecutionAnswers(StreamingHandler):
 
     def view(self) -> dict[str, Any]:
         """The query's wishes for a result. Raises InvalidInput."""
-        return {"plain": self.flag("plain"), "max_text": self.number("max_text", None, least=100)}
+        return {
+            "plain": self.flag("plain"),
+            "max_text": self.number("max_text", None, least=100),
+            "images": parse_images(self.get_query_argument("images", "inline")),
+        }
 
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
