@@ -16,6 +16,7 @@ from gateway.errors import NotFound
 from gateway.exports import Exports, Moment
 from gateway.manager import SessionManager
 from gateway.models import check_session_key, session_model
+from gateway.pictures import Images
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
 from gateway.record.rows import ExecutionRow, SessionRow
@@ -101,7 +102,14 @@ class Archive:
         }
 
     async def result(
-        self, principal: str, key: str, execution: str, *, plain: bool = False, max_text: int | None = None
+        self,
+        principal: str,
+        key: str,
+        execution: str,
+        *,
+        plain: bool = False,
+        max_text: int | None = None,
+        images: Images = Images.INLINE,
     ) -> dict[str, Any]:
         """The result of an execution, or what there is of it so far."""
         session = self._manager.get(principal, check_session_key(key))
@@ -110,7 +118,7 @@ class Archive:
             if run is not None and run.machine.finished:
                 await run.wait()  # an end is shown when it is durable, here as on a stream
             elif run is not None and run.builder is not None:
-                return run.builder.result(plain=plain, max_text=max_text)
+                return run.builder.result(plain=plain, max_text=max_text, images=images)
         row = await self.row(principal, key)
         await self._journal.commit()
         found = await self._journal.execution(row.id, execution)
@@ -120,7 +128,7 @@ class Archive:
         async for event in self.events(row, after=found.first_seq - 1, until=found.last_seq):
             if event["execution"] == execution:
                 builder.apply(event)
-        return builder.result(plain=plain, max_text=max_text)
+        return builder.result(plain=plain, max_text=max_text, images=images)
 
     async def events(
         self, row: SessionRow, *, after: int = 0, until: int | None = None

@@ -10,17 +10,16 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from nbformat import NotebookNode, v4
 
+from gateway.markdown import PYTHON, fence_language, fences
 from kernels.errors import InvalidInput
 
 _nbformat: Any = nbformat  # untyped
@@ -29,7 +28,6 @@ _v4: Any = v4
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
-_PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
 
 
 class CellKind(StrEnum):
@@ -178,11 +176,11 @@ def _read_markdown(path: Path) -> CellFile:
     cells: list[Cell] = []
     skipped: dict[str, list[int]] = {}
     done = 0
-    for fence in _fences(text):
+    for fence in fences(text):
         assert fence.map is not None
         first, end = fence.map
-        language = _language(fence.info)
-        if language not in _PYTHON:
+        language = fence_language(fence.info)
+        if language not in PYTHON:
             skipped.setdefault(language or "no language", []).append(first + 1)
             continue
         cells.extend(_text_cell(lines[done:first]))
@@ -190,17 +188,6 @@ def _read_markdown(path: Path) -> CellFile:
         done = end
     cells.extend(_text_cell(lines[done:]))
     return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped)))
-
-
-def _fences(text: str) -> Iterable[Token]:
-    """The fenced blocks, those in lists and quotes too."""
-    return (token for token in MarkdownIt("commonmark").parse(text) if token.type == "fence")
-
-
-def _language(info: str) -> str:
-    """The language of an info string: of ``python title="x"``, ``{python}`` and ``{.python #id}`` python."""
-    words = re.split(r"[\s,{}]+", info.strip().strip("{}").strip(), maxsplit=1)
-    return words[0].removeprefix(".").lower()
 
 
 def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:

@@ -1,7 +1,7 @@
 """The result of one execution, built from its events: live as they come, or from the record afterwards.
 
-Pure. What the outputs are is ``kernels.outputs``; HTTP and the choice of images are the handlers' affair. A
-builder holds an execution's outputs in memory, so its owner drops it when the result has been told.
+Pure. What the outputs are is ``kernels.outputs``, what becomes of images ``pictures``; HTTP is the handlers'.
+A builder holds an execution's outputs in memory, so its owner drops it when the result has been told.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from gateway.pictures import Images, without_images
 from kernels.outputs import OutputArea, stderr, stdout, text
 from kernels.outputs import plain as without_ansi
 
@@ -64,22 +65,33 @@ class ResultBuilder:
         """Whether the execution has ended."""
         return self._fields["status"] not in {"queued", "running"}
 
-    def result(self, *, plain: bool = False, max_text: int | None = None) -> dict[str, Any]:
+    def result(
+        self, *, plain: bool = False, max_text: int | None = None, images: Images = Images.INLINE
+    ) -> dict[str, Any]:
         """The result of the wire contract; until `finished` the result so far, "queued" or "running".
 
         With `plain` no string holds ANSI codes. With `max_text` no text is longer than so many characters, or
-        than the mark that stands for its middle.
+        than the mark that stands for its middle. `images` says where those are.
         """
         outputs, error = self._area.outputs(), self._fields["error"]
         if plain:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
         texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": text(outputs)}
+        address = f"/v1/sessions/{self._session}/executions/{self._execution}"
         if max_text is not None:
-            whole = f"GET /v1/sessions/{self._session}/executions/{self._execution}"
-            texts = {name: shorten(value, max_text, whole) for name, value in texts.items()}
-            outputs = [_shorten_output(output, max_text, whole) for output in outputs]
-            error = error and _shorten_error(error, max_text, whole)
+            places = {name: f"GET {address}{_only(outputs, name)}" for name in texts}
+            texts = {name: shorten(value, max_text, places[name]) for name, value in texts.items()}
+            error = error and _shorten_error(error, max_text, f"GET {address}{_only(outputs, 'error')}")
+            outputs = [
+                _shorten_output(output, max_text, f"GET {address}{_place(index, output)}")
+                for index, output in enumerate(outputs)
+            ]
+        if images is not Images.INLINE:
+            outputs = [
+                without_images(output, f"{address}/output/{index}" if images is Images.URL else None)
+                for index, output in enumerate(outputs)
+            ]
         known = {"session": self._session, "execution": self._execution, **self._fields}
         return {**known, "outputs": outputs, **texts, "error": error, "files": self._files}
 
@@ -92,6 +104,22 @@ def shorten(value: str, limit: int, whole: str) -> str:
     room = max(0, limit - len(mark))
     tail = room // 2
     return value[: room - tail] + mark + value[len(value) - tail :]
+
+
+def _only(outputs: list[dict[str, Any]], text: str) -> str:
+    """Where below an execution the whole of a text is: at the one output it stands for, or in the result."""
+    found = [
+        index
+        for index, output in enumerate(outputs)
+        if text == "text" or text in {output["output_type"], output.get("name")}
+    ]
+    return _place(found[0], outputs[found[0]]) if len(found) == 1 else ""
+
+
+def _place(index: int, output: dict[str, Any]) -> str:
+    """Where below an execution the whole text of an output is."""
+    pictured = any(mime.startswith("image/") for mime in output.get("data", ()))
+    return f"/output/{index}{'?type=text/plain' if pictured else ''}"
 
 
 def _shorten_output(output: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.handlers.audit import AuditHandler, AuditVerifyHandler
 from gateway.handlers.base import BaseHandler
+from gateway.handlers.blocks import BlocksHandler
 from gateway.handlers.channels import ChannelsHandler
 from gateway.handlers.event_socket import EventSocketHandler
 from gateway.handlers.events import EventsHandler
@@ -30,6 +31,7 @@ from gateway.handlers.kernels import (
 from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from gateway.handlers.notebook import BundleHandler, NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
+from gateway.handlers.output import OutputHandler
 from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
@@ -57,10 +59,12 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/interrupt", InterruptHandler),
         (f"{session}/restart", RestartHandler),
         (f"{session}/execute", ExecuteHandler),
+        (f"{session}/execute-blocks", BlocksHandler),
         (f"{session}/executions", ExecutionsHandler),
         (execution, ExecutionHandler),
         (f"{execution}/cancel", CancelHandler),
         (f"{execution}/input", InputHandler),
+        (f"{execution}/output/{_ONE}", OutputHandler),
         (f"{session}/events", EventsHandler),
         (f"{session}/ws", EventSocketHandler),
         (f"{session}/notebook", NotebookHandler),

@@ -1,21 +1,37 @@
-"""A Python client of the gateway's HTTP interface: `Gateway` and the typed values it returns.
+"""A Python client of the gateway's HTTP interface: `Gateway`, its sessions, and the typed values it returns.
 
 It is a door like any other: it speaks the wire contract and imports nothing of the server.
 
-    gateway = Gateway("http://127.0.0.1:8888", token)
-    result = await gateway.execute("my-session", "1 + 1")
-    print(result.text)
+    async with Gateway("http://127.0.0.1:8888", token).session() as session:
+        result = await session.run("1 + 1")
+        print(result.text)
+
+`Gateway.sync(...)` gives the same without ``await``.
 """
 
 from gateway.client.api import Gateway
-from gateway.client.transport import GatewayError
+from gateway.client.errors import (
+    CellFailed,
+    Conflict,
+    ConnectionFailed,
+    GatewayError,
+    NotAuthenticated,
+    NotFound,
+    Overloaded,
+    QuotaExceeded,
+    RequestRefused,
+)
+from gateway.client.files import Files
+from gateway.client.session import Session
 from gateway.client.values import (
+    BlocksResult,
     ClearOutput,
     DisplayData,
     ErrorInfo,
     ErrorRaised,
     Event,
     ExecuteResult,
+    FileModel,
     Finished,
     InputRequest,
     KernelInfo,
@@ -28,19 +44,31 @@ from gateway.client.values import (
 )
 
 __all__ = [
+    "BlocksResult",
+    "CellFailed",
     "ClearOutput",
+    "Conflict",
+    "ConnectionFailed",
     "DisplayData",
     "ErrorInfo",
     "ErrorRaised",
     "Event",
     "ExecuteResult",
+    "FileModel",
+    "Files",
     "Finished",
     "Gateway",
     "GatewayError",
     "InputRequest",
     "KernelInfo",
+    "NotAuthenticated",
+    "NotFound",
+    "Overloaded",
     "Queued",
+    "QuotaExceeded",
+    "RequestRefused",
     "Result",
+    "Session",
     "SessionModel",
     "Started",
     "Stream",

@@ -6,35 +6,71 @@ the server's inside.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import tempfile
-from collections.abc import AsyncGenerator, Callable, Mapping
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
 
-import msgspec
-
-from gateway.client.transport import Answer, GatewayError, Server, lines
-from gateway.client.values import Event, Finished, Result, SessionModel, SessionPage, decode, parse_event
-from kernels.errors import InvalidInput
+from gateway.client.blocking import Asynchronous
+from gateway.client.calls import IDLE_TIMEOUT, Calls, encode, given, session_path
+from gateway.client.errors import gateway_error
+from gateway.client.session import Session
+from gateway.client.transport import Server, lines
+from gateway.client.values import (
+    BlocksResult,
+    Event,
+    Finished,
+    Result,
+    SessionModel,
+    SessionPage,
+    decode,
+    parse_event,
+)
 
 _PAGE = 200
-_IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
-_REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel
 
 
-class Gateway:
+class Gateway(Asynchronous):
     """A gateway at `url`. Each call is one request on its own connection; calls may run at once.
 
-    All methods raise GatewayError, and InvalidInput for an argument that can't be sent.
+    All methods raise GatewayError, and InvalidInput for an argument that can't be sent. What may be repeated
+    without a second effect (looking, and `execute`, by an idempotency key) is tried up to `attempts` times
+    when the connection is lost. `Gateway.sync(...)` makes one whose methods block.
     """
 
-    def __init__(self, url: str, token: str | None = None) -> None:
-        self._server = Server(url, token)
+    def __init__(self, url: str, token: str | None = None, *, attempts: int = 3) -> None:
+        self._calls = Calls(Server(url, token), attempts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open between calls."""
+
+    def __repr__(self) -> str:
+        return f"Gateway({self._calls.url!r})"
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        kernel: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool | None = None,
+    ) -> Session:
+        """A session to work with, made when it is first used; the options are for one that is not there.
+
+        As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
+        """
+        wishes = given(kernel=kernel, env=env, limits=limits, metadata=metadata)
+        return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
 
     async def create_session(
         self,
@@ -46,19 +82,19 @@ class Gateway:
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionModel:
         """The session of this name, made when absent; without a name, a new one."""
-        body = _given(session=session, kernel=kernel, env=env, limits=limits, metadata=metadata)
-        return decode(await self._call("POST", "/v1/sessions", body), SessionModel)
+        body = given(session=session, kernel=kernel, env=env, limits=limits, metadata=metadata)
+        return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 
     async def get_session(self, session: str) -> SessionModel:
         """The session's model."""
-        return decode(await self._call("GET", _path(session)), SessionModel)
+        return decode(await self._calls.call("GET", session_path(session)), SessionModel)
 
     async def sessions(self, *, state: str | None = None) -> AsyncGenerator[SessionModel]:
         """All sessions of this principal, those that have ended too; `state` keeps one state only."""
         after: str | None = ""
         while after is not None:
-            query = urlencode(_given(state=state, limit=_PAGE, after=after or None))
-            page = decode(await self._call("GET", f"/v1/sessions?{query}"), SessionPage)
+            query = urlencode(given(state=state, limit=_PAGE, after=after or None))
+            page = decode(await self._calls.call("GET", f"/v1/sessions?{query}"), SessionPage)
             for model in page.sessions:
                 yield model
             after = page.next
@@ -78,8 +114,9 @@ class Gateway:
         see the result's `status`.
         """
         if on_event is None:
-            body = _given(code=code, timeout=timeout, stdin=stdin)
-            return decode(await self._call("POST", _path(session, "execute"), body, timeout=None), Result)
+            body = given(code=code, timeout=timeout, stdin=stdin)
+            path, key = session_path(session, "execute"), uuid.uuid4().hex
+            return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
         async with aclosing(self.stream_execute(session, code, timeout=timeout, stdin=stdin)) as events:
             async for event in events:
@@ -101,11 +138,11 @@ class Gateway:
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        body = _given(code=code, timeout=timeout, stdin=stdin, on_disconnect=on_disconnect)
-        request = self._server.exchange(
-            "POST", _path(session, "execute"), body=_encode(body), accept="application/x-ndjson"
+        body = given(code=code, timeout=timeout, stdin=stdin, on_disconnect=on_disconnect)
+        request = self._calls.exchange(
+            "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
-        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=_IDLE_TIMEOUT))) as received:
+        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
             async for line in received:
                 event = parse_event(line)
                 if event is None:
@@ -113,28 +150,51 @@ class Gateway:
                 yield event
                 if isinstance(event, Finished):
                     return
-        raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
+        raise gateway_error(0, "connection_lost", "The gateway ended the stream before the cell was finished")
+
+    async def execute_blocks(
+        self,
+        session: str,
+        blocks: str | Sequence[tuple[str, str]],
+        *,
+        timeout: float | None = None,
+    ) -> BlocksResult:
+        """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
+        listed = None if isinstance(blocks, str) else [{"language": x, "code": y} for x, y in blocks]
+        body = given(markdown=blocks if listed is None else None, blocks=listed, timeout=timeout)
+        path = session_path(session, "execute-blocks")
+        return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
+
+    async def restart(self, session: str) -> SessionModel:
+        """Gives the session a fresh kernel: its variables are lost, its files stay."""
+        return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
+
+    async def replay(self, session: str, *, anyway: bool = False) -> dict[str, Any]:
+        """Runs the session's notebook again in a fresh kernel; the report of what differs."""
+        body = {"anyway": anyway}
+        path = session_path(session, "replay")
+        return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
 
     async def execute_once(self, code: str, *, kernel: str | None = None) -> Result:
         """Runs a cell in a fresh kernel that is thrown away."""
-        body = _given(code=code, kernel=kernel)
-        return decode(await self._call("POST", "/v1/execute", body), Result)
+        body = given(code=code, kernel=kernel)
+        return decode(await self._calls.call("POST", "/v1/execute", body), Result)
 
     async def result(self, session: str, execution: str) -> Result:
         """The execution's result so far."""
-        return decode(await self._call("GET", _path(session, "executions", execution)), Result)
+        return decode(await self._calls.call("GET", session_path(session, "executions", execution)), Result)
 
     async def cancel(self, session: str, execution: str) -> None:
         """Takes the execution out of the queue, or interrupts it."""
-        await self._call("POST", _path(session, "executions", execution, "cancel"))
+        await self._calls.call("POST", session_path(session, "executions", execution, "cancel"))
 
     async def interrupt(self, session: str) -> None:
         """Interrupts the running cell, as Ctrl-C would."""
-        await self._call("POST", _path(session, "interrupt"))
+        await self._calls.call("POST", session_path(session, "interrupt"))
 
     async def delete_session(self, session: str) -> None:
         """Ends the session's kernel; its record stays."""
-        await self._call("DELETE", _path(session))
+        await self._calls.call("DELETE", session_path(session))
 
     async def notebook(
         self, session: str, path: Path, *, outputs: bool = True, form: str | None = None
@@ -145,74 +205,19 @@ class Gateway:
 
         Raises OSError when the file can't be written.
         """
-        query = urlencode(_given(format=form, outputs=None if outputs else "false"))
-        target = _path(session, "notebook") + (f"?{query}" if query else "")
-        async with self._server.exchange("GET", target, accept="*/*") as answer:
-            await _save(answer, path)
+        query = urlencode(given(format=form, outputs=None if outputs else "false"))
+        target = session_path(session, "notebook") + (f"?{query}" if query else "")
+        await self._calls.download(target, path)
 
     async def bundle(self, session: str, path: Path) -> None:
         """Writes the session with its files, lock and record to `path` as a zip file, as `notebook` does."""
-        async with self._server.exchange("GET", _path(session, "bundle"), accept="*/*") as answer:
-            await _save(answer, path)
+        await self._calls.download(session_path(session, "bundle"), path)
 
     async def provenance(self, session: str) -> dict[str, Any]:
         """The session's notebook without outputs: its metadata tell where the cells ran."""
-        return decode(await self._call("GET", _path(session, "notebook") + "?outputs=false"), dict[str, Any])
-
-    async def put_file(self, session: str, path: str, content: bytes) -> None:
-        """Puts a file into the session's workspace."""
-        target = _path(session, "files", *path.split("/"))
-        async with self._server.exchange("PUT", target, body=content) as answer:
-            await answer.body()
+        target = session_path(session, "notebook") + "?outputs=false"
+        return decode(await self._calls.call("GET", target), dict[str, Any])
 
     async def purge_session(self, session: str) -> None:
         """Ends the session and removes its record for good; only a tombstone stays."""
-        await self._call("DELETE", _path(session) + "?purge=true")
-
-    async def _call(
-        self,
-        method: str,
-        target: str,
-        body: Mapping[str, Any] | None = None,
-        *,
-        timeout: float | None = _REQUEST_TIMEOUT,
-    ) -> bytes:
-        try:
-            async with asyncio.timeout(timeout):
-                request = self._server.exchange(method, target, body=None if body is None else _encode(body))
-                async with request as answer:
-                    return await answer.body()
-        except TimeoutError as error:
-            raise GatewayError(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
-
-
-async def _save(answer: Answer, path: Path) -> None:
-    """Streams the body to a file beside `path`, then puts that in its place."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            async with aclosing(answer.chunks(idle_timeout=_IDLE_TIMEOUT)) as chunks:
-                async for chunk in chunks:
-                    await asyncio.to_thread(file.write, chunk)
-        await asyncio.to_thread(os.replace, name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            await asyncio.to_thread(os.unlink, name)
-        raise
-
-
-def _path(session: str, *more: str) -> str:
-    if not session:
-        raise InvalidInput("a session's name can't be empty")
-    return "/v1/sessions/" + "/".join(quote(part, safe="~") for part in (session, *more))
-
-
-def _given(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _encode(body: Mapping[str, Any]) -> bytes:
-    try:
-        return msgspec.json.encode(body)
-    except UnicodeEncodeError as error:
-        raise InvalidInput("the text holds lone surrogates, which can't be sent") from error
+        await self._calls.call("DELETE", session_path(session) + "?purge=true")

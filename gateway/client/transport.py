@@ -9,10 +9,12 @@ and knows what the requests mean.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
@@ -28,28 +30,12 @@ from tornado.httputil import (
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
 
-from kernels.errors import CellgateError, InvalidInput
+from gateway.client.errors import GatewayError, gateway_error
+from kernels.errors import InvalidInput
 
 _CONNECT_TIMEOUT = timedelta(seconds=10)
 _QUEUED_CHUNKS = 4  # of 64 KiB: a slow reader slows the gateway's sending, not fills our memory
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
-
-
-class GatewayError(CellgateError):
-    """The gateway refused a request, or could not be reached (`status` 0).
-
-    `reason` is the wire's stable word (``queue_full``, ``not_found``...), or ``unreachable``,
-    ``connection_lost``, ``no_answer``, ``bad_answer``. `retry_after` is in seconds, where the gateway says.
-    """
-
-    reason: str  # type: ignore[misc]  # a client's reason is the server's, known only at run time
-
-    def __init__(self, status: int, reason: str, detail: str, *, retry_after: float | None = None) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.reason = reason
-        self.detail = detail
-        self.retry_after = retry_after
 
 
 class _Problem(msgspec.Struct):
@@ -69,6 +55,7 @@ class Answer(HTTPMessageDelegate):
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_CHUNKS)
         self._head = asyncio.Event()
         self._complete = False
+        self._ended = False
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
@@ -87,6 +74,10 @@ class Answer(HTTPMessageDelegate):
     def finish(self) -> None:
         """Called by tornado at the regular end."""
         self._complete = self.status >= 200
+        # Here and not behind `read_response`: that waits for the rest of an upload which a refusal has ended.
+        with contextlib.suppress(asyncio.QueueFull):
+            self._chunks.put_nowait(None)
+            self._ended = True
 
     async def receive(self, connection: HTTP1Connection) -> None:
         """Reads the whole answer; runs as a task beside the reader of `chunks`."""
@@ -96,7 +87,8 @@ class Answer(HTTPMessageDelegate):
             # What came is incomplete, or no HTTP: `chunks` reports both as a lost connection.
             self._complete = False
         self._head.set()
-        await self._chunks.put(None)
+        if not self._ended:
+            await self._chunks.put(None)
 
     async def start(self) -> None:
         """Waits for status and headers. Raises GatewayError for a lost connection and a refusal."""
@@ -112,7 +104,7 @@ class Answer(HTTPMessageDelegate):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             problem = _Problem(detail=body[:200].decode(errors="replace").strip())
         wait = self.headers.get("Retry-After", "")
-        return GatewayError(
+        return gateway_error(
             self.status,
             problem.reason or "http_error",
             problem.detail or problem.title or f"HTTP status {self.status}",
@@ -144,7 +136,15 @@ class Answer(HTTPMessageDelegate):
 
 
 def _lost() -> GatewayError:
-    return GatewayError(0, "connection_lost", "The connection to the gateway was lost")
+    return gateway_error(0, "connection_lost", "The connection to the gateway was lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A request's body of `length` bytes, sent as its `chunks` come."""
+
+    length: int
+    chunks: AsyncGenerator[bytes]
 
 
 class Server:
@@ -174,37 +174,48 @@ class Server:
 
     @asynccontextmanager
     async def exchange(
-        self, method: str, target: str, *, body: bytes | None = None, accept: str = "application/json"
+        self,
+        method: str,
+        target: str,
+        *,
+        body: bytes | Body | None = None,
+        accept: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Answer]:
         """Sends a request; gives its answer when the headers are in. Leaving closes the connection.
+
+        `body`: JSON as bytes, or any bytes as a Body.
 
         Raises GatewayError for all that goes wrong, a refusal (status 300 and above) included.
         """
         stream = await self._connect()
         answer = Answer()
-        reader: asyncio.Task[None] | None = None
+        tasks: list[asyncio.Task[None]] = []
         try:
             connection = HTTP1Connection(
                 stream, True, HTTP1ConnectionParameters(no_keep_alive=True, max_body_size=sys.maxsize)
             )
-            headers = HTTPHeaders({**self._headers, "Accept": accept, "Connection": "close"})
+            sent = HTTPHeaders({**self._headers, "Accept": accept, "Connection": "close", **(headers or {})})
             if body is not None or method in {"POST", "PUT"}:
-                headers["Content-Type"] = "application/json"
-                headers["Content-Length"] = str(len(body or b""))
-            written = connection.write_headers(
-                RequestStartLine(method, self._prefix + target, ""), headers, body
-            )
-            connection.finish()
-            # A refusal may come while we still write, and the writing then fails: the answer says why.
-            reader = asyncio.create_task(answer.receive(connection))
-            await asyncio.gather(written, return_exceptions=True)
-            await answer.start()
+                raw = isinstance(body, Body)
+                sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
+                sent["Content-Length"] = str(body.length if isinstance(body, Body) else len(body or b""))
+            start = RequestStartLine(method, self._prefix + target, "")
+            sending = asyncio.create_task(_send(connection, start, sent, body))
+            tasks.append(sending)
+            starting = asyncio.create_task(answer.start())
+            tasks += (starting, asyncio.create_task(answer.receive(connection)))
+            # A refusal may come while we still write: it is the answer, and the rest need not be sent.
+            await asyncio.wait([sending, starting], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done() and (error := sending.exception()) is not None:
+                raise error
+            await starting
             yield answer
         finally:
             stream.close()
-            if reader is not None:
-                reader.cancel()
-                await asyncio.gather(reader, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _connect(self) -> IOStream:
         try:
@@ -214,7 +225,7 @@ class Server:
         except (OSError, StreamClosedError, TimeoutError) as error:
             cause = getattr(error, "real_error", None) or error
             text = getattr(cause, "strerror", None) or str(cause) or "no answer"
-            raise GatewayError(
+            raise gateway_error(
                 0,
                 "unreachable",
                 f"No gateway answers at {self.url} ({text}). Start one with `cellgate serve`, "
@@ -222,6 +233,21 @@ class Server:
             ) from error
         stream.set_nodelay(True)
         return stream
+
+
+async def _send(
+    connection: HTTP1Connection, start: RequestStartLine, headers: HTTPHeaders, body: bytes | Body | None
+) -> None:
+    """Writes a request. A connection that is closed meanwhile is the reader's to tell of."""
+    with contextlib.suppress(StreamClosedError):
+        if isinstance(body, Body):
+            await connection.write_headers(start, headers)
+            async with aclosing(body.chunks) as chunks:
+                async for chunk in chunks:
+                    await connection.write(chunk)
+        else:
+            await connection.write_headers(start, headers, body)
+        connection.finish()
 
 
 async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:

@@ -7,11 +7,12 @@ each other. Pure; ``gateway.client.api`` receives the bytes.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
-from gateway.client.transport import GatewayError
+from gateway.client.display import display_bundle
+from gateway.client.errors import CellFailed, gateway_error
 
 T = TypeVar("T")
 
@@ -59,6 +60,23 @@ class SessionPage(Value, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class FileModel(Value, frozen=True, kw_only=True):
+    """A file of a workspace; `action` where it tells of a change: created, changed."""
+
+    path: str
+    size: int = 0
+    sha256: str | None = None
+    modified: str | None = None
+    action: str | None = None
+
+
+class FilePage(Value, frozen=True, kw_only=True):
+    """A part of the list of files; `next` is the `after` of the following part."""
+
+    files: list[FileModel]
+    next: str | None = None
+
+
 class Result(Value, frozen=True, kw_only=True):
     """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
 
@@ -81,6 +99,39 @@ class Result(Value, frozen=True, kw_only=True):
     stdout: str = ""
     stderr: str = ""
     text: str = ""
+    files: list[FileModel] = []
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell ended well."""
+        return self.status == "ok"
+
+    def check(self) -> Self:
+        """The result itself. Raises CellFailed when the cell did not end well."""
+        if self.ok:
+            return self
+        said = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
+        raise CellFailed(
+            f"The cell ended with {self.status}" + (f": {said}" if said else ""),
+            status=self.status,
+            ename=self.error.ename if self.error else None,
+        )
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """Shows itself in a notebook as the cell's outputs (IPython's display protocol)."""
+        return display_bundle(self.outputs, self.text)
+
+
+class BlocksResult(Value, frozen=True, kw_only=True):
+    """What several blocks gave: `exit_code` 0, 1 for a failed block, 124 for one whose time was over.
+
+    `problem` says why a block could not be run at all, as the gateway's errors do.
+    """
+
+    exit_code: int
+    output: str = ""
+    blocks: list[Result] = []
+    problem: dict[str, Any] | None = None
 
 
 class Event(Value, frozen=True, kw_only=True):
@@ -205,7 +256,7 @@ def parse_event(line: bytes) -> Event | None:
         return None
     if kind == "problem":
         problem = decode(line, _Problem)
-        raise GatewayError(problem.status, problem.reason, problem.detail)
+        raise gateway_error(problem.status, problem.reason, problem.detail)
     return decode(line, _EVENT_TYPES.get(kind, Event))
 
 
@@ -214,4 +265,4 @@ def decode(body: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise GatewayError(0, "bad_answer", f"The gateway's answer can't be read: {error}") from error
+        raise gateway_error(0, "bad_answer", f"The gateway's answer can't be read: {error}") from error

@@ -160,7 +160,7 @@ async def _restore(gateway: Gateway, session: str, source: Source, file: InputFi
     if isinstance(found, str):
         return Restored(file.path, found)
     try:
-        await gateway.put_file(session, file.path, found)
+        await gateway.session(session).files.put(file.path, found)
     except GatewayError as error:
         if not 400 <= error.status < 500:
             raise

@@ -164,6 +164,17 @@ class SessionFiles:
         await session.log.commit()
         return models
 
+    async def write(self, session: Session, parts: Parts, data: bytes) -> dict[str, Any]:
+        """Put `data` into the workspace as a file, as an upload would; its model."""
+        upload = self.begin(await self.room(session, len(data)))
+        try:
+            await upload.write(data)
+            await upload.finish()
+            (model,) = await self.place(session, [Staged(parts, upload)])
+        finally:
+            await self.discard(upload)
+        return model
+
     async def remove(self, principal: str, key: str, parts: Parts) -> None:
         """Remove a file, a link or an empty folder."""
         session = self._manager.get(principal, check_session_key(key))

@@ -21,6 +21,7 @@ from gateway.models import (
     check_session_key,
     check_text,
 )
+from gateway.pictures import parse_images
 from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
@@ -40,7 +41,11 @@ class ExecutionAnswers(StreamingHandler):
 
     def view(self) -> dict[str, Any]:
         """The query's wishes for a result. Raises InvalidInput."""
-        return {"plain": self.flag("plain"), "max_text": self.number("max_text", None, least=100)}
+        return {
+            "plain": self.flag("plain"),
+            "max_text": self.number("max_text", None, least=100),
+            "images": parse_images(self.get_query_argument("images", "inline")),
+        }
 
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
@@ -52,17 +57,18 @@ class ExecutionAnswers(StreamingHandler):
             self.answer(await self.result(session, run.id, view), 202)
         elif form is Format.JSON:
             builder = run.builder
-            self._interrupt_when_gone(session, run, body)
+            self.interrupt_when_gone(session, run, body)
             await run.wait()
             if not self.disconnected:
                 result = builder.result(**view) if builder else await self.result(session, run.id, view)
                 await self.answer_in_parts(result)
         else:
-            self._interrupt_when_gone(session, run, body)
+            self.interrupt_when_gone(session, run, body)
             async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
                 await self.stream(batches, form)
 
-    def _interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
+    def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
+        """Stop the cell if its client leaves and said that it should."""
         if body.on_disconnect == "interrupt":
             self._gone.add_done_callback(lambda _: session.stop(run.id, "client_disconnected"))
 

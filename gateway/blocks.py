@@ -1,0 +1,97 @@
+"""Blocks of code as language models write them: a list, or the fences of a Markdown text, made into cells.
+
+Pure: it decides what each block becomes in a kernel of a given language and which file it is saved as,
+before anything runs. ``handlers.blocks`` runs them. The meaning of a first line ``# filename: NAME`` and of
+exit code 124 is AutoGen's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.files.tree import Parts, parse_path
+from gateway.markdown import PYTHON, fence_language, fences
+from gateway.models import MAX_CODE_BYTES, check_text
+from kernels.errors import InvalidInput
+
+MOST_BLOCKS = 64
+FAILED, TIMED_OUT = 1, 124
+_SHELL = frozenset({"bash", "sh", "shell"})
+_FILENAME = re.compile(r"#[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
+
+
+class BlockBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One of `blocks`."""
+
+    language: str
+    code: str
+
+
+class BlocksBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """POST .../execute-blocks: either `markdown` or `blocks`. `timeout` in seconds, for each block."""
+
+    markdown: str | None = None
+    blocks: list[BlockBody] | None = None
+    timeout: float | None = None
+    on_disconnect: str = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block that can run: `language` is python or bash; `file` is where its code is saved first."""
+
+    language: str
+    code: str
+    file: Parts | None
+
+    def cell(self, kernel_language: str) -> str:
+        """The cell that runs it in a kernel of this language. Raises InvalidInput when there is none."""
+        if self.language == kernel_language:
+            return self.code
+        if self.language == "bash" and kernel_language == "python":
+            return f"%%bash\n{self.code}"
+        raise InvalidInput(f"A kernel of {kernel_language} can't run a block in {self.language}")
+
+
+def check_blocks(body: BlocksBody) -> list[Block]:
+    """The blocks to run. Raises InvalidInput, naming the block: then none of them may run."""
+    if (body.markdown is None) == (body.blocks is None):
+        raise InvalidInput("Give either markdown or blocks")
+    given = list(_of_markdown(body.markdown) if body.markdown is not None else body.blocks or ())
+    if not given:
+        raise InvalidInput("There is no block to run; in Markdown, fences say their language: ```python")
+    if len(given) > MOST_BLOCKS:
+        raise InvalidInput(f"There are {len(given)} blocks; at most {MOST_BLOCKS} are taken at once")
+    return [_check(number, block) for number, block in enumerate(given, 1)]
+
+
+def _of_markdown(text: str) -> Iterator[BlockBody]:
+    """Fences that name a language; one without is text, such as the output of a program."""
+    for fence in fences(check_text(text, "markdown", MAX_CODE_BYTES)):
+        if language := fence_language(fence.info):
+            yield BlockBody(language, fence.content)
+
+
+def _check(number: int, block: BlockBody) -> Block:
+    known: dict[str, str] = {**dict.fromkeys(PYTHON, "python"), **dict.fromkeys(_SHELL, "bash")}
+    language = known.get(block.language.lower())
+    if language is None:
+        raise InvalidInput(
+            f"Block {number} is in {block.language[:40]!r}; the languages are python, bash and sh"
+        )
+    code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
+    named = _FILENAME.match(code)
+    try:
+        return Block(language, code, parse_path(named["name"]) if named else None)
+    except InvalidInput as error:
+        raise InvalidInput(f"The filename of block {number}: {error.message}") from error
+
+
+def exit_code(result: dict[str, Any]) -> int:
+    """What AutoGen's executors would answer for this result of a cell."""
+    return {"ok": 0, "timeout": TIMED_OUT}.get(result["status"], FAILED)

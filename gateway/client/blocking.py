@@ -1,0 +1,151 @@
+"""A blocking face for asynchronous objects, made by one mechanism: their methods run in a loop of its own.
+
+The loop has a thread. What a method gives is faced in turn: a coroutine is run to its end, an asynchronous
+iterator becomes an iterator, an asynchronous context manager works with ``with``. So no second client is
+to be kept in step, and all works where a loop runs already, as in a notebook. It knows nothing of gateways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_CLOSE_TIMEOUT = 10.0
+_END: Any = object()
+
+
+class Asynchronous:
+    """Base of what can have a blocking face."""
+
+    @classmethod
+    def sync(cls, *arguments: Any, **options: Any) -> Any:
+        """The blocking face of a new object; its methods are this class's, without ``await``.
+
+        `close` it, or use it with ``with``, to end its thread; the interpreter's end does too.
+        """
+        return Blocking(cls(*arguments, **options), _Loop(), owner=True)
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="cellgate client", daemon=True)
+        thread.start()
+        self._loop = loop
+        self._thread = thread
+        self.close = weakref.finalize(self, _stop, loop, thread)
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """The awaitable's result. Ctrl-C cancels it. Raises RuntimeError once the loop is closed."""
+        if not self.close.alive:
+            if inspect.iscoroutine(awaitable):
+                awaitable.close()
+            raise RuntimeError("This client is closed")
+
+        async def wait() -> T:
+            return await awaitable
+
+        future = asyncio.run_coroutine_threadsafe(wait(), self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def finish(self, items: AsyncGenerator[Any, Any]) -> None:
+        """Close an iterator that is left. It may be the garbage collector that leaves it, in any thread."""
+        if threading.current_thread() is self._thread:
+            self._left = self._loop.create_task(items.aclose())
+        elif self.close.alive:
+            self.run(items.aclose())
+
+
+def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result(_CLOSE_TIMEOUT)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(_CLOSE_TIMEOUT)
+    loop.close()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()
+
+
+class Blocking:
+    """The face of one object. Any thread may use it."""
+
+    def __init__(self, target: Any, loop: _Loop, *, owner: bool = False) -> None:
+        self._target = target
+        self._loop = loop
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self._face(getattr(self._target, name))
+
+    def __dir__(self) -> list[str]:
+        return [name for name in dir(self._target) if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        return f"<blocking {self._target!r}>"
+
+    def __enter__(self) -> Any:
+        entered = self._loop.run(self._target.__aenter__())
+        return self if entered is self._target else self._face(entered)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._loop.run(self._target.__aexit__(kind, error, trace))
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End the thread, if this is what it was made for."""
+        if self._owner:
+            self._loop.close()
+
+    def _face(self, value: Any) -> Any:
+        if isinstance(value, Asynchronous):
+            return Blocking(value, self._loop)
+        if inspect.isasyncgen(value):
+            return self._iterate(value)
+        if inspect.isawaitable(value):
+            return self._face(self._loop.run(value))
+        if inspect.ismethod(value):
+            return self._method(value)
+        return value
+
+    def _method(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self._face(method(*arguments, **options))
+
+        return call
+
+    def _iterate(self, items: AsyncGenerator[Any, Any]) -> Iterator[Any]:
+        try:
+            while True:
+                item = self._loop.run(anext(items, _END))
+                if item is _END:
+                    return
+                yield self._face(item)
+        finally:
+            self._loop.finish(items)

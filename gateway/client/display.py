@@ -1,0 +1,57 @@
+"""Outputs of a cell as one thing that a notebook can show.
+
+The code behind them is not the reader's own: its HTML is shown in a frame without scripts and its pictures as
+images, where no script of theirs runs either, so a result can't reach into the notebook that shows it. Pure.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str) -> dict[str, str]:
+    """A MIME bundle of all outputs: their text, and a page of them if they are more than text."""
+    parts: list[str] = []
+    rich = False
+    for output in outputs:
+        data = output.get("data", {})
+        if shown := _picture(data) or _page(data):
+            rich = True
+        parts.append(shown or _pre(output))
+    return {"text/plain": text, **({"text/html": "\n".join(parts)} if rich else {})}
+
+
+def _picture(data: Mapping[str, Any]) -> str:
+    for mime in _IMAGES:
+        if isinstance(data.get(mime), str):
+            return _image(mime, data[mime].replace("\n", ""))
+    if isinstance(svg := data.get("image/svg+xml"), str):
+        return _image("image/svg+xml", base64.b64encode(svg.encode()).decode())
+    return ""
+
+
+def _image(mime: str, encoded: str) -> str:
+    return f'<img src="data:{mime};base64,{html.escape(encoded)}">'
+
+
+def _page(data: Mapping[str, Any]) -> str:
+    if not isinstance(page := data.get("text/html"), str):
+        return ""
+    style = "width:100%;height:24em;border:0"
+    return f'<iframe sandbox="" srcdoc="{html.escape(page)}" style="{style}"></iframe>'
+
+
+def _pre(output: Mapping[str, Any]) -> str:
+    match output.get("output_type"):
+        case "stream":
+            text = output.get("text", "")
+        case "error":
+            text = f"{output.get('ename')}: {output.get('evalue')}"
+        case _:
+            text = output.get("data", {}).get("text/plain", "")
+    return f"<pre>{html.escape(str(text))}</pre>"

@@ -1,0 +1,92 @@
+"""/v1/sessions/{s}/execute-blocks: several blocks of code, one after another until one fails.
+
+Each block is an execution like any other, recorded as the cell that ran; ``gateway.blocks`` says what a block
+becomes. A result is sent as soon as it is there, so that no more than one is held in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tornado.iostream import StreamClosedError
+
+from gateway.blocks import FAILED, Block, BlocksBody, check_blocks, exit_code
+from gateway.errors import status_of
+from gateway.handlers.base import encode, problem
+from gateway.handlers.executions import ExecutionAnswers
+from gateway.models import ExecuteBody, check_execute
+from gateway.sessions import Session
+from kernels.errors import CellgateError
+
+
+class BlocksHandler(ExecutionAnswers):
+    """Run blocks in a session."""
+
+    async def post(self, key: str) -> None:
+        """Check all blocks, then run them; an absent session is made."""
+        self.check()
+        view, body = self.view(), self.body(BlocksBody)
+        blocks = check_blocks(body)
+        wishes = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
+        check_execute(wishes, interactive=False)
+        session = await self.services.files.session(self.principal.name, key)
+        language = self.services.catalog.get_kernel_spec(session.row.kernel).language
+        cells = [ExecuteBody(block.cell(language), body.timeout) for block in blocks]
+        self._begun = False
+        self._texts: list[str] = []
+        code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), wishes, view)
+        await self._send(
+            b'],"exit_code":%d,"output":%s,"problem":%s}\n'
+            % (code, encode("".join(self._texts)), encode(failure))
+        )
+
+    async def _run_all(
+        self,
+        session: Session,
+        work: list[tuple[Block, ExecuteBody]],
+        wishes: ExecuteBody,
+        view: dict[str, Any],
+    ) -> tuple[int, dict[str, Any] | None]:
+        """The exit code, and why a later block could not be run at all; for the first one that is raised."""
+        for block, cell in work:
+            try:
+                result = await self._run(session, block, cell, wishes, view)
+            except CellgateError as error:
+                if not self._begun:
+                    raise
+                return FAILED, problem(error, status_of(error))
+            await self._send((b"," if self._begun else b'{"blocks":[') + encode(result))
+            self._begun = True
+            self._add_text(result["text"])
+            if code := exit_code(result):
+                return code, None
+        return 0, None
+
+    async def _run(
+        self, session: Session, block: Block, cell: ExecuteBody, wishes: ExecuteBody, view: dict[str, Any]
+    ) -> dict[str, Any]:
+        if block.file is not None:
+            await self.services.files.write(session, block.file, block.code.encode())
+        run = session.submit(check_execute(cell, interactive=False))
+        builder = run.builder
+        self.interrupt_when_gone(session, run, wishes)
+        await run.wait()
+        return builder.result(**view) if builder else await self.result(session, run.id, view)
+
+    def _add_text(self, text: str) -> None:
+        if text and self._texts and not self._texts[-1].endswith("\n"):
+            self._texts.append("\n")
+        if text:
+            self._texts.append(text)
+
+    async def _send(self, part: bytes) -> None:
+        """Write a part of the answer, if there is still somebody who reads it."""
+        if self.disconnected:
+            return
+        if not self._begun:
+            self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.write(part)
+        try:
+            await self.flush()
+        except StreamClosedError:
+            self.on_connection_close()

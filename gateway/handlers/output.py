@@ -1,0 +1,40 @@
+"""/v1/sessions/{s}/executions/{id}/output/{index}: one output of an execution, whole, as a file.
+
+It is user code's and may hold anything, so it is an attachment that no browser renders.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+
+from gateway.errors import NotFound
+from gateway.handlers.base import BaseHandler
+from gateway.pictures import output_bytes
+from kernels.errors import InvalidInput
+
+_MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
+
+
+class OutputHandler(BaseHandler):
+    """One output."""
+
+    async def get(self, key: str, execution: str, index: str) -> None:
+        """The image, or the whole text; `type` picks another representation of a display."""
+        self.check()
+        plain, wanted = self.flag("plain"), self.get_query_argument("type", None)
+        if not (index.isascii() and index.isdecimal() and len(index) < 8):
+            raise InvalidInput("The index of an output is a whole number, from 0")
+        result = await self.services.archive.result(self.principal.name, key, execution, plain=plain)
+        outputs = result["outputs"]
+        if int(index) >= len(outputs):
+            raise NotFound(f"This execution has {len(outputs)} outputs")
+        mime, body = output_bytes(outputs[int(index)], wanted)
+        # A name that user code made up must not get into a header.
+        known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"
+        extension = mimetypes.guess_extension(known) or ".bin"
+        self.set_header("Content-Type", f"{known}; charset=utf-8" if known.startswith("text/") else known)
+        self.set_header("Content-Security-Policy", "sandbox")
+        name = f"output-{result['execution'][:8]}-{int(index)}{extension}"
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        self.finish(body)
