@@ -280,7 +280,7 @@ def seen() -> Callable[[CommandApp], Any]:
     """What a command's client would use: the URL and the Authorization header."""
 
     def read(app: CommandApp) -> Any:
-        server = app.gateway()._server
+        server = app.gateway()._calls._server
         return server.url, server._headers.get("Authorization")
 
     return read
