@@ -33,6 +33,9 @@ class CellgateApp(BaseApp):
         cellgate run analysis.ipynb -o out.ipynb
                                              run a notebook's cells through the gateway
         cellgate run README.md               run the Python blocks of a Markdown file
+        cellgate exec 'print(6 * 7)'         run one piece of code
+        cellgate files put my-session data.csv
+                                             bring a file into a session
         cellgate sessions                    what runs and what has run
         cellgate export my-session -o my-session.ipynb
                                              a session's record as a notebook
@@ -44,6 +47,8 @@ class CellgateApp(BaseApp):
         "setup": ("gateway.commands.setup.SetupApp", "Make the environment that kernels run in."),
         "image": ("gateway.commands.image.ImageApp", "Build or check the image of kernels in containers."),
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
+        "exec": ("gateway.commands.exec.ExecApp", "Run one piece of code."),
+        "files": ("gateway.commands.files.FilesApp", "Put, get, list and remove a session's files."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),

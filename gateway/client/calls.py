@@ -25,8 +25,8 @@ IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel
 _PAUSE = 0.2  # before the first repeat; doubled for each further one
 
-Progress = Callable[[int], object]
-"""Is told how many bytes have been transferred so far."""
+Progress = Callable[[int, int | None], object]
+"""Is told how many bytes have been transferred so far, and how many there are, where that is known."""
 
 
 class Calls:
@@ -86,24 +86,25 @@ class Calls:
     async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
         """Streams the body to a file beside `path`, then puts that in its place. Raises OSError."""
         async with self.open(target) as answer:
-            await _save(answer, path, progress or _ignore)
+            await _save(answer, path, progress or ignore_progress)
 
 
-def _ignore(_: int) -> None:
+def ignore_progress(_done: int, _total: int | None) -> None:
     """Nobody asks for progress."""
 
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
     """Streams the body to a file beside `path`, then puts that in its place."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    done = 0
+    done, length = 0, answer.headers.get("Content-Length")
+    total = int(length) if length is not None and length.isdecimal() else None
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with aclosing(answer.chunks(idle_timeout=IDLE_TIMEOUT)) as chunks:
                 async for chunk in chunks:
                     await asyncio.to_thread(file.write, chunk)
                     done += len(chunk)
-                    progress(done)
+                    progress(done, total)
         await asyncio.to_thread(os.replace, name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from urllib.parse import quote, urlencode
 
 from gateway.client.blocking import Asynchronous
-from gateway.client.calls import Calls, Progress, given, session_path
+from gateway.client.calls import Calls, Progress, given, ignore_progress, session_path
 from gateway.client.transport import Body
 from gateway.client.values import FileModel, FilePage, decode
 from kernels.errors import InvalidInput
@@ -49,10 +49,10 @@ class Files(Asynchronous):
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
-                body = Body(length, _read(file, length, progress or _ignore))
+                body = Body(length, _read(file, length, progress or ignore_progress))
                 return decode(await self._calls.upload(self._path(path), body), FileModel)
         data = bytes(source, "utf-8") if isinstance(source, str) else source
-        body = Body(len(data), _pieces(data, progress or _ignore))
+        body = Body(len(data), _pieces(data, progress or ignore_progress))
         return decode(await self._calls.upload(self._path(path), body), FileModel)
 
     async def get(self, path: str) -> bytes:
@@ -69,14 +69,10 @@ class Files(Asynchronous):
         await self._calls.call("DELETE", self._path(path))
 
 
-def _ignore(_: int) -> None:
-    """Nobody asks for progress."""
-
-
 async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
     for start in range(0, len(data), _CHUNK):
         yield data[start : start + _CHUNK]
-        progress(min(len(data), start + _CHUNK))
+        progress(min(len(data), start + _CHUNK), len(data))
 
 
 async def _read(file: BinaryIO, length: int, progress: Progress) -> AsyncGenerator[bytes]:
@@ -87,4 +83,4 @@ async def _read(file: BinaryIO, length: int, progress: Progress) -> AsyncGenerat
             raise InvalidInput(f"{file.name} became shorter while it was read")
         yield chunk
         done += len(chunk)
-        progress(done)
+        progress(done, length)

@@ -97,16 +97,20 @@ async def test_files_go_in_and_out(client: Gateway, session: str, tmp_path: Path
     files = client.session(session).files
     data = os.urandom(3_000_000)
     (tmp_path / "in.bin").write_bytes(data)
-    told: list[int] = []
-    model = await files.put("a b/ü.bin", tmp_path / "in.bin", told.append)
-    assert (model.action, model.size, told[-1]) == ("created", len(data), len(data))
+    told: list[tuple[int, int | None]] = []
+
+    def tell(done: int, total: int | None) -> None:
+        told.append((done, total))
+
+    model = await files.put("a b/ü.bin", tmp_path / "in.bin", tell)
+    assert (model.action, model.size, told[-1]) == ("created", len(data), (len(data), len(data)))
     assert told == sorted(told)
     assert (await files.put("text", "grüße")).size == 7
     assert [each.path async for each in files.list()] == ["a b/ü.bin", "text"]
     told.clear()
-    await files.save("a b/ü.bin", tmp_path / "out.bin", told.append)
+    await files.save("a b/ü.bin", tmp_path / "out.bin", tell)
     assert (tmp_path / "out.bin").read_bytes() == data
-    assert told[-1] == len(data)
+    assert told[-1] == (len(data), len(data))
     assert await files.get("text") == "grüße".encode()
     await files.remove("text")
     with pytest.raises(NotFound):

@@ -1,0 +1,92 @@
+"""``cellgate exec``: runs one piece of code through the gateway and shows its output as it comes.
+
+What `run` does with a file's cells this does with one cell; Ctrl-C and deadlines are the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+import sys
+from typing import Any
+
+from traitlets import Float, Unicode
+
+from gateway.cells import Cell, CellFile, CellKind
+from gateway.client import Finished
+from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.run import Run
+from gateway.commands.screen import Plain, summary
+from kernels.errors import InvalidInput
+
+
+class ExecApp(CommandApp):
+    """``cellgate exec``."""
+
+    name = "cellgate-exec"
+    usage = "CODE [options]"
+    description = """
+        Runs CODE, or what stdin holds when CODE is "-", as one cell, and shows its output as it comes.
+
+        Exit code: 0 it ended well, 1 it did not, 2 wrong usage or no gateway, 130 after Ctrl-C.
+    """
+    examples = """
+        cellgate exec 'print(6 * 7)'
+        cellgate exec 'x = 5' --session work      keeps the session: variables stay for the next one
+        cellgate exec - --session work < step.py
+    """
+
+    session = Unicode(
+        help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
+    ).tag(config=True, metavar="NAME")
+    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
+        config=True, metavar="NAME"
+    )
+    timeout = Float(
+        None, allow_none=True, help="Seconds that it may take; default: the session's own limit."
+    ).tag(config=True, metavar="SECONDS")
+
+    aliases: Any = {  # noqa: RUF012
+        "session": "ExecApp.session",
+        "kernel": "ExecApp.kernel",
+        "timeout": "ExecApp.timeout",
+        **CommandApp.aliases,
+    }
+
+    async def run_command(self) -> int:
+        """Runs the code; 1 when it fails."""
+        (code,) = self.arguments("CODE")
+        if self.timeout is not None and not 0 < self.timeout < math.inf:
+            raise UsageError("--timeout must be a number of seconds above 0")
+        if code == "-":
+            code = await asyncio.to_thread(_read_stdin)
+        if not code.strip():
+            raise UsageError("there is no code to run")
+        gateway = self.gateway()
+        session = self.session or f"exec-{secrets.token_hex(4)}"
+        await gateway.create_session(session, kernel=self.kernel or None)
+        source = CellFile((Cell(CellKind.CODE, code),))
+        run = Run(gateway, session, source, timeout=self.timeout, keep_going=False)
+        try:
+            with Output(1) as output:
+                return 1 if await run.cells(output) else 0
+        finally:
+            if not self.session:
+                await gateway.delete_session(session)
+
+
+def _read_stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"stdin is not text: {error}") from error
+
+
+class Output(Plain):
+    """The cell's output alone; of its end only what the output does not tell."""
+
+    def end(self, number: int, finished: Finished) -> None:
+        """A line to stderr when it was ended by something else than itself."""
+        if finished.status not in {"ok", "error"}:
+            self.note(summary(finished))
