@@ -11,6 +11,7 @@ notebook outputs of the events. Source: jupyter-client's "Messaging in Jupyter",
 from __future__ import annotations
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,9 @@ Events = tuple[KernelEvent, ...]
 
 DEEPEST = 100
 """Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
+
+WIDGETS = "jupyter.widget"
+"""The target of widgets' comms."""
 
 _JSON_MIME = re.compile(r"application/(.*\+)?json")
 # ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
@@ -205,6 +209,20 @@ class Execution:
             size = byte_size(fields["text"])  # the cap is of text, not of its escapes in JSON
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
+    def _on_comm(self, message: Message) -> Events:
+        """A widget's state, and what changes it. Custom messages and other targets' comms show nothing."""
+        event_type = message.header.msg_type
+        size = len(message.content_frame) + sum(map(len, message.buffers))
+        if not self.limiter.wants(event_type):
+            self.limiter.drop(event_type, size)
+            return ()
+        fields = _comm(event_type, _content(message))
+        if fields is None:
+            return ()
+        if event_type != "comm_close":
+            fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
+        return self.limiter.admit(KernelEvent(event_type, fields), size)
+
     def _on_error(self, message: Message) -> Events:
         events = self._on_output(message)
         for event in events:
@@ -251,6 +269,9 @@ class Execution:
         "execute_result": (Channel.IOPUB, _on_output),
         "clear_output": (Channel.IOPUB, _on_output),
         "error": (Channel.IOPUB, _on_error),
+        "comm_open": (Channel.IOPUB, _on_comm),
+        "comm_msg": (Channel.IOPUB, _on_comm),
+        "comm_close": (Channel.IOPUB, _on_comm),
         "input_request": (Channel.STDIN, _on_output),
         "execute_reply": (Channel.SHELL, _on_execute_reply),
     }
@@ -331,6 +352,21 @@ def _error(content: dict[str, Any]) -> dict[str, Any]:
         "evalue": _text(content.get("evalue")),
         "traceback": [_text(line) for line in lines] if isinstance(lines, list) else [],
     }
+
+
+def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
+    """A comm's fields where it is a widget's: comm_open names the target, later messages have a state."""
+    comm_id, data = content.get("comm_id"), content.get("data")
+    if not isinstance(comm_id, str) or not comm_id:
+        return None
+    if event_type == "comm_close":
+        return {"comm_id": comm_id}
+    if not isinstance(data, dict) or not isinstance(data.get("state"), dict):
+        return None
+    if event_type == "comm_msg":
+        return {"comm_id": comm_id, "data": data}
+    target = content.get("target_name")
+    return {"comm_id": comm_id, "target_name": target, "data": data} if target == WIDGETS else None
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:

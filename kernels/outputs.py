@@ -17,6 +17,7 @@ import msgspec
 
 from kernels.limits import MIB
 
+COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
 LEAST_COST = 128
 """Bytes that every event counts for at least, so that a flood of empty ones is bounded too."""
 
@@ -262,9 +263,9 @@ class _Budget:
 class OutputLimiter:
     """Lets the events of one execution pass while they are under the caps, then cuts them, visibly, once.
 
-    Streams and `clear_output` share the cap of text, displays and results the cap of data. Errors have a cap
-    of text to themselves, and so have input requests: output before them never takes away the reason why a
-    cell ended, and a kernel that sends nothing else is bounded as well. Other types always pass.
+    Streams and `clear_output` share the cap of text; displays, results and comms that of data. Errors have a
+    cap of text to themselves, and so have input requests: output before them never takes away the reason why
+    a cell ended, and a kernel that sends nothing else is bounded as well. Other types always pass.
     """
 
     def __init__(self, caps: OutputCaps) -> None:
@@ -272,11 +273,8 @@ class OutputLimiter:
         self._errors = errors = _Budget(caps.text, caps.text)
         self._prompts = prompts = _Budget(caps.text, caps.text)
         self._budgets = {
-            "stream": text,
-            "clear_output": text,
-            "display_data": data,
-            "update_display_data": data,
-            "execute_result": data,
+            **dict.fromkeys(("stream", "clear_output"), text),
+            **dict.fromkeys(("display_data", "update_display_data", "execute_result", *COMM_EVENTS), data),
             "error": errors,
             "input_request": prompts,
         }
@@ -364,7 +362,8 @@ class OutputLimiter:
                 kept = (KernelEvent("stream", {"name": name, "text": head}),) if head else ()
                 return (*kept, KernelEvent("stream", {"name": name, "text": mark})), byte_size(head)
             case _:
-                mimes = ", ".join(mime[:80] for mime in list(content["data"])[:8]) or "output"
+                kinds = ["widget state"] if event.type in COMM_EVENTS else list(content["data"])
+                mimes = ", ".join(mime[:80] for mime in kinds[:8]) or "output"
                 mark = f"[cellgate: {mimes} left out ({_amount(size)}), beyond {reached} of data per cell]"
                 return (KernelEvent("display_data", {"data": {"text/plain": mark}, "metadata": {}}),), 0
 

@@ -19,6 +19,7 @@ from gateway.record.keys import SigningKey
 from gateway.record.rows import EventRow, SessionRow
 from gateway.record.seal import cell_digest, make_seal
 from gateway.record.survey import Place, Rows, Survey
+from gateway.record.widgets import WidgetStates
 from kernels.limits import MIB
 from kernels.outputs import OutputArea
 
@@ -84,7 +85,15 @@ class Notebook:
     def metadata(self) -> dict[str, Any]:
         """The notebook's metadata, without a seal."""
         kernel = _kernel_metadata(self._session.kernel, self.environment)
-        return {**kernel, "cellgate": self._provenance()}
+        return {**kernel, "cellgate": self._provenance(), **self._widgets()}
+
+    def _widgets(self) -> dict[str, Any]:
+        """The widgets' last states: they are outputs that the notebook has in one place."""
+        states = WidgetStates()
+        for seq in self._survey.widgets if self._export.outputs else ():
+            for row in self._rows.read(seq, seq):
+                states.apply(_decode(row.body))
+        return states.metadata()
 
     @property
     def environment(self) -> Mapping[str, Any]:
@@ -112,6 +121,8 @@ class Notebook:
         }
         if facts.recorded_by is not None:
             known["recorded_by"] = facts.recorded_by
+        if self._survey.widgets_left_out:
+            known["widget_messages_left_out"] = self._survey.widgets_left_out
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
         return known

@@ -17,9 +17,13 @@ import msgspec
 from gateway.record.chain import GENESIS
 from gateway.record.facts import SessionFacts
 from gateway.record.rows import EventRow
+from kernels.limits import MIB
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _TOLD = frozenset({"session", "queued", "started", "finished", "file"})
+_WIDGETS = frozenset({"comm_open", "comm_msg"})
+MOST_WIDGET_BYTES = 64 * MIB
+"""Bytes of rows that the state of all widgets of a notebook may be made of: it is in memory as a whole."""
 _GAP = 16
 """Rows of others that are read along rather than asked around."""
 
@@ -71,13 +75,19 @@ class Place:
 
 
 class Survey:
-    """Add all rows in order, then ask. `head` is the last row's hash, `seq` its number."""
+    """Add all rows in order, then ask. `head` is the last row's hash, `seq` its number.
+
+    `widgets`: the numbers of the rows that tell of widgets; of those beyond a bound only their count.
+    """
 
     def __init__(self) -> None:
         self.facts = SessionFacts()
         self.seq = 0
         self.head = GENESIS
         self.places: dict[str, Place] = {}
+        self.widgets: list[int] = []
+        self.widgets_left_out = 0
+        self._widget_bytes = 0
         self._shown_last: dict[str, int] = {}
         self._shown_in: dict[str, set[str]] = {}
         self._taken: set[str] = set()
@@ -95,8 +105,17 @@ class Survey:
                 place.started = row.seq
         else:
             self.facts.touch(row.execution, row.seq)
-            if place is not None and b'"display_id"' in row.body:
+            if row.type in _WIDGETS:
+                self._widget(row)
+            elif place is not None and b'"display_id"' in row.body:
                 self._display(place, _decode(row.body).get("display_id"), row.seq)
+
+    def _widget(self, row: EventRow) -> None:
+        self._widget_bytes += len(row.body)
+        if self._widget_bytes > MOST_WIDGET_BYTES:
+            self.widgets_left_out += 1
+        else:
+            self.widgets.append(row.seq)
 
     def _place(self, row: EventRow) -> Place:
         assert row.execution is not None

@@ -1,0 +1,160 @@
+"""The state of widgets: recorded with the cell that made it, in the notebook as nbclient has it.
+
+The cells speak the widgets' protocol by the package that ipykernel brings, as ipywidgets does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import nbformat
+import pytest
+
+from gateway.record import survey as surveys
+from gateway.record.chain import GENESIS
+from gateway.record.notebook import Export, Notebook
+from gateway.record.rows import EventRow
+from gateway.record.survey import ListedRows, Survey
+from gateway.record.widgets import STATE, WidgetStates
+from kernels.execution import Execution
+from kernels.messages import EMPTY, Channel, Header, Message
+from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
+from tests.record.conftest import session_row
+from tests.server import GatewayProcess
+from tests.test_notebooks import run_with_nbclient
+
+MODEL = {"_model_name": "IntSliderModel", "_model_module": "@jupyter-widgets/controls"}
+CELLS = (
+    f"""from comm import create_comm
+def widget(name, **state):
+    state = {{**{MODEL!r}, '_model_module_version': '2.0.0', **state}}
+    data = {{'state': state, 'buffer_paths': []}}
+    return create_comm(target_name='jupyter.widget', comm_id=name, data=data)
+slider, picture, gone = widget('slider', value=1), widget('picture', value=None), widget('gone')
+other = create_comm(target_name='other', comm_id='other', data={{'state': {MODEL!r}}})""",
+    """slider.send({'method': 'update', 'state': {'value': 7}, 'buffer_paths': []})
+slider.send({'method': 'custom', 'content': {'event': 'click'}})
+other.send({'state': {'value': 1}})
+update = {'method': 'update', 'state': {}, 'buffer_paths': [['value'], ['deep', 0]]}
+picture.send(update, buffers=[b'first', b'\\x00\\xff'])
+picture.send({**update, 'buffer_paths': [['value']]}, buffers=[b'second'])
+gone.close()
+print('shown')""",
+)
+
+
+def test_the_notebook_has_the_state_that_nbclient_has(
+    gateway: GatewayProcess, session: str, tmp_path: Path
+) -> None:
+    for code in CELLS:
+        result = gateway.execute(session, code)
+        assert result["status"] == "ok", result
+    assert [output["output_type"] for output in result["outputs"]] == ["stream"]
+    answer = gateway.get(f"/v1/sessions/{session}/notebook")
+    notebook = answer.json()
+    nbformat.validate(notebook)
+    theirs = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS])
+    asyncio.run(run_with_nbclient(theirs, tmp_path, {}))
+    state = json.loads(json.dumps(theirs.metadata.widgets))[STATE]["state"]
+    # nbclient takes the state of every target for a widget's.
+    assert state.pop("other")["state"]["value"] == 1
+    assert notebook["metadata"]["widgets"] == {
+        STATE: {"state": state, "version_major": 2, "version_minor": 0}
+    }
+    assert state["slider"]["state"]["value"] == 7
+    assert len(state["picture"]["buffers"]) == 2
+    without = gateway.get(f"/v1/sessions/{session}/notebook?outputs=false").json()
+    assert "widgets" not in without["metadata"]
+    assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+    told = [event["type"] for event in gateway.recorded(session)]
+    assert (told.count("comm_open"), told.count("comm_msg"), told.count("comm_close")) == (3, 4, 1)
+
+
+# ---- from messages to events
+
+
+def receive(kind: str, content: Any, *buffers: bytes, caps: OutputCaps | None = None) -> list[KernelEvent]:
+    run = Execution("ours", "code", OutputLimiter(caps or OutputCaps()))
+    run.sent()
+    frame = msgspec.json.encode(content)
+    parent = Header("ours", "execute_request")
+    message = Message(Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, buffers, Header("m", kind), parent)
+    return [event for _ in range(2) for event in run.receive(message)]
+
+
+def opened(**fields: Any) -> dict[str, Any]:
+    return {"comm_id": "c", "target_name": "jupyter.widget", "data": {"state": {"value": 1}}, **fields}
+
+
+def test_buffers_are_in_base64() -> None:
+    event, _ = receive("comm_open", opened(), b"\x00\xff")
+    assert event == KernelEvent("comm_open", {**opened(), "buffers": ["AP8="]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("comm_open", opened(target_name="other")),
+        ("comm_open", opened(comm_id=1)),
+        ("comm_open", opened(comm_id="")),
+        ("comm_open", opened(data=None)),
+        ("comm_open", opened(data={"state": []})),
+        ("comm_open", []),
+        ("comm_msg", {"comm_id": "c", "data": {"method": "custom", "content": {}}}),
+        ("comm_close", {"comm_id": ["c"]}),
+    ],
+)
+def test_what_is_no_widget_s_state_makes_no_event(kind: str, content: Any) -> None:
+    assert receive(kind, content) == []
+
+
+def test_state_beyond_the_cap_is_left_out_visibly() -> None:
+    """The first passes, the second crosses the cap: buffers count."""
+    kept, mark = receive("comm_open", opened(), bytes(1000), caps=OutputCaps(data=1500))
+    assert kept.type == "comm_open"
+    assert mark.type == "display_data"
+    assert "widget state left out" in mark.content["data"]["text/plain"]
+
+
+# ---- from events to the notebook
+
+
+def comm(**fields: Any) -> dict[str, Any]:
+    return {"comm_id": "c", "data": {"state": dict(MODEL)}, "buffers": [], **fields}
+
+
+def test_states_that_make_no_sense_are_passed_over() -> None:
+    states = WidgetStates()
+    states.apply(comm(data={"state": {"value": 1}}))
+    assert states.metadata() == {}, "a model without a name is none"
+    states.apply(comm(data={"state": 3, "buffer_paths": 4}))
+    states.apply(comm(data={"state": MODEL, "buffer_paths": [[[]], None, 1]}, buffers=["a", "b"]))
+    model = states.metadata()["widgets"][STATE]["state"]["c"]
+    assert model["state"] == {"value": 1, **MODEL}
+    assert [buffer["path"] for buffer in model["buffers"]] == [[[]], None]
+
+
+def test_more_state_than_fits_into_memory_is_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [
+        {
+            "seq": seq,
+            "session": "s",
+            "execution": "e",
+            "type": "comm_msg",
+            "at": "",
+            **comm(comm_id=f"c{seq}"),
+        }
+        for seq in (1, 2, 3)
+    ]
+    rows = [EventRow(1, e["seq"], e["type"], "e", msgspec.json.encode(e), GENESIS) for e in events]
+    monkeypatch.setattr(surveys, "MOST_WIDGET_BYTES", 2 * len(rows[0].body))
+    survey = Survey()
+    for row in rows:
+        survey.add(row)
+    metadata = Notebook(session_row(1, "s"), survey, ListedRows(rows), Export("0.1.0", "")).metadata()
+    assert list(metadata["widgets"][STATE]["state"]) == ["c1", "c2"]
+    assert metadata["cellgate"]["widget_messages_left_out"] == 1
