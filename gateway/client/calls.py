@@ -78,9 +78,9 @@ class Calls:
             return await answer.body()
 
     @asynccontextmanager
-    async def open(self, target: str) -> AsyncIterator[Answer]:
+    async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
         """An answer whose body is read by the caller."""
-        async with self._server.exchange("GET", target, accept="*/*") as answer:
+        async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
     async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
