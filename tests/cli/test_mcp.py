@@ -149,6 +149,29 @@ async def test_what_runs_is_interrupted_and_a_restart_forgets(
         assert "NameError" in await call(client, "run_code", code="x")
 
 
+async def test_a_call_that_is_taken_back_takes_its_cell_with_it(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        endless = "print('on', flush=True)\nwhile True: pass"
+        running = asyncio.create_task(client.call_tool("run_code", {"code": endless}))
+
+        def on() -> bool:
+            answer = gateway.get(f"/v1/sessions/{session}/events")
+            return answer.status == 200 and any(x.get("text") == "on\n" for x in answer.json()["events"])
+
+        await asyncio.to_thread(until, on, "the cell has not begun")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+        def ended() -> bool:
+            executions = gateway.get(f"/v1/sessions/{session}/executions").json()["executions"]
+            return bool(executions[-1]["status"] == "interrupted")
+
+        await asyncio.to_thread(until, ended, "the cell runs on")
+        assert await call(client, "run_code", code="'next'") == "'next'"
+
+
 @pytest.mark.parametrize("words", [("--notebooks", "no-such-folder"), ("--max-text", "5"), ("word",)])
 async def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tuple[str, ...]) -> None:
     process = await asyncio.create_subprocess_exec(
