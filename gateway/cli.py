@@ -49,6 +49,7 @@ class CellgateApp(BaseApp):
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "exec": ("gateway.commands.exec.ExecApp", "Run one piece of code."),
         "files": ("gateway.commands.files.FilesApp", "Put, get, list and remove a session's files."),
+        "mcp": ("gateway.commands.mcp.McpApp", "Serve a session to a language model's program."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),

@@ -23,6 +23,7 @@ from kernels.errors import InvalidInput
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel
+_PIECE = 1024 * 1024  # bytes that are written at once
 _PAUSE = 0.2  # before the first repeat; doubled for each further one
 
 Progress = Callable[[int, int | None], object]
@@ -78,9 +79,9 @@ class Calls:
             return await answer.body()
 
     @asynccontextmanager
-    async def open(self, target: str) -> AsyncIterator[Answer]:
+    async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
         """An answer whose body is read by the caller."""
-        async with self._server.exchange("GET", target, accept="*/*") as answer:
+        async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
     async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
@@ -101,10 +102,15 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with aclosing(answer.chunks(idle_timeout=IDLE_TIMEOUT)) as chunks:
+                waiting: list[bytes] = []
                 async for chunk in chunks:
-                    await asyncio.to_thread(file.write, chunk)
+                    waiting.append(chunk)
                     done += len(chunk)
+                    if sum(map(len, waiting)) >= _PIECE:
+                        await asyncio.to_thread(file.writelines, waiting)
+                        waiting = []
                     progress(done, total)
+                await asyncio.to_thread(file.writelines, waiting)
         await asyncio.to_thread(os.replace, name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

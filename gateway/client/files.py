@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, urlencode
 
 from gateway.client.blocking import Asynchronous
 from gateway.client.calls import Calls, Progress, given, ignore_progress, session_path
+from gateway.client.errors import GatewayError
 from gateway.client.transport import Body
 from gateway.client.values import FileModel, FilePage, decode
 from kernels.errors import InvalidInput
@@ -55,10 +57,19 @@ class Files(Asynchronous):
         body = Body(len(data), _pieces(data, progress or ignore_progress))
         return decode(await self._calls.upload(self._path(path), body), FileModel)
 
-    async def get(self, path: str) -> bytes:
-        """The file's content."""
-        async with self._calls.open(self._path(path)) as answer:
-            return await answer.body()
+    async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """The file's content from byte `start` on, all or `length` bytes of it; nothing behind its end."""
+        if length == 0:
+            return b""
+        last = "" if length is None else start + length - 1
+        headers = {"Range": f"bytes={start}-{last}"} if start or length is not None else {}
+        try:
+            async with self._calls.open(self._path(path), headers) as answer:
+                return await answer.body()
+        except GatewayError as error:
+            if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            return b""
 
     async def save(self, path: str, target: Path, progress: Progress | None = None) -> None:
         """Writes the file to `target`, whole or not at all. Raises OSError when that can't be written."""

@@ -104,6 +104,10 @@ class Session(Asynchronous):
         """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
         return await self._gateway.execute_blocks(await self._opened(), blocks, timeout=timeout)
 
+    async def result(self, execution: str) -> Result:
+        """An execution's result so far."""
+        return await self._gateway.result(self.name, execution)
+
     async def model(self) -> SessionModel:
         """What the gateway says of it."""
         return await self._gateway.get_session(self.name)

@@ -112,6 +112,8 @@ async def test_files_go_in_and_out(client: Gateway, session: str, tmp_path: Path
     assert (tmp_path / "out.bin").read_bytes() == data
     assert told[-1] == (len(data), len(data))
     assert await files.get("text") == "grüße".encode()
+    parts = [await files.get("text", start=at, length=size) for at, size in ((0, 2), (5, 9), (7, 1), (0, 0))]
+    assert parts == [b"gr", b"\x9fe", b"", b""]
     await files.remove("text")
     with pytest.raises(NotFound):
         await files.get("text")
