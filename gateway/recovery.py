@@ -243,8 +243,8 @@ class Recovery:
             async with self._at_once:
                 try:
                     return await self._adopt(row, log, stored)
-                except CellgateError as error:
-                    logger.warning("Session %s lost its kernel: %s", row.key, error.message)
+                except (CellgateError, OSError) as error:
+                    logger.warning("Session %s lost its kernel: %s", row.key, error)
         await self._end_executions(row, log, "dead")
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
@@ -260,6 +260,9 @@ class Recovery:
             limits = _limits(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             await self._end_executions(row, log, "idle", but=running)
+            if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
+                # Sent in the crash's last moment, before the record knew it: nobody would see its end.
+                kernel.interrupt()
             session = self._make(row, limits, kernel.profile, log)
             log.reopen()
             last = await self._journal.last_execution(row.id)
@@ -308,6 +311,17 @@ class Recovery:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
                 self._journal.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
+
+
+def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
+    """The ids of requests that have begun and not ended, by a kernel's status messages."""
+    unfinished: set[str] = set()
+    for message in (entry.message for entry in spool if entry.message.msg_type == "status"):
+        if message.content().get("execution_state") == "busy":
+            unfinished.add(message.parent.msg_id)
+        else:
+            unfinished.discard(message.parent.msg_id)
+    return unfinished
 
 
 def _limits(wire: Mapping[str, Any]) -> SessionLimits:
