@@ -113,9 +113,9 @@ def cellgate(backend: str, *options: str, script: Path | None = None) -> Iterato
     `script`: a file that is run in place of the command.
     """
     token = secrets.token_urlsafe(24)
-    program = (
-        [str(Path(sys.prefix) / "bin" / "cellgate")] if script is None else [sys.executable, str(script)]
-    )
+    # Without -P a script's own folder would come first, and our kernels.py hide the package.
+    own = [str(Path(sys.prefix) / "bin" / "cellgate")]
+    program = own if script is None else [sys.executable, "-P", str(script)]
     command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"

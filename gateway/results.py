@@ -51,7 +51,7 @@ class ResultBuilder:
                 self._fields["started_at"] = event["at"]
                 self._fields["execution_count"] = event["execution_count"]
             case "finished":
-                self._fields.update((k, v) for k, v in event.items() if k not in _OF_THE_EVENT)
+                self._fields |= {k: v for k, v in event.items() if k not in _OF_THE_EVENT}
             case "file":
                 if event["action"] != "deleted":
                     self._files.append({k: v for k, v in event.items() if k not in _OF_THE_EVENT})

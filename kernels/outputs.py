@@ -284,7 +284,7 @@ class OutputLimiter:
     @property
     def truncated(self) -> bool:
         """Whether any output was cut."""
-        return not all(budget.open for budget in self._budgets.values())
+        return not (self._text.open and self._data.open and self._errors.open and self._prompts.open)
 
     @property
     def dropped_text(self) -> int:

@@ -19,6 +19,7 @@ from gateway.record.chain import GENESIS
 from gateway.record.notebook import Export, Notebook
 from gateway.record.rows import EventRow
 from gateway.record.survey import ListedRows, Survey
+from gateway.record.verify import check_bundle
 from gateway.record.widgets import STATE, WidgetStates
 from kernels.execution import Execution
 from kernels.messages import EMPTY, Channel, Header, Message
@@ -70,6 +71,9 @@ def test_the_notebook_has_the_state_that_nbclient_has(
     without = gateway.get(f"/v1/sessions/{session}/notebook?outputs=false").json()
     assert "widgets" not in without["metadata"]
     assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+    bundle = tmp_path / "bundle.zip"
+    bundle.write_bytes(gateway.get(f"/v1/sessions/{session}/bundle").body)
+    assert check_bundle(bundle).problem is None
     told = [event["type"] for event in gateway.recorded(session)]
     assert (told.count("comm_open"), told.count("comm_msg"), told.count("comm_close")) == (3, 4, 1)
 
