@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.record.blobs import put_back
 from gateway.record.chain import verify
 from gateway.record.schema import open_reader
 from tests.gateway.test_storage import disk, fill, is_ready_again, statuses
@@ -96,7 +97,8 @@ def test_a_disk_without_a_byte_loses_nothing_that_was_recorded(disk: Path, reser
     events = reserved.recorded("a")
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     reader = open_reader(disk / "data" / "record.sqlite3")
-    rows = reader.execute("SELECT seq, body, hash FROM events ORDER BY seq").fetchall()
+    stored = reader.execute("SELECT seq, body, blobs, hash FROM events ORDER BY seq").fetchall()
+    rows = [(seq, put_back(reader, body, blobs), digest) for seq, body, blobs, digest in stored]
     assert reader.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     reader.close()
     assert verify(rows).valid
