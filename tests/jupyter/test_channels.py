@@ -159,14 +159,16 @@ async def test_a_subshell_runs_beside_a_cell(jupyter: GatewayProcess, kernel: st
     async with channels(jupyter, kernel) as client:
         await client.send("create_subshell_request", {}, channel="control")
         created = (await client.until(lambda m: m["msg_type"] == "create_subshell_reply"))[-1]
-        waiting = await client.execute("import threading; e = threading.Event(); print(e.wait(20))")
-        await client.until(lambda m: m["msg_type"] == "execute_input")
+        waiting = await client.execute(
+            "import threading; e = threading.Event(); print('ready', flush=True); print(e.wait(20))"
+        )
+        seen = await client.until(lambda m: m["msg_type"] == "stream")
         header = {"subshell_id": created["content"]["subshell_id"]}
         beside = await client.execute("e.set(); 'beside'", header=header)
-        seen = await client.until(lambda m: is_idle(m, waiting))
+        seen += await client.until(lambda m: is_idle(m, waiting))
         seen += [] if any(is_idle(m, beside) for m in seen) else await client.ended(beside)
         assert kinds(of(seen, beside))[-3:] == ["execute_result", "execute_reply", "idle"]
-        assert text(of(seen, waiting)) == "True\n"
+        assert text(of(seen, waiting)) == "ready\nTrue\n"
     events = jupyter.recorded(kernel)
     assert [event["status"] for event in events if event["type"] == "finished"] == ["ok", "ok"]
 
