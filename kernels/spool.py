@@ -13,8 +13,10 @@ import re
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import structs
 
 from kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer
 
@@ -77,4 +79,6 @@ def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
             message = signer.parse(Channel.IOPUB, frames)
         except MalformedMessage:
             return
-        yield Spooled(before, replace(message, channel=_CHANNELS.get(message.msg_type, Channel.IOPUB)))
+        yield Spooled(
+            before, structs.replace(message, channel=_CHANNELS.get(message.msg_type, Channel.IOPUB))
+        )
