@@ -12,7 +12,7 @@ import asyncio
 import os
 import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +28,7 @@ class OutboxBounds:
     """Bytes. `memory`: before the file is used; `unwritten`: on the way to it; `total`: all of it."""
 
     memory: int = 8 * MIB
-    unwritten: int = 32 * MIB
+    unwritten: int = 128 * MIB
     total: int = GIB
 
 
@@ -195,9 +195,13 @@ def _unlinked(folder: Path) -> BinaryIO:
     return tempfile.TemporaryFile(dir=folder, prefix="outbox-", buffering=0)
 
 
-def _write(file: BinaryIO, chunks: Iterable[bytes], offset: int) -> None:
-    for chunk in chunks:
-        view = memoryview(chunk)
-        while view:
-            count = os.pwrite(file.fileno(), view, offset)
-            view, offset = view[count:], offset + count
+def _write(file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
+    """In one call: each would wait anew for the interpreter, beside a loop that is busy with a flood."""
+    views = [memoryview(chunk) for chunk in chunks]
+    while views:
+        count = os.pwritev(file.fileno(), views, offset)
+        offset += count
+        while views and count >= len(views[0]):
+            count -= len(views.pop(0))
+        if views:
+            views[0] = views[0][count:]

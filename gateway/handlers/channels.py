@@ -91,9 +91,14 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         self._client.attach(self)
         if former is not None:
             former.close(GOING_AWAY, "Another WebSocket of this session_id took over")
-        self._ping()
+        # Not at once: a client's answer would hold up its first request (Nagle's algorithm, on its side).
+        self._ping_later(was_silent=False)
 
-    def _ping(self, was_silent: bool = False) -> None:
+    def _ping_later(self, *, was_silent: bool) -> None:
+        pause = self._session.door.settings.silence / PINGS
+        self._next_ping = asyncio.get_running_loop().call_later(pause, self._ping, was_silent)
+
+    def _ping(self, was_silent: bool) -> None:
         """Ping, again and again, until the client has gone without a word (no FIN, no RST).
 
         What counts is that its system acknowledges the ping's bytes: synchronous clients answer pings only
@@ -109,7 +114,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             stream.close()
             return
         self.ping()
-        self._next_ping = asyncio.get_running_loop().call_later(limit / PINGS, self._ping, silent)
+        self._ping_later(was_silent=silent)
 
     async def send_frames(self, frames: bytes) -> bool:
         """Write whole frames to the stream and wait until they are taken."""
