@@ -138,7 +138,7 @@ def _attacks(options: Options) -> Iterator[Figure]:
         yield Figure(f"a cell beside {name}, p50", ratio, "x", at_most(2), summary(beside))
 
 
-def _memory(options: Options) -> Iterator[Figure]:
+def _memory() -> Iterator[Figure]:
     """One idle warm container, and what the engine runs beside it."""
     with cellgate("docker", "--pool-size", "1", "--ServeApp.burst_size=1") as server:
         client = APIClient()
