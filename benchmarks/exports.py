@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import nbformat
 
@@ -48,14 +47,12 @@ def _export(server: Server, client: HttpClient, cells: int) -> Sequence[Figure]:
         if number % 200 == 199:
             say(f"exports: {number + 1} of {cells} cells")
     server.settle()
-    process = Path("/proc") / str(server.process.pid)
     before = server.resident()
-    (process / "clear_refs").write_text("5")  # proc_pid_clear_refs(5): the peak begins anew
+    server.reset_peak()
     begun = time.perf_counter()
     answer = client.request("GET", f"{session.path}/notebook")
     ours = time.perf_counter() - begun
-    status = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
-    growth = int(status["VmHWM"].split()[0]) * 1024 - before
+    growth = server.peak() - before
     notebook = nbformat.reads(answer.body.decode(), as_version=4)  # type: ignore[no-untyped-call]
     begun = time.perf_counter()
     nbformat.write(notebook, io.StringIO())  # type: ignore[no-untyped-call]

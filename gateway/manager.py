@@ -282,8 +282,7 @@ class SessionManager:
     def workspace(self, row: SessionRow) -> Path:
         """The folder with the session's files, which may not be there."""
         session = self.get(row.principal, row.key)
-        kernel = session.kernel if session is not None else None
-        return kernel.workspace if kernel is not None else self._workspaces.kept(row.id)
+        return session.slot.workspace if session is not None else self._workspaces.kept(row.id)
 
     async def stored_log(self, row: SessionRow) -> EventLog:
         """The closed event log of a session that is not live."""

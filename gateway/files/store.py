@@ -7,7 +7,6 @@ hostile folder is touched is ``tree``'s affair; HTTP is ``handlers.files``'.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -86,13 +85,9 @@ class SessionFiles:
         sha256 = self._known.get(file.identity)
         if sha256 is None:
             try:
-                descriptor, file = tree.open_file(root, tree.parse_path(file.path))
+                file, sha256 = tree.digest(root, tree.parse_path(file.path))
             except NotFound:
                 return None
-            try:
-                sha256 = tree.digest(descriptor)
-            finally:
-                os.close(descriptor)
             self._known[file.identity] = sha256
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)

@@ -216,9 +216,13 @@ def _open_folder(root: Path, parts: Parts) -> int:
         return os.open(parts[-1], flags, dir_fd=folder)
 
 
-def digest(descriptor: int) -> str:
-    """SHA-256 of all that can be read, in hexadecimal."""
-    hashed = hashlib.sha256()
-    while chunk := os.read(descriptor, CHUNK):
-        hashed.update(chunk)
-    return hashed.hexdigest()
+def digest(root: Path, parts: Parts) -> tuple[FileState, str]:
+    """A regular file's state and the SHA-256 of its content, in hexadecimal. Raises as `open_file`."""
+    descriptor, state = open_file(root, parts)
+    try:
+        hashed = hashlib.sha256()
+        while chunk := os.read(descriptor, CHUNK):
+            hashed.update(chunk)
+    finally:
+        os.close(descriptor)
+    return state, hashed.hexdigest()

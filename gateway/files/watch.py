@@ -7,7 +7,6 @@ at right away, because a thread would cost a cell more than they do; many in a t
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +75,6 @@ def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dic
 def _digest(root: Path, path: str) -> str | None:
     """None for a file that has gone meanwhile."""
     try:
-        descriptor, _ = tree.open_file(root, tree.parse_path(path))
+        return tree.digest(root, tree.parse_path(path))[1]
     except CellgateError:
         return None
-    try:
-        return tree.digest(descriptor)
-    finally:
-        os.close(descriptor)
