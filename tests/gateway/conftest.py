@@ -1,14 +1,19 @@
-"""A second shared gateway, with bounds so small that tests reach them."""
+"""A second shared gateway, with bounds so small that tests reach them; and what tests of containers share."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from docker.api.client import APIClient
 
+from kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import stop_cleanly
 from tests.server import GatewayProcess
+
+Containers = Callable[[GatewayProcess], set[str]]
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +42,32 @@ def strict_session(strict: GatewayProcess) -> Iterator[str]:
     key = f"test-{uuid.uuid4().hex[:12]}"
     yield key
     strict.delete(f"/v1/sessions/{key}")
+
+
+@pytest.fixture
+def client(docker: None) -> Iterator[APIClient]:
+    """The container engine's own client."""
+    client = APIClient()
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def no_container_left(client: APIClient, tmp_path: Path) -> Iterator[None]:
+    """Checked when all gateways of the test have stopped: asked for by a mark it comes before them."""
+    yield
+    for instance in tmp_path.glob("*/instance"):
+        label = f"{INSTANCE_LABEL}={instance.read_text()}"
+        assert client.containers(all=True, filters={"label": label}) == []
+
+
+@pytest.fixture
+def containers(client: APIClient) -> Containers:
+    """The ids of all containers of a gateway, running or not."""
+
+    def list_them(gateway: GatewayProcess) -> set[str]:
+        instance = (gateway.data_dir / "instance").read_text()
+        listed = client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"})
+        return {container["Id"] for container in listed}
+
+    return list_them

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
 
-from kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import StartGateway
+from tests.gateway.conftest import Containers
 from tests.server import GatewayProcess, until
+
+pytestmark = pytest.mark.usefixtures("no_container_left")
 
 # That of this tree, whatever the image was made of.
 BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "image" / "bootstrap.py"
@@ -21,34 +23,6 @@ MOUNTS = [f"{BOOTSTRAP}:/opt/cellgate/share/cellgate/bootstrap.py"]
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 
 Start = Callable[..., GatewayProcess]
-Containers = Callable[[GatewayProcess], set[str]]
-
-
-@pytest.fixture
-def client() -> Iterator[APIClient]:
-    client = APIClient()
-    yield client
-    client.close()
-
-
-@pytest.fixture(autouse=True)
-def no_container_left(docker: None, client: APIClient, tmp_path: Path) -> Iterator[None]:
-    yield
-    for instance in tmp_path.glob("*/instance"):
-        label = f"{INSTANCE_LABEL}={instance.read_text()}"
-        assert client.containers(all=True, filters={"label": label}) == []
-
-
-@pytest.fixture
-def containers(client: APIClient) -> Containers:
-    """The ids of all containers of a gateway, running or not."""
-
-    def list_them(gateway: GatewayProcess) -> set[str]:
-        instance = (gateway.data_dir / "instance").read_text()
-        listed = client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"})
-        return {container["Id"] for container in listed}
-
-    return list_them
 
 
 @pytest.fixture

@@ -4,49 +4,20 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
 
-from kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import StartGateway
-from tests.server import GatewayProcess, until
+from tests.gateway.conftest import Containers
+from tests.server import until
+
+pytestmark = pytest.mark.usefixtures("no_container_left")
 
 ENGINE = "/var/run/docker.sock"
-
-
-@pytest.fixture
-def client() -> Iterator[APIClient]:
-    client = APIClient()
-    yield client
-    client.close()
-
-
-@pytest.fixture(autouse=True)
-def no_container_left(docker: None, client: APIClient, tmp_path: Path) -> Iterator[None]:
-    """Checked when all gateways of the test have stopped: they are asked for later than this."""
-    yield
-    for instance in tmp_path.glob("*/instance"):
-        label = f"{INSTANCE_LABEL}={instance.read_text()}"
-        assert client.containers(all=True, filters={"label": label}) == []
-
-
-Containers = Callable[[GatewayProcess], set[str]]
-
-
-@pytest.fixture
-def containers(client: APIClient) -> Containers:
-    """The ids of all containers of a gateway, running or not."""
-
-    def list_them(gateway: GatewayProcess) -> set[str]:
-        instance = (gateway.data_dir / "instance").read_text()
-        listed = client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"})
-        return {container["Id"] for container in listed}
-
-    return list_them
 
 
 class Relay:
