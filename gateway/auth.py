@@ -13,6 +13,7 @@ import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from gateway.errors import Forbidden, NotAuthenticated
@@ -118,6 +119,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
+@lru_cache(maxsize=64)
 def is_loopback(name: str) -> bool:
     """Whether a host name or address can only mean this machine."""
     if name == "localhost" or name.endswith(".localhost"):

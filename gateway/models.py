@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -36,7 +38,14 @@ T = TypeVar("T")
 
 def now() -> str:
     """The present as RFC 3339 UTC with six digits and `Z`: what every client of the field can parse."""
-    return datetime.now(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+    seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    return f"{_second(seconds)}.{microseconds:06}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    # Six events a cell are told the time: the calendar is the same for all of them.
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The kernel of a session: claimed from the pool, listened to, replaced together with its files.
 
-It knows the pool, the workspace folders and the back-pressure between a kernel and the record. It knows
+It knows the pool, the workspace folders and the back-pressure between a kernel and the disk. It knows
 nothing of executions or of the session's state; ``sessions`` decides when a kernel is replaced.
 """
 
@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gateway.channels.door import Door
 from gateway.files.watch import WorkspaceWatch
 from gateway.record.errors import StorageError
 from gateway.record.events import EventStore
@@ -32,6 +33,7 @@ class SessionKernel:
         pool: KernelPool,
         workspaces: WorkspaceStore,
         store: EventStore,
+        door: Door,
         *,
         receive: Listener,
         exited: Callable[[Kernel], None],
@@ -45,6 +47,7 @@ class SessionKernel:
         self._pool = pool
         self._workspaces = workspaces
         self._store = store
+        self._door = door
         self._receive = receive
         self._exited = exited
         self._throttle: asyncio.Task[None] | None = None
@@ -126,14 +129,15 @@ class SessionKernel:
 
     def _received(self, message: Message) -> None:
         self._receive(message)
-        if self._throttle is None and self._store.full:
+        if self._throttle is None and (self._store.full or self._door.crowded):
             self._throttle = asyncio.create_task(self._hold_back(), name=f"throttle {self._session_id}")
 
     async def _hold_back(self) -> None:
-        """Let the kernel keep its output in its own memory while the record catches up."""
+        """Let the kernel keep its output in its own memory while the disk catches up."""
         kernel = self.current
         if kernel is not None:
             kernel.connection.pause()
+            await self._door.room()
             # A record that can't be written is told to whoever waits for the session's next commit.
             with suppress(StorageError):
                 await self._store.room()

@@ -57,7 +57,7 @@ class Session:
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
         self.slot = SessionKernel(
-            row.id, profile, pool, workspaces, store, receive=self._receive, exited=self._exited
+            row.id, profile, pool, workspaces, store, self.door, receive=self._receive, exited=self._exited
         )
         self._settings = settings
         self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)

@@ -76,6 +76,15 @@ class Client:
         """Whether what waited for it was given up."""
         return self._outbox.lost is not None
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more comes for it than the disk can keep."""
+        return self._outbox.crowded
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        await self._outbox.room()
+
     def put(self, message: OutgoingMessage) -> None:
         """Tell it a message; never waits."""
         if self._outbox.put(message.frame(self.frames)) and self.socket is not None:

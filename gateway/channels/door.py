@@ -81,6 +81,16 @@ class Door:
         """Whether no more clients are taken."""
         return self.connections >= self.settings.max_clients
 
+    @property
+    def crowded(self) -> bool:
+        """Whether more comes for some client than the disk can keep."""
+        return any(client.crowded for client in self._clients.values())
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        for client in tuple(self._clients.values()):
+            await client.room()
+
     def connect(self, session_id: str, frames: FrameFormat) -> Client:
         """The client of this id: the one that is expected back, or a new one."""
         client = self._clients.get(session_id)

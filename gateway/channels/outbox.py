@@ -20,7 +20,9 @@ from typing import BinaryIO
 from kernels.limits import GIB, MIB
 
 CHUNK = 256 * 1024
-SPILL = 8 * MIB
+SPILL = 4 * MIB
+CROWDED = 8 * MIB
+"""Bytes on the way to the file from which on the kernel should wait for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,17 @@ class Outbox:
         self.lost: str | None = None
         self._ended = False
         self._wake = asyncio.Event()
+        self._uncrowded = asyncio.Event()
+        self._uncrowded.set()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more comes than the disk takes. How slowly the client reads does not matter."""
+        return not self._uncrowded.is_set()
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        await self._uncrowded.wait()
 
     def put(self, frame: bytes) -> bool:
         """Add a frame; whether the outbox was lost by it. Once it is lost or ended this does nothing."""
@@ -78,6 +91,8 @@ class Outbox:
         else:
             self._tail.append(frame)
             self._tail_size += size
+            if self._tail_size > CROWDED:
+                self._uncrowded.clear()
             if self._spill is None:
                 self._spill = asyncio.create_task(self._write_tail(), name="outbox")
             elif self._tail_size > self._bounds.unwritten:
@@ -157,6 +172,8 @@ class Outbox:
                     chunks.append(self._from(self._tail))
                     size += len(chunks[-1])
                 self._tail_size -= size
+                if self._tail_size < CROWDED // 2:
+                    self._uncrowded.set()
                 if self._file is None:
                     self._file = await asyncio.to_thread(_unlinked, self._folder)
                 await asyncio.to_thread(_write, self._file, chunks, self._write_at)
@@ -167,6 +184,7 @@ class Outbox:
             self._lose(f"What waits for this client can't be kept: {error.strerror}")
         finally:
             self._spill = None
+            self._uncrowded.set()
             self._wake.set()
 
     def _lose(self, why: str) -> None:
@@ -174,6 +192,7 @@ class Outbox:
         for frames in (self._head, self._tail, self._chunks):
             frames.clear()
         self._head_size = self._tail_size = self.size = 0
+        self._uncrowded.set()
         self._wake.set()
 
     def _close_file(self) -> None:

@@ -79,15 +79,12 @@ class RunningKernel:
                 if message["content"].get("execution_state") == "idle":
                     return result
 
-    async def until_busy(self, msg_id: str) -> None:
-        """Returns when the cell runs."""
+    async def until_printed(self, msg_id: str) -> None:
+        """Returns when the cell has printed something: its own code runs, not ipykernel's before it."""
         async with asyncio.timeout(CELL_TIMEOUT):
             while True:
                 message = await self.client.get_iopub_msg()
-                if (
-                    message["parent_header"].get("msg_id") == msg_id
-                    and message["msg_type"] == "execute_input"
-                ):
+                if message["parent_header"].get("msg_id") == msg_id and message["msg_type"] == "stream":
                     return
 
     async def run(self, code: str) -> Result:

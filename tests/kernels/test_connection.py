@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import tempfile
 import threading
 import time
@@ -17,9 +18,10 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from kernels.connection import KernelConnection, endpoint
+from kernels.connection import KernelConnection
 from kernels.errors import KernelDied
 from kernels.messages import Channel, Message, new_message
+from kernels.sockets import LocalSocket, ZmqSocket, endpoint
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 30.0
@@ -36,10 +38,18 @@ async def until(condition: Callable[[], object], otherwise: str = "it did not ha
 
 
 class Peer:
-    """The kernel's side: ROUTER and PUB sockets, signed by jupyter_client's own Session."""
+    """The kernel's side: ROUTER and PUB sockets, signed by jupyter_client's own Session.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, key: bytes = KEY) -> None:
-        self.info: dict[str, Any] = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+    On Unix sockets, or by TCP with CurveZMQ: the connection has a socket of its own for each.
+    """
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, key: bytes = KEY, transport: str = "ipc"
+    ) -> None:
+        self.info: dict[str, Any] = {"transport": transport, "ip": str(folder / "k"), "key": KEY, **PORTS}
+        if transport == "tcp":
+            public, secret = zmq.curve_keypair()
+            self.info |= {"ip": "127.0.0.1", "curve_publickey": public, "curve_secretkey": secret}
         self.session = Session(key=key, signature_scheme="hmac-sha256")
         self.sockets = {channel: self._bound(context, channel) for channel in Channel}
 
@@ -47,7 +57,13 @@ class Peer:
         socket = context.socket(zmq.ROUTER if channel in ROUTERS else zmq.XPUB)
         socket.linger = 0
         socket.sndhwm = 0
-        socket.bind(endpoint(self.info, channel))
+        if self.info["transport"] == "ipc":
+            socket.bind(endpoint(self.info, channel))
+            return socket
+        socket.curve_server = True
+        socket.curve_publickey = self.info["curve_publickey"]
+        socket.curve_secretkey = self.info["curve_secretkey"]
+        self.info[f"{channel}_port"] = socket.bind_to_random_port("tcp://127.0.0.1")
         return socket
 
     def receive(self, channel: Channel, timeout: float = DEADLINE) -> tuple[bytes, dict[str, Any]]:
@@ -91,9 +107,11 @@ def folder(no_leaks: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
-def peer(zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> Iterator[Peer]:
-    peer = Peer(zmq_context, folder)
+@pytest.fixture(params=["ipc", "tcp"])
+def peer(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, request: pytest.FixtureRequest
+) -> Iterator[Peer]:
+    peer = Peer(zmq_context, folder, transport=request.param)
     yield peer
     peer.close()
 
@@ -188,7 +206,7 @@ async def test_messages_of_a_channel_keep_their_order_and_reach_every_listener(
     assert first == second
 
 
-# ---- the edge-triggered descriptor
+# ---- none is stuck
 
 
 def answer(peer: Peer, count: int, extra: int) -> None:
@@ -248,18 +266,21 @@ async def test_messages_that_arrive_while_many_are_sent_are_not_stuck(
 async def test_a_message_that_came_before_the_loop_looked_is_found_after_a_send(
     connection: KernelConnection, peer: Peer
 ) -> None:
-    """The wake-up is taken away by the send itself, deterministically: the loop gets no turn before it."""
+    """libzmq's wake-up may be taken away by a send: here the loop gets no turn before it."""
     messages = collect(connection)
     connection.request(Channel.SHELL, "some_request", {})
-    identity, request = peer.receive(Channel.SHELL)
+    identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
     for number in range(100):
         messages.clear()
         peer.sockets[Channel.SHELL].send_multipart([identity, *peer.frames("some_reply", {}, request)])
         shell = connection._sockets[Channel.SHELL]
-        assert zmq.select([shell.FD], [], [], DEADLINE)[0], "the reply does not arrive"
+        assert isinstance(shell, (LocalSocket, ZmqSocket))
+        assert shell._socket is not None
+        descriptor = shell._socket.FD if isinstance(shell, ZmqSocket) else shell._socket
+        assert select.select([descriptor], [], [], DEADLINE)[0], "the reply does not arrive"
         connection.request(Channel.SHELL, "some_request", {})
         await until(lambda: messages, f"reply {number} is stuck in its socket")
-        peer.receive(Channel.SHELL)
+        await asyncio.to_thread(peer.receive, Channel.SHELL)
 
 
 # ---- what is not a message of the kernel
@@ -333,11 +354,8 @@ async def test_big_messages_are_bounded_by_their_bytes_too(connection: KernelCon
     """The others' turn comes after a few megabytes, not after a number of messages."""
     messages = collect(connection)
     megabyte = "x" * 1024 * 1024
-    connection.pause()
     for _ in range(32):
         peer.publish(megabyte)
-    await until(lambda: connection._sockets[Channel.IOPUB].poll(0))
-    connection.resume()
     between = []
     async with asyncio.timeout(DEADLINE):
         while len(messages) < 32:
@@ -501,7 +519,7 @@ async def test_a_connection_that_can_not_be_opened_leaves_nothing(
 ) -> None:
     info = {"transport": "ipc", "ip": str(folder / ("long" * 40)), "key": KEY, **PORTS}
     connection = KernelConnection(info, zmq_context)
-    with pytest.raises(zmq.ZMQError):
+    with pytest.raises(OSError, match="too long"):
         connection.open()
     assert connection.closed
 
@@ -531,3 +549,114 @@ def test_an_endpoint_follows_the_transport() -> None:
     assert endpoint({"transport": "ipc", "ip": "/run/k", **PORTS}, Channel.CONTROL) == "ipc:///run/k-5"
     tcp = {"transport": "tcp", "ip": "127.0.0.1", **PORTS}
     assert endpoint(tcp, Channel.SHELL) == "tcp://127.0.0.1:1"
+
+
+# ---- local sockets, which are not libzmq's
+
+
+@pytest.fixture
+async def local(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> AsyncIterator[tuple[KernelConnection, Peer]]:
+    peer = Peer(zmq_context, folder)
+    connection = KernelConnection(peer.info, zmq_context)
+    connection.open()
+    await asyncio.to_thread(peer.subscribed)
+    yield connection, peer
+    connection.close()
+    peer.close()
+
+
+async def test_a_kernel_that_opens_its_sockets_anew_is_found_again(
+    local: tuple[KernelConnection, Peer], zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> None:
+    connection, peer = local
+    messages = collect(connection)
+    peer.close()
+    for port in PORTS.values():
+        (folder / f"k-{port}").unlink()
+    second = Peer(zmq_context, folder)
+    try:
+        await asyncio.to_thread(second.subscribed)
+        second.publish("again")
+        await until(lambda: messages)
+        assert texts(messages) == ["again"]
+        await until(lambda: connection.request(Channel.SHELL, "some_request", {}))
+        await asyncio.to_thread(second.receive, Channel.SHELL)
+    finally:
+        second.close()
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n" * 4, b"\xff" * 64, b""])
+async def test_what_speaks_no_zmtp_is_left_and_tried_again(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, said: bytes
+) -> None:
+    visits = 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        writer.write(said)
+        if not said:
+            writer.close()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_unix_server(talk, str(folder / "k-1"))
+    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+    connection = KernelConnection(info, zmq_context)
+    connection.open()
+    messages = collect(connection)
+    try:
+        await until(lambda: visits >= 3)
+    finally:
+        connection.close()
+        server.close()
+        await server.wait_closed()
+    assert messages == []
+
+
+async def test_a_message_beyond_the_bound_is_passed_over(
+    local: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.zmtp.MAX_MESSAGE_BYTES", 1024 * 1024)
+    connection, peer = local
+    messages = collect(connection)
+    peer.publish("before")
+    for size in (1_200_000, 5_000_000, 1_000_000):
+        peer.publish("x" * size)
+    peer.sockets[Channel.IOPUB].send_multipart([b"x" * 600_000, b"x" * 600_000])
+    peer.publish("after")
+    await until(lambda: len(messages) == 3)
+    assert [len(text) for text in texts(messages)] == [6, 1_000_000, 5]
+    assert connection.malformed == 3
+
+
+async def test_what_a_kernel_does_not_take_at_once_is_sent_later(
+    local: tuple[KernelConnection, Peer],
+) -> None:
+    """Many times what the buffer of a Unix socket holds."""
+    connection, peer = local
+    sent = [connection.request(Channel.SHELL, "some_request", {"text": "x" * 1_000_000}) for _ in range(40)]
+    received = []
+    for _ in sent:
+        _, message = await asyncio.to_thread(peer.receive, Channel.SHELL)
+        received.append(message["header"]["msg_id"])
+    assert received == sent
+
+
+async def test_the_output_of_a_cell_is_heard_before_its_reply(local: tuple[KernelConnection, Peer]) -> None:
+    """It rests for a moment after the request, so that all of it is read at one go; never for long."""
+    connection, peer = local
+    messages = collect(connection)
+    for number in range(50):
+        messages.clear()
+        connection.request(Channel.SHELL, "execute_request", {"code": "1"})
+        identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
+        peer.publish("output", request)
+        if number % 2:
+            await until(lambda: messages, "output without a reply is never heard")
+        reply = peer.frames("execute_reply", {}, request)
+        peer.sockets[Channel.SHELL].send_multipart([identity, *reply])
+        await until(lambda: len(messages) == 2)
+    assert {message.channel for message in messages} == {Channel.IOPUB, Channel.SHELL}

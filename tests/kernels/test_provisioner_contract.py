@@ -61,8 +61,8 @@ async def test_a_cell_runs_and_state_is_kept(start_kernel: StartKernel) -> None:
 async def test_an_interrupt_message_ends_a_cell_and_its_children(start_kernel: StartKernel) -> None:
     kernel = await start_kernel()
     await kernel.run("import subprocess, time; child = subprocess.Popen(['sleep', '600'])")
-    msg_id = kernel.send("time.sleep(600)")
-    await kernel.until_busy(msg_id)
+    msg_id = kernel.send("print('asleep'); time.sleep(600)")
+    await kernel.until_printed(msg_id)
     await kernel.manager.interrupt_kernel()
     assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
     assert await kernel.print("print(child.wait(60))") == f"-{int(signal.SIGINT)}\n"
@@ -203,7 +203,7 @@ async def test_a_flood_of_log_is_read_and_only_its_end_kept(start_kernel: StartK
     await kernel.run(f"{flood}\nfor i in range(1000): os.write(fd, b'x' * 1016 + b'%07d\\n' % i)")
     # An engine copies the log in its own time.
     async with asyncio.timeout(30):
-        while not (tail := await kernel.provisioner.log_tail()).endswith("0000999\n"):
+        while not (tail := await kernel.provisioner.log_tail()).endswith("0000999\n"):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.05)
     assert len(tail) == 8192
     assert await kernel.manager.is_alive()

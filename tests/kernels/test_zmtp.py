@@ -1,0 +1,121 @@
+"""The ZMTP decoder, fed by what libzmq says and by what nobody should say."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import zmtp
+from kernels.zmtp import Decoder, ProtocolError, encode, hello
+
+GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"
+
+messages = st.lists(
+    st.lists(st.one_of(st.binary(max_size=300), st.integers(0, 200_000).map(bytes)), min_size=1, max_size=4),
+    max_size=5,
+)
+
+
+def decoded(decoder: Decoder, pieces: list[bytes]) -> list[list[bytes]]:
+    found = []
+    for piece in pieces:
+        decoder.feed(piece)
+        while (message := decoder.next()) is not None:
+            found.append(message)
+    return found
+
+
+@settings(deadline=None)
+@given(messages, st.lists(st.integers(1, 70_000), min_size=1))
+def test_messages_survive_any_cut(sent: list[list[bytes]], sizes: list[int]) -> None:
+    data = GREETING + READY + b"".join(map(encode, sent))
+    pieces = []
+    while data:
+        size = sizes[len(pieces) % len(sizes)]
+        pieces.append(data[:size])
+        data = data[size:]
+    decoder = Decoder()
+    assert decoded(decoder, pieces) == sent
+    assert decoder.ready
+
+
+def test_every_single_byte_may_come_alone() -> None:
+    sent = [[b"a"], [b"", b"x" * 255, b"y" * 256, b""], [b"z" * 70_000]]
+    data = GREETING + READY + b"".join(map(encode, sent))
+    decoder = Decoder()
+    assert decoded(decoder, [data[i : i + 1] for i in range(len(data))]) == sent
+
+
+@pytest.mark.parametrize("place", [0, 9, 10, 12, 31])
+def test_another_greeting_is_refused(place: int) -> None:
+    wrong = bytearray(GREETING)
+    wrong[place] = 1
+    decoder = Decoder()
+    decoder.feed(bytes(wrong))
+    with pytest.raises(ProtocolError, match="ZMTP 3"):
+        decoder.next()
+
+
+def test_nothing_is_read_before_the_greeting_is_whole() -> None:
+    decoder = Decoder()
+    decoder.feed(GREETING[:-1])
+    assert decoder.next() is None
+    assert not decoder.ready
+    decoder.feed(GREETING[-1:] + encode([b"early"]))
+    assert decoder.next() == [b"early"]
+    assert not decoder.ready
+
+
+def test_a_size_that_is_only_claimed_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmtp, "MAX_MESSAGE_BYTES", 1000)
+    decoder = Decoder()
+    decoder.feed(GREETING + READY + b"\x02" + (2**63 - 1).to_bytes(8, "big"))
+    for _ in range(100):
+        decoder.feed(bytes(10_000_000))
+        assert decoder.next() is None
+
+
+def test_too_many_frames_are_passed_over_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmtp, "MAX_FRAMES", 10)
+    data = GREETING + READY + encode([b"x"] * 11) + encode([b"x"] * 10)
+    assert decoded(Decoder(), [data]) == [[], [b"x"] * 10]
+
+
+@pytest.fixture
+def router() -> Iterator[tuple[zmq.Socket[bytes], str]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with tempfile.TemporaryDirectory() as folder:
+        router = context.socket(zmq.ROUTER)
+        router.linger = 0
+        path = str(Path(folder) / "s")
+        router.bind(f"ipc://{path}")
+        yield router, path
+        context.destroy(linger=0)
+
+
+def test_libzmq_understands_and_is_understood(router: tuple[zmq.Socket[bytes], str]) -> None:
+    server, path = router
+    sent = [b"", b"x" * 255, b"y" * 256, b"z" * 100_000]
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(30)
+        client.connect(path)
+        client.sendall(hello(b"DEALER", b"me"))
+        decoder = Decoder()
+        while not decoder.ready:
+            decoder.feed(client.recv(65536))
+            assert decoder.next() is None
+        client.sendall(encode(sent))
+        assert server.poll(30_000)
+        assert server.recv_multipart() == [b"me", *sent]
+        server.send_multipart([b"me", *reversed(sent)])
+        while (message := decoder.next()) is None:
+            decoder.feed(client.recv(65536))
+        assert message == sent[::-1]
