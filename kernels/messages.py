@@ -124,7 +124,8 @@ class Signer:
 
     def _signature(self, parts: Sequence[bytes]) -> bytes:
         inner, outer = self._inner.copy(), self._outer.copy()
-        inner.update(b"".join(parts))
+        for part in parts:
+            inner.update(part)
         outer.update(inner.digest())
         return outer.hexdigest().encode()
 

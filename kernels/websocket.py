@@ -77,50 +77,53 @@ def negotiate(offered: Iterable[str]) -> Subprotocol:
     return Subprotocol.V1 if Subprotocol.V1 in offered else Subprotocol.JSON
 
 
-def encode(message: Message, subprotocol: Subprotocol) -> tuple[bytes, bool]:
-    """The payload of one WebSocket frame, and whether the frame is binary (else it is a text frame).
+def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes], bool]:
+    """The payload of a WebSocket frame, in parts, and whether the frame is binary (else it is a text frame).
 
-    JSON parts are relayed as the kernel wrote them. In the legacy framing invalid UTF-8 is replaced, because
-    a browser closes the socket at an invalid text frame; a part that is no JSON is the client's to refuse.
+    JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
+    replaced, because a browser closes the socket at an invalid text frame; a part that is no JSON is the
+    client's to refuse.
     """
     if subprotocol is Subprotocol.V1:
         return _encode_v1(message), True
     text = _encode_text(message)
     if not message.buffers:
         return text, False
-    parts = (text, *message.buffers)
-    offsets = accumulate(map(len, parts[:-1]), initial=4 * (len(parts) + 1))
-    return b"".join((struct.pack(f">{len(parts) + 1}I", len(parts), *offsets), *parts)), True
+    count = len(message.buffers) + 1
+    sizes = sum(map(len, text)), *map(len, message.buffers[:-1])
+    offsets = accumulate(sizes, initial=4 * (count + 1))
+    return (struct.pack(f">{count + 1}I", count, *offsets), *text, *message.buffers), True
 
 
-def _encode_text(message: Message) -> bytes:
-    text = b"".join(
-        (
-            b'{"header":',
-            message.header_frame,
-            b',"msg_id":',
-            _encode(message.header.msg_id),
-            b',"msg_type":',
-            _encode(message.header.msg_type),
-            b',"parent_header":',
-            message.parent_frame,
-            b',"metadata":',
-            message.metadata_frame,
-            b',"content":',
-            message.content_frame,
-            b',"buffers":[],"channel":"',
-            message.channel.encode(),
-            b'"}',
-        )
+def _encode_text(message: Message) -> tuple[bytes, ...]:
+    return (
+        b'{"header":',
+        _utf8(message.header_frame),
+        b',"msg_id":',
+        _encode(message.header.msg_id),
+        b',"msg_type":',
+        _encode(message.header.msg_type),
+        b',"parent_header":',
+        _utf8(message.parent_frame),
+        b',"metadata":',
+        _utf8(message.metadata_frame),
+        b',"content":',
+        _utf8(message.content_frame),
+        b',"buffers":[],"channel":"',
+        message.channel.encode(),
+        b'"}',
     )
+
+
+def _utf8(frame: bytes) -> bytes:
     try:
-        _check_utf8(text)
+        _check_utf8(frame)
     except UnicodeDecodeError:
-        return text.decode(errors="replace").encode()
-    return text
+        return frame.decode(errors="replace").encode()
+    return frame
 
 
-def _encode_v1(message: Message) -> bytes:
+def _encode_v1(message: Message) -> tuple[bytes, ...]:
     parts = (
         message.channel.encode(),
         message.header_frame,
@@ -130,7 +133,7 @@ def _encode_v1(message: Message) -> bytes:
         *message.buffers,
     )
     offsets = accumulate(map(len, parts), initial=8 * (len(parts) + 2))
-    return b"".join((struct.pack(f"<{len(parts) + 2}Q", len(parts) + 1, *offsets), *parts))
+    return struct.pack(f"<{len(parts) + 2}Q", len(parts) + 1, *offsets), *parts
 
 
 def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:

@@ -44,22 +44,24 @@ class OutgoingMessage:
             return known
         if not self._frames:
             self._message = with_plain_text(self._message)
-        payload, is_binary = encode(self._message, wanted.subprotocol)
-        framed = self._frames[wanted] = frame(payload, is_binary=is_binary, deflated=wanted.deflated)
+        parts, is_binary = encode(self._message, wanted.subprotocol)
+        framed = self._frames[wanted] = frame(*parts, is_binary=is_binary, deflated=wanted.deflated)
         return framed
 
 
-def frame(payload: bytes, *, is_binary: bool, deflated: bool = False) -> bytes:
+def frame(*parts: bytes, is_binary: bool, deflated: bool = False) -> bytes:
     """One unmasked, unfragmented WebSocket frame; with `deflated`, compressed where that may be worth it."""
-    first = _BINARY if is_binary else _TEXT
-    if deflated and len(payload) in _WORTH_DEFLATING:
-        first, payload = first | _DEFLATED, _deflate(payload)
-    size = len(payload)
+    first, size = _BINARY if is_binary else _TEXT, sum(map(len, parts))
+    if deflated and size in _WORTH_DEFLATING:
+        parts = (_deflate(b"".join(parts)),)
+        first, size = first | _DEFLATED, len(parts[0])
     if size < 126:
-        return bytes((first, size)) + payload
-    if size < 1 << 16:
-        return struct.pack("!BBH", first, 126, size) + payload
-    return struct.pack("!BBQ", first, 127, size) + payload
+        head = bytes((first, size))
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", first, 126, size)
+    else:
+        head = struct.pack("!BBQ", first, 127, size)
+    return b"".join((head, *parts))
 
 
 def _deflate(payload: bytes) -> bytes:

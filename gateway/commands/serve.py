@@ -214,7 +214,8 @@ class ServeApp(BaseApp):
 
     def start(self) -> NoReturn:
         """Serve until a signal; leaves with 0."""
-        from gateway.log import configure  # noqa: PLC0415 - --help needs none of it
+        from gateway.allocator import give_back_large_pieces  # noqa: PLC0415 - --help needs none of it
+        from gateway.log import configure  # noqa: PLC0415
 
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}; see cellgate serve --help")
@@ -222,6 +223,7 @@ class ServeApp(BaseApp):
             self.log.getEffectiveLevel() if self.log_level is None else _level(self.log_level),
             json=self.log_json,
         )
+        give_back_large_pieces()
         raise SystemExit(asyncio.run(self._serve()))
 
     async def _serve(self) -> int:

@@ -11,8 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
+from kernels import websocket
 from kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
-from kernels.websocket import MAX_BUFFERS, Subprotocol, decode, encode, negotiate
+from kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"
 JSON, V1 = Subprotocol.JSON, Subprotocol.V1
@@ -39,6 +40,12 @@ def frames(message: Message) -> tuple[bytes, ...]:
         message.content_frame,
         *message.buffers,
     )
+
+
+def encode(message: Message, subprotocol: Subprotocol) -> tuple[bytes, bool]:
+    """The whole payload, and whether it is binary."""
+    parts, is_binary = websocket.encode(message, subprotocol)
+    return b"".join(parts), is_binary
 
 
 def stream(content: bytes = b'{"name":"stdout","text":"hi"}', *buffers: bytes) -> Message:

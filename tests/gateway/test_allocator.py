@@ -1,0 +1,40 @@
+"""What was freed is given back, in a process of its own: the setting is the whole process's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+from pathlib import Path
+from gateway.allocator import give_back_large_pieces
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+if "set" in sys.argv:
+    assert give_back_large_pieces()
+before = resident()
+for _ in range(3):
+    x = bytes(range(256)) * 65536  # 16 MiB: from now on glibc would take less from its heap
+    del x
+pieces, pins = [], []
+for number in range(20):
+    pieces.append(b"x" * 4_000_000)
+    pins.append([bytes([number]) * 600 for _ in range(200)])  # what stays behind each piece
+assert resident() - before > 70_000_000
+pieces.clear()
+print(resident() - before)
+"""
+
+
+@pytest.mark.parametrize(("argument", "least", "most"), [("set", 0, 10_000_000), ("", 40_000_000, 10**9)])
+def test_large_pieces_return_to_the_system(argument: str, least: int, most: int) -> None:
+    """The second case shows that the first one's setting is what does it."""
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, argument], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert least <= int(done.stdout) <= most
