@@ -10,6 +10,8 @@ more than all the rest that is done to a message (docs/benchmarks.md). CurveZMQ,
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,8 @@ UNSENT_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 256 * 1024
 _RETRY_SECONDS: Final = 0.015
 _LONGEST_RETRY: Final = 1.0
+_LONGEST_PATH: Final = 107
+"""Bytes; unix(7)."""
 _UNREAD_MESSAGES: Final = 24
 # Plain numbers: arithmetic with pyzmq's enums costs more than the calls they are for.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -80,8 +84,11 @@ class LocalSocket:
         self._resting: asyncio.TimerHandle | None = None
         self._delivering = False
         self._closed = False
+        self._met = False
         self._delay = _RETRY_SECONDS
         self._timer: asyncio.TimerHandle | None = None
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, "The path of a kernel's socket is too long", path)
         self._connect()
 
     def _connect(self) -> None:
@@ -89,13 +96,11 @@ class LocalSocket:
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             connecting.connect(self._path)
-        except (FileNotFoundError, ConnectionError, BlockingIOError):
+        except OSError:
+            # Not bound yet, not yet open to us, or gone: which of them, only time can tell.
             connecting.close()
-            self._timer = self._loop.call_later(self._delay, self._connect)
+            self._again()
             return
-        except BaseException:
-            connecting.close()
-            raise
         self._socket = connecting
         self._decoder = Decoder()
         # A new socket's buffer takes these hundred bytes whole.
@@ -186,9 +191,15 @@ class LocalSocket:
         self._loop.call_soon(self._deliver)
 
     def _cut(self) -> None:
-        """The other side is gone, or is no kernel's: try again, ever more slowly."""
+        """The other side is gone, or is no kernel's."""
+        self._met = True
         self._disconnect()
-        self._delay = min(_LONGEST_RETRY, self._delay * 2)
+        self._again()
+
+    def _again(self) -> None:
+        """Try again: soon while the kernel starts, ever more slowly once it was there."""
+        if self._met:
+            self._delay = min(_LONGEST_RETRY, self._delay * 2)
         self._timer = self._loop.call_later(self._delay, self._connect)
 
     def _disconnect(self) -> None:
