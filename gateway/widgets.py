@@ -3,7 +3,7 @@
 Such a comm message is the kernel's answer to a client's comm message, not to an execute_request, so that no
 cell's run takes it. It becomes an event without an execution. Comm messages of cells are
 ``kernels.execution``'s; what a notebook makes of both is in ``gateway.record.widgets``. A client's own
-message is not recorded: what counts is what the kernel made of it, which ipywidgets 8 tells (``echo_update``).
+message is not recorded: what counts is what the kernel made of it, which ipywidgets 8 tells.
 """
 
 from __future__ import annotations

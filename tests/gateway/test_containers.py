@@ -102,7 +102,8 @@ def test_a_second_signal_leaves_no_container_either(
     gateway.process.terminate()
     until(lambda: "Stopping" in gateway.log.read_text(), "the gateway does not take the first signal")
     gateway.process.terminate()
-    assert gateway.process.wait(60) == -signal.SIGTERM
+    # Without its container the cell ends too, so that the ordered way may be the quicker one.
+    assert gateway.process.wait(60) in {0, -signal.SIGTERM}
     assert containers(gateway) == set()
     successor = start_gateway(gateway.data_dir, backend="docker", pool_size=0)
     assert successor.model("s")["state"] == "ended"
