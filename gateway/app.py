@@ -248,9 +248,10 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
-    metrics, jobs = Metrics(), Jobs()
+    staging = _staging(settings)
+    metrics, jobs = Metrics(), Jobs(staging)
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
-    files = SessionFiles(journal, manager, workspaces, _staging(settings))
+    files = SessionFiles(journal, manager, workspaces, staging)
     stack.push_async_callback(files.close)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
@@ -318,7 +319,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 
 
 def _staging(settings: GatewaySettings) -> Path:
-    """An empty folder on the workspaces' file system, for uploads under way."""
+    """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
     staging = settings.data_dir / "uploads"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(mode=0o700)
