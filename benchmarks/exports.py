@@ -1,4 +1,4 @@
-"""Leaving with the record: the export of a large session, and the check of a long one.
+"""Leaving with the record: the export of a large session, its replay, and the check of a long one.
 
 The export is compared with ``nbformat.write`` of the same notebook, in this process, after it was read: that
 writer has all of it in memory already. Growth is the gateway's greatest resident memory while it answers
@@ -32,7 +32,7 @@ for number in range({FLUSHES}):
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Time and memory of the export, and the rate of the check."""
+    """Time and memory of the export and of a replay, and the rate of the check."""
     with cellgate(options.backend) as server, server.client() as client:
         figures = [*_export(server, client, options.count(2000, 20))]
     with cellgate(options.backend) as server, server.client() as client:
@@ -64,6 +64,23 @@ def _export(server: Server, client: HttpClient, cells: int) -> Sequence[Figure]:
         ),
         Figure("  export", ours, "s"),
         Figure("  nbformat.write", theirs, "s"),
+        Figure("  growth of the gateway", growth / MB, "MB", at_most(150)),
+        *_replay(server, client, session),
+    ]
+
+
+def _replay(server: Server, client: HttpClient, session: Session) -> Sequence[Figure]:
+    """The same session run again and compared: its outputs twice over go by the gateway."""
+    server.settle()
+    before = server.resident()
+    server.reset_peak()
+    begun = time.perf_counter()
+    report = client.request("POST", f"{session.path}/replay", {}).json(200)
+    elapsed = time.perf_counter() - begun
+    assert report["different"] == 0, report["verdict"]
+    growth = server.peak() - before
+    return [
+        Figure("replay of the same session", elapsed, "s"),
         Figure("  growth of the gateway", growth / MB, "MB", at_most(150)),
     ]
 

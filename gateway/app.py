@@ -50,6 +50,7 @@ from kernels.pool import KernelPool, PoolSettings
 from kernels.provisioners.container import ContainerSettings
 from kernels.provisioners.engine import SOCKET, Engine
 from kernels.provisioners.folders import remove_tree
+from kernels.provisioners.sweep import sweep
 from kernels.specs.catalog import KernelspecCatalog
 from kernels.stored import KernelStore, StoredKernel
 
@@ -58,6 +59,7 @@ logger = logging.getLogger(__name__)
 RUNNING_FILE = "gateway.json"
 INSTANCE_FILE = "instance"
 SOCKET_PATH_ROOM = 60
+SWEEP_SECONDS = 5.0
 # Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
 MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
@@ -109,6 +111,12 @@ class RunningGateway:
         await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
         await self._server.close_all_connections()
         await self.services.pool.close()
+
+    def abandon(self) -> None:
+        """What must be done before the process ends without `shut_down`; blocking, from any thread."""
+        engine = self.services.engine
+        if engine is not None and not self._settings.keep_kernels:
+            sweep(engine.url, engine.instance, SWEEP_SECONDS)
 
 
 @asynccontextmanager
@@ -240,9 +248,10 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
-    metrics, jobs = Metrics(), Jobs()
+    staging = _staging(settings)
+    metrics, jobs = Metrics(), Jobs(staging)
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
-    files = SessionFiles(journal, manager, workspaces, _staging(settings))
+    files = SessionFiles(journal, manager, workspaces, staging)
     stack.push_async_callback(files.close)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
@@ -310,7 +319,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 
 
 def _staging(settings: GatewaySettings) -> Path:
-    """An empty folder on the workspaces' file system, for uploads under way."""
+    """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
     staging = settings.data_dir / "uploads"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(mode=0o700)

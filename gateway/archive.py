@@ -143,8 +143,8 @@ class Archive:
         """The session's record as it is now, to be exported by `exports`."""
         return await self.exports.moment(await self.row(principal, key))
 
-    async def notebook(self, principal: str, key: str, *, outputs: bool = True) -> tuple[bytes, str]:
-        """The session as a notebook in one piece, and the chain's head it was made at, in hex."""
-        moment = await self.moment(principal, key)
-        async with aclosing(self.exports.notebook(moment, outputs=outputs)) as parts:
-            return b"".join([part async for part in parts]), moment.head.hex()
+    async def outline(self, moment: Moment) -> dict[str, Any]:
+        """The notebook of that moment without outputs, as JSON has it."""
+        async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
+            outline: dict[str, Any] = _decode(b"".join([part async for part in parts]))
+        return outline

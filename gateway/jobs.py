@@ -12,8 +12,10 @@ import logging
 import os
 import resource
 import sys
+from pathlib import Path
 
 from gateway.errors import JobFailed, QueueFull
+from gateway.job_input import JobInput
 from kernels.limits import GIB
 
 logger = logging.getLogger(__name__)
@@ -24,31 +26,37 @@ MEMORY = 4 * GIB
 
 
 class Jobs:
-    """Runs jobs, two at a time; sixteen may wait, more are refused."""
+    """Runs jobs, two at a time; sixteen may wait, more are refused. Inputs are made in `folder`."""
 
-    def __init__(self, deadline: float = DEADLINE) -> None:
+    def __init__(self, folder: Path, deadline: float = DEADLINE) -> None:
+        self._folder = folder
         self._deadline = deadline
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._waiting = 0
 
-    async def run(self, module: str, *arguments: str, given: bytes) -> bytes:
-        """What the module writes to stdout. Raises JobFailed and QueueFull."""
+    def input(self) -> JobInput:
+        """Something to be written and given to a job. Raises StorageError."""
+        return JobInput(self._folder)
+
+    async def run(self, module: str, *arguments: str, given: JobInput) -> bytes:
+        """What the module writes to stdout. Raises JobFailed, QueueFull and StorageError."""
         if self._waiting >= MOST_WAITING:
             raise QueueFull("Too many conversions are under way; try again later", retry_after=5)
         self._waiting += 1
         try:
             async with self._free:
+                await given.finish()
                 return await self._run(module, arguments, given)
         finally:
             self._waiting -= 1
 
-    async def _run(self, module: str, arguments: tuple[str, ...], given: bytes) -> bytes:
+    async def _run(self, module: str, arguments: tuple[str, ...], given: JobInput) -> bytes:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             module,
             *arguments,
-            stdin=asyncio.subprocess.PIPE,
+            stdin=given.file,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             # Nothing of the gateway's environment, which may hold its token; only where our modules are.
@@ -61,7 +69,7 @@ class Jobs:
         try:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
             async with asyncio.timeout(self._deadline):
-                made, said = await process.communicate(given)
+                made, said = await process.communicate()
         except TimeoutError as error:
             raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
         finally:

@@ -15,6 +15,7 @@ from gateway.archive import Archive
 from gateway.errors import QueueFull
 from gateway.files.inputs import restore
 from gateway.files.store import SessionFiles
+from gateway.job_input import JobInput
 from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.models import ExecuteRequest, LimitsBody, SessionBody, now
@@ -23,7 +24,7 @@ from gateway.record.rows import SessionRow
 from gateway.replay.cells import RecordedCell, recorded_cells
 from gateway.replay.environment import Lock, compare_locks, lock_of, recorded_lock
 from gateway.replay.files import files_report, input_files
-from gateway.replay.report import Comparison, NewRun, environment_report
+from gateway.replay.report import NewRun, environment_report
 from gateway.replay.run import Listener, refuse_other_environment, run_cells
 from gateway.results import ResultBuilder
 from gateway.session_kernel import environment_of
@@ -60,32 +61,44 @@ class Replayer:
             self._running -= 1
 
     async def _replay(self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener) -> bytes:
-        body, head = await self._archive.notebook(principal, key)
-        notebook: dict[str, Any] = msgspec.json.decode(body)
+        moment = await self._archive.moment(principal, key)
+        row, notebook = moment.session, await self._archive.outline(moment)
         cells, inputs = recorded_cells(notebook), input_files(notebook)
-        row = await self._archive.row(principal, key)
         wanted = SessionBody(kernel=row.kernel, limits=_limits(row))
-        begun, store = now(), MemoryStore()
-        session = await self._manager.open_one_shot(principal, wanted, record=False, store=store)
-        try:
-            check = compare_locks(recorded_lock(notebook), _lock(session))
-            refuse_other_environment(check, anyway=anyway)
-            restored = await restore(self._files, principal, key, inputs, session)
-            runs = await run_cells(cells, partial(_run, session, store), listen)
-            facts = {
-                "session": key,
-                "head": head,
-                "kernel": row.kernel,
-                "isolation": session.row.isolation,
-                "replayed_at": begun,
-                "gateway_version": self._version,
-                "environment": environment_report(check),
-                "files": files_report(restored),
-            }
-        finally:
-            self._manager.end_later(session, "replay")
-        given = msgspec.json.encode(Comparison(notebook, runs, facts))
-        return await self._jobs.run("gateway.replay.report", form, given=given)
+        with self._jobs.input() as given:
+            # A `Comparison` in JSON, written as it comes: neither notebook nor runs are held in memory.
+            await given.write(b'{"notebook":')
+            await given.take(self._archive.exports.notebook(moment))
+            await given.write(b',"runs":[')
+            hear = partial(_note, given, next(iter(cells), None), listen)
+            begun, store = now(), MemoryStore()
+            session = await self._manager.open_one_shot(principal, wanted, record=False, store=store)
+            try:
+                check = compare_locks(recorded_lock(notebook), _lock(session))
+                refuse_other_environment(check, anyway=anyway)
+                restored = await restore(self._files, principal, key, inputs, session)
+                await run_cells(cells, partial(_run, session, store), hear)
+                facts = {
+                    "session": key,
+                    "head": moment.head.hex(),
+                    "kernel": row.kernel,
+                    "isolation": session.row.isolation,
+                    "replayed_at": begun,
+                    "gateway_version": self._version,
+                    "environment": environment_report(check),
+                    "files": files_report(restored),
+                }
+            finally:
+                self._manager.end_later(session, "replay")
+            await given.write(b'],"facts":' + msgspec.json.encode(facts) + b"}")
+            return await self._jobs.run("gateway.replay.report", form, given=given)
+
+
+async def _note(
+    given: JobInput, first: RecordedCell | None, listen: Listener, cell: RecordedCell, run: NewRun | None
+) -> None:
+    await given.write((b"" if cell is first else b",") + msgspec.json.encode(run))
+    await listen(cell, run)
 
 
 def _lock(session: Session) -> Lock | None:

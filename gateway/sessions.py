@@ -26,6 +26,7 @@ from gateway.runs import SessionRuns
 from gateway.session_kernel import SessionKernel
 from gateway.session_state import SessionRecord, SessionSettings, SessionState
 from gateway.session_tasks import SessionTasks
+from gateway.widgets import WidgetMessages
 from gateway.workspace import WorkspaceStore
 from kernels.errors import CellgateError, InvalidInput
 from kernels.execution import Status
@@ -56,13 +57,13 @@ class Session:
         self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
+        heard = WidgetMessages(log, self._receive)
         self.slot = SessionKernel(
-            row.id, profile, pool, workspaces, store, self.door, receive=self._receive, exited=self._exited
+            row.id, profile, pool, workspaces, store, self.door, receive=heard, exited=self._exited
         )
         self._settings = settings
         self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
-        self._runs = SessionRuns(self._queue)
-        self._tasks = SessionTasks()
+        self._runs, self._tasks = SessionRuns(self._queue), SessionTasks()
         self._revivals, self._replacing = 0, False
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None

@@ -210,18 +210,13 @@ class Execution:
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
     def _on_comm(self, message: Message) -> Events:
-        """A widget's state, and what changes it. Custom messages and other targets' comms show nothing."""
         event_type = message.header.msg_type
         size = len(message.content_frame) + sum(map(len, message.buffers))
         if not self.limiter.wants(event_type):
             self.limiter.drop(event_type, size)
             return ()
-        fields = _comm(event_type, _content(message))
-        if fields is None:
-            return ()
-        if event_type != "comm_close":
-            fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
-        return self.limiter.admit(KernelEvent(event_type, fields), size)
+        event = comm_event(message)
+        return () if event is None else self.limiter.admit(event, size)
 
     def _on_error(self, message: Message) -> Events:
         events = self._on_output(message)
@@ -352,6 +347,15 @@ def _error(content: dict[str, Any]) -> dict[str, Any]:
         "evalue": _text(content.get("evalue")),
         "traceback": [_text(line) for line in lines] if isinstance(lines, list) else [],
     }
+
+
+def comm_event(message: Message) -> KernelEvent | None:
+    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing."""
+    event_type = message.header.msg_type
+    fields = _comm(event_type, _content(message))
+    if fields is not None and event_type != "comm_close":
+        fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
+    return None if fields is None else KernelEvent(event_type, fields)
 
 
 def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from docker.api.client import APIClient
 
 from kernels.errors import BackendUnavailable
 from kernels.provisioners.container import ContainerSettings
@@ -107,6 +108,14 @@ def _check_containers(name: str, runtime: str) -> None:
 def docker() -> None:
     """Demands a container engine that has the kernel image."""
     _check_containers("docker", "")
+
+
+@pytest.fixture
+def client(docker: None) -> Iterator[APIClient]:
+    """The container engine's own client."""
+    client = APIClient()
+    yield client
+    client.close()
 
 
 @pytest.fixture(scope="session")

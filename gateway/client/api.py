@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from gateway.client.blocking import Asynchronous
-from gateway.client.calls import IDLE_TIMEOUT, Calls, encode, given, session_path
+from gateway.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
 from gateway.client.errors import gateway_error
 from gateway.client.session import Session
 from gateway.client.transport import Server, lines
@@ -197,7 +197,13 @@ class Gateway(Asynchronous):
         await self._calls.call("DELETE", session_path(session))
 
     async def notebook(
-        self, session: str, path: Path, *, outputs: bool = True, form: str | None = None
+        self,
+        session: str,
+        path: Path,
+        *,
+        outputs: bool = True,
+        form: str | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
 
@@ -207,11 +213,11 @@ class Gateway(Asynchronous):
         """
         query = urlencode(given(format=form, outputs=None if outputs else "false"))
         target = session_path(session, "notebook") + (f"?{query}" if query else "")
-        await self._calls.download(target, path)
+        await self._calls.download(target, path, progress)
 
-    async def bundle(self, session: str, path: Path) -> None:
+    async def bundle(self, session: str, path: Path, *, progress: Progress | None = None) -> None:
         """Writes the session with its files, lock and record to `path` as a zip file, as `notebook` does."""
-        await self._calls.download(session_path(session, "bundle"), path)
+        await self._calls.download(session_path(session, "bundle"), path, progress)
 
     async def provenance(self, session: str) -> dict[str, Any]:
         """The session's notebook without outputs: its metadata tell where the cells ran."""

@@ -11,6 +11,7 @@ from typing import Any
 from traitlets import Bool, Enum, Unicode
 
 from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.transfer import transfer
 from kernels.errors import InvalidInput
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
@@ -64,16 +65,23 @@ class ExportApp(CommandApp):
         if self.bundle and self.no_outputs:
             raise UsageError("a bundle always has the outputs; leave out --no-outputs")
         path = self._path(session)
-        form = None if self.to == "ipynb" else self.to
         try:
-            if self.bundle:
-                await self.gateway().bundle(session, path)
-            else:
-                await self.gateway().notebook(session, path, outputs=not self.no_outputs, form=form)
+            await self._download(session, path)
         except OSError as error:
             raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
         self.print(str(path))
         return 0
+
+    async def _download(self, session: str, path: Path) -> None:
+        form = None if self.to == "ipynb" else self.to
+        making = "making the bundle" if self.bundle else form and f"converting to {form}"
+        with transfer(path.name, making) as progress:
+            if self.bundle:
+                await self.gateway().bundle(session, path, progress=progress)
+            else:
+                await self.gateway().notebook(
+                    session, path, outputs=not self.no_outputs, form=form, progress=progress
+                )
 
     def _path(self, session: str) -> Path:
         if self.output:

@@ -6,20 +6,13 @@ gateway's to judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
 from gateway.client import Files
-from gateway.client.calls import Progress as Teller
-from gateway.client.calls import ignore_progress
 from gateway.commands.base import CommandApp, UsageError, did_you_mean
+from gateway.commands.transfer import transfer
 from kernels.errors import InvalidInput
 
-_LARGE = 8 * 1024 * 1024
 _ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
 
 
@@ -68,7 +61,7 @@ class FilesApp(CommandApp):
     async def _put(self, files: Files, name: str, path: str | None = None) -> None:
         source = _local(name)
         try:
-            with _progress(source.name) as tell:
+            with transfer(source.name) as tell:
                 model = await files.put(path or source.name, source, tell)
         except OSError as error:
             raise InvalidInput(f"{source} can't be read: {error.strerror or error}") from error
@@ -77,7 +70,7 @@ class FilesApp(CommandApp):
     async def _get(self, files: Files, path: str, name: str | None = None) -> None:
         target = _local(name) if name is not None else _unused(path.rpartition("/")[2])
         try:
-            with _progress(target.name) as tell:
+            with transfer(target.name) as tell:
                 await files.save(path, target, tell)
         except OSError as error:
             raise InvalidInput(f"{target} can't be written: {error.strerror or error}") from error
@@ -93,20 +86,3 @@ def _unused(name: str) -> Path:
     if not name or path.exists():
         raise UsageError(f"{path} exists; name a file to replace it")
     return path
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Teller]:
-    """A bar for what is large, where there is a terminal to draw it on."""
-    console = Console(stderr=True)
-    if not console.is_terminal or console.is_dumb_terminal:
-        yield ignore_progress
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(name, visible=False, total=None)
-
-        def tell(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=total, visible=max(done, total or 0) >= _LARGE)
-
-        yield tell

@@ -100,7 +100,8 @@ class ReplayApp(CommandApp):
         try:
             check = await self._check(gateway, session, notebook)
             restored = [await _restore(gateway, session, source, file) for file in inputs]
-            runs = await run_cells(cells, partial(_run, gateway, session), _ignore)
+            runs: list[NewRun | None] = []
+            await run_cells(cells, partial(_run, gateway, session), partial(_keep, runs))
         finally:
             await gateway.delete_session(session)
         facts = {
@@ -174,5 +175,5 @@ async def _run(gateway: Gateway, session: str, cell: RecordedCell) -> NewRun:
     return NewRun(result.status, result.outputs, at)
 
 
-async def _ignore(_cell: RecordedCell, _run: NewRun | None) -> None:
-    """The report says all."""
+async def _keep(runs: list[NewRun | None], _cell: RecordedCell, run: NewRun | None) -> None:
+    runs.append(run)

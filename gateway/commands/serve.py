@@ -1,7 +1,7 @@
 """``cellgate serve``: settings to a running gateway, and signals to an ordered end.
 
 It builds nothing itself: ``gateway.app`` does. It chooses the backend, prints where the gateway serves,
-and waits for SIGTERM or SIGINT; a second signal ends at once what a first one began in order.
+and waits for SIGTERM or SIGINT; a second signal ends at once what a first one began in order (``leaving``).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -228,18 +227,20 @@ class ServeApp(BaseApp):
 
     async def _serve(self) -> int:
         from gateway.app import running  # noqa: PLC0415
+        from gateway.commands.leaving import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
 
         backend = await self._choose_backend()
         token = self._token()
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
         async with running(self._settings(backend, token)) as gateway:
             self._print_block(gateway.url, backend, token)
             await stop.wait()
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
+            leave_on_next_signal(gateway.abandon)
             _say(f"Stopping: running cells have {self.shutdown_grace:g} s. Press Ctrl-C again to leave now.")
         _say("Stopped. The record of all sessions is kept.")
         return 0

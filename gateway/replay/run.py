@@ -25,10 +25,7 @@ def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool) -> None:
         )
 
 
-async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> list[NewRun | None]:
-    """Run all cells that had run, in order, also after one that fails; None for those that are not run."""
-    runs: list[NewRun | None] = []
+async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> None:
+    """Run all cells that had run, in order, also after one that fails; `listen` hears None for the others."""
     for cell in cells:
-        runs.append(await run(cell) if cell.skip is None else None)
-        await listen(cell, runs[-1])
-    return runs
+        await listen(cell, await run(cell) if cell.skip is None else None)

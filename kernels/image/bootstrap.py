@@ -4,7 +4,8 @@ FILE``.
 It knows nothing of the gateway's code and needs nothing but ipykernel. To user code it is not there:
 ``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline backend are as ``python -m
 ipykernel_launcher`` leaves them. What differs: output in the middle of a cell is sent at once, no history is
-written, and the kernel itself keeps what its readers have not yet fetched.
+written, the kernel itself keeps what its readers have not yet fetched, and the debugger comes with its first
+request.
 """
 
 import os
@@ -13,7 +14,8 @@ import shutil
 import struct
 import sys
 import threading
-from importlib import import_module
+from importlib import import_module, reload
+from importlib.util import find_spec
 from pathlib import Path
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
@@ -115,10 +117,48 @@ def application():
     config = Config()
     config.HistoryManager.enabled = False
     app = CellgateKernelApp.instance(config=config)
+    if find_spec("debugpy") is not None:
+        app.kernel_class = kernel_with_late_debugger()
     app.initialize()
     for stream in (sys.stdout, sys.stderr):
         stream.flush_interval = FLUSH_INTERVAL
     return app
+
+
+def kernel_with_late_debugger():
+    """ipykernel's kernel, which loads debugpy with the first request to debug.
+
+    A fifth of an idle kernel's memory is debugpy's, and few kernels are ever debugged.
+    """
+    # ipykernel.debugger asks for it when it is imported, and can do without.
+    sys.modules["debugpy"] = None
+    from ipykernel import debugger  # noqa: PLC0415
+    from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
+    from tornado.locks import Event  # noqa: PLC0415
+
+    del sys.modules["debugpy"]
+    debugger._is_debugpy_available = True
+
+    class LateDebugger(debugger.Debugger):
+        def __init__(self, *arguments):
+            self.arguments = arguments
+            self.loaded = Event()
+
+        async def process_request(self, message):
+            if not self.loaded.is_set():
+                reload(debugger)
+                super().__init__(*self.arguments)
+                self.loaded.set()
+            return await super().process_request(message)
+
+        async def handle_stopped_event(self):
+            await self.loaded.wait()
+            await super().handle_stopped_event()
+
+    class LateDebuggerKernel(IPythonKernel):
+        debugger_class = LateDebugger
+
+    return LateDebuggerKernel
 
 
 class Spool:

@@ -42,6 +42,9 @@ from kernels.provisioners.container import (
 from kernels.provisioners.engine import SOCKET, Container, Engine
 from kernels.provisioners.folders import LaunchFolders
 
+_BOUNDS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
+"""What an engine says that it can limit, and what that is."""
+
 
 class DockerProvisioner(CellgateProvisioner):
     """Kernels in containers. Interrupts work by message only. `engine` is a launch keyword: see above."""
@@ -145,14 +148,14 @@ class DockerProvisioner(CellgateProvisioner):
         return await super().pre_launch(**kwargs)
 
     async def _start(self, launch: Launch) -> None:
-        user = IMAGE_USER if os.geteuid() == 0 else (os.geteuid(), os.getegid())
-        if os.geteuid() == 0:
-            await asyncio.to_thread(give_to, user, launch.folders)
         if self._engine is None:
             self._own_engine = Engine(self.url)
             await self._own_engine.open()
             self._engine = self._own_engine
         engine = self._engine
+        user = kernel_user(engine)
+        if os.geteuid() == 0:
+            await asyncio.to_thread(give_to, user, launch.folders)
         config = container_config(
             launch,
             self._settings,
@@ -202,7 +205,7 @@ class DockerProvisioner(CellgateProvisioner):
         if self._engine is None or self._container is None:
             return
         if os.geteuid() == 0:
-            await asyncio.to_thread(give_to, IMAGE_USER, self._container.launch.folders)
+            await asyncio.to_thread(give_to, kernel_user(self._engine), self._container.launch.folders)
         await self._engine.files_given(self._container)
 
     async def cleanup(self, restart: bool = False) -> None:
@@ -213,9 +216,24 @@ class DockerProvisioner(CellgateProvisioner):
             await engine.close()
 
 
+def kernel_user(engine: Engine) -> tuple[int, int]:
+    """The uid and gid of kernels, in their containers.
+
+    A rootless engine's root is the user who runs the engine, outside; who must be the gateway's too.
+    """
+    if engine.rootless:
+        return 0, 0
+    return IMAGE_USER if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+
+
 async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
     """Whether kernels can be started so; the image's id. Raises BackendUnavailable or ImageMissing."""
     info = await engine.call(APIClient.info)
+    if unbounded := [what for name, what in _BOUNDS.items() if info.get(name) is False]:
+        raise BackendUnavailable(
+            f"The Docker engine can't bound a container's {', '.join(unbounded)}. A rootless engine needs"
+            " cgroup v2 for that."
+        )
     if settings.runtime and settings.runtime not in info.get("Runtimes", {}):
         known = ", ".join(sorted(info.get("Runtimes", {})))
         raise BackendUnavailable(

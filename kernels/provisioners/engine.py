@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import signal
 import time
 from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -81,6 +82,7 @@ class Engine:
         self._spared = set(spared)
         self.instance = instance or secrets.token_hex(16)
         self.processors = 1.0
+        self.rootless = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._containers: dict[str, Container] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +105,9 @@ class Engine:
             self._client = await self._in_thread(
                 APIClient, base_url=self.url, version="auto", timeout=CALL_TIMEOUT
             )
-            self.processors = float((await self.call(APIClient.info)).get("NCPU") or 1)
+            info = await self.call(APIClient.info)
+            self.processors = float(info.get("NCPU") or 1)
+            self.rootless = "name=rootless" in (info.get("SecurityOptions") or ())
             self._events = EngineEvents(
                 self._client, self.instance, connected=self._connected, happened=self._happened
             )
@@ -268,6 +272,9 @@ class Engine:
                 ended = out_of_memory(container.launch.limits.memory)
         except CellgateError as error:
             logger.warning("The end of a container could not be explained: %s", error.message)
+            if ended.signal == signal.SIGTERM and isinstance(error, BackendUnavailable):
+                # An engine that stops ends its containers so; nothing of ours does.
+                ended = _ENGINE_LOST
         self._finish(container, ended)
         self.end(container)
 

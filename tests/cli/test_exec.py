@@ -134,15 +134,13 @@ def test_files_go_in_and_out(shell: Shell, session: str) -> None:
     assert not (shell.folder / "other.bin").exists()
 
 
-def test_a_large_transfer_shows_how_far_it_is_on_a_terminal(shell: Shell) -> None:
-    with (shell.folder / "large.bin").open("wb") as file:
-        file.truncate(20_000_000)
+def on_terminal(shell: Shell, *argv: str) -> bytes:
+    """What a command that succeeds shows on a terminal."""
     ours, theirs = pty.openpty()
-    session = f"test-{uuid.uuid4().hex[:12]}"
     environment = {**shell.environment, "TERM": "xterm", "COLUMNS": "100"}
     try:
         with subprocess.Popen(
-            [CELLGATE, "files", "put", session, "large.bin"],
+            [CELLGATE, *argv],
             cwd=shell.folder,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -154,12 +152,31 @@ def test_a_large_transfer_shows_how_far_it_is_on_a_terminal(shell: Shell) -> Non
             while part := _read(ours):
                 shown += part
             assert process.wait(60) == 0
+            return shown
     finally:
         os.close(ours)
+
+
+def test_a_large_transfer_shows_how_far_it_is_on_a_terminal(shell: Shell) -> None:
+    with (shell.folder / "large.bin").open("wb") as file:
+        file.truncate(20_000_000)
+    session = f"test-{uuid.uuid4().hex[:12]}"
+    shown = on_terminal(shell, "files", "put", session, "large.bin")
     assert b"large.bin" in shown
     assert b"20.0 MB" in shown
     size = shell.call("exec", "import os; print(os.stat('large.bin').st_size)", "--session", session)
     assert size.stdout == "20000000\n"
+
+
+def test_an_export_shows_that_it_is_being_made_and_then_how_far_it_is(shell: Shell) -> None:
+    session = f"test-{uuid.uuid4().hex[:12]}"
+    assert shell.call("exec", "print('y' * 200_000)", "--session", session).returncode == 0
+    shown = on_terminal(shell, "export", session, "--to", "html", "-o", "page.html")
+    assert b"converting to html" in shown
+    assert b"page.html" in shown
+    assert (shell.folder / "page.html").stat().st_size > 200_000
+    small = shell.call("export", session, "-o", "it.ipynb", "--no-outputs")
+    assert (small.returncode, small.stdout, small.stderr) == (0, "it.ipynb\n", "")
 
 
 def _read(terminal: int) -> bytes:

@@ -45,14 +45,6 @@ def strict_session(strict: GatewayProcess) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(docker: None) -> Iterator[APIClient]:
-    """The container engine's own client."""
-    client = APIClient()
-    yield client
-    client.close()
-
-
-@pytest.fixture
 def no_container_left(client: APIClient, tmp_path: Path) -> Iterator[None]:
     """Checked when all gateways of the test have stopped: asked for by a mark it comes before them."""
     yield

@@ -25,12 +25,19 @@ GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 Start = Callable[..., GatewayProcess]
 
 
+KINDS = {"ipc": {}, "tcp": {"transport": "tcp"}, "gvisor": {"runtime": "runsc"}}
+every_kind = pytest.mark.parametrize("start", KINDS, indirect=True)
+
+
 @pytest.fixture
-def start(start_gateway: StartGateway) -> Start:
-    """Starts gateways on containers, without warm ones."""
+def start(start_gateway: StartGateway, request: pytest.FixtureRequest) -> Start:
+    """Starts gateways on containers, without warm ones; of every kind where a test asks for it."""
+    kind = getattr(request, "param", "ipc")
+    if kind == "gvisor":
+        request.getfixturevalue("gvisor")
 
     def begin(data_dir: Path | None = None, **options: object) -> GatewayProcess:
-        options = {"pool_size": 0, "mounts": MOUNTS, **options}
+        options = {"pool_size": 0, "mounts": MOUNTS, **KINDS[kind], **options}
         return start_gateway(data_dir, backend="docker", **options)
 
     return begin
@@ -46,6 +53,7 @@ def states(gateway: GatewayProcess, session: str) -> list[tuple[str, str]]:
     return [(e["state"], e["cause"]) for e in gateway.recorded(session) if e["type"] == "session"]
 
 
+@every_kind
 def test_sessions_of_a_killed_gateway_go_on(start: Start, containers: Containers, client: APIClient) -> None:
     gateway = start(pool_size=1)
     for name in ("one", "two"):
@@ -87,6 +95,7 @@ def test_a_session_whose_container_ended_meanwhile_ends_with_a_cause(
     assert successor.execute("s", "open('file.txt').read(), 'x' in globals()")["text"] == "('kept', False)"
 
 
+@every_kind
 def test_kept_kernels_are_adopted_by_the_next_start(start: Start, containers: Containers) -> None:
     gateway = start(keep_kernels=True, pool_size=1, shutdown_grace=0)
     gateway.execute("s", "x = 1")
@@ -133,6 +142,7 @@ def test_a_running_cell_goes_on_with_all_its_output(start: Start) -> None:
     assert_whole(successor, "s")
 
 
+@every_kind
 def test_a_cell_that_ended_while_no_gateway_was_there(start: Start) -> None:
     gateway = start()
     gateway.execute("s", "import os")

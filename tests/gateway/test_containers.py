@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -89,6 +90,23 @@ def test_a_gateway_that_stops_leaves_no_container(
     assert containers(gateway)
     assert gateway.stop() == 0
     assert containers(gateway) == set()
+
+
+def test_a_second_signal_leaves_no_container_either(
+    start_gateway: StartGateway, containers: Containers
+) -> None:
+    gateway = start_gateway(backend="docker", pool_size=1, shutdown_grace=600)
+    gateway.execute("s", "x = 1")
+    running = gateway.submit("s", "import time\nwhile True: time.sleep(0.02)")
+    until(lambda: gateway.result("s", running)["status"] == "running", "the cell does not run")
+    gateway.process.terminate()
+    until(lambda: "Stopping" in gateway.log.read_text(), "the gateway does not take the first signal")
+    gateway.process.terminate()
+    # Without its container the cell ends too, so that the ordered way may be the quicker one.
+    assert gateway.process.wait(60) in {0, -signal.SIGTERM}
+    assert containers(gateway) == set()
+    successor = start_gateway(gateway.data_dir, backend="docker", pool_size=0)
+    assert successor.model("s")["state"] == "ended"
 
 
 def test_two_gateways_on_one_engine_leave_each_other_alone(

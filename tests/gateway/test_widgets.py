@@ -14,8 +14,10 @@ import msgspec
 import nbformat
 import pytest
 
+from gateway import widgets
 from gateway.record import survey as surveys
 from gateway.record.chain import GENESIS
+from gateway.record.events import EventLog, MemoryStore
 from gateway.record.notebook import Export, Notebook
 from gateway.record.rows import EventRow
 from gateway.record.survey import ListedRows, Survey
@@ -122,6 +124,35 @@ def test_state_beyond_the_cap_is_left_out_visibly() -> None:
     assert kept.type == "comm_open"
     assert mark.type == "display_data"
     assert "widget state left out" in mark.content["data"]["text/plain"]
+
+
+# ---- outside of cells
+
+
+def said(kind: str, content: Any, *buffers: bytes, parent: str = "comm_msg") -> Message:
+    frame = msgspec.json.encode(content)
+    return Message(
+        Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, buffers, Header("m", kind), Header("theirs", parent)
+    )
+
+
+def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
+    log, handed_on = EventLog(MemoryStore(), 1, "s"), list[Message]()
+    listener = widgets.WidgetMessages(log, handed_on.append)
+    update = {"comm_id": "c", "data": {"method": "echo_update", "state": {"value": 2}}}
+    messages = [
+        said("comm_msg", update),
+        said("comm_msg", update, parent="execute_request"),
+        said("comm_msg", {"comm_id": "c", "data": {"method": "custom", "content": {}}}),
+        said("stream", {"name": "stdout", "text": "no comm"}),
+        said("comm_msg", update, bytes(1000)),
+        said("comm_msg", update),
+    ]
+    for message in messages:
+        listener(message)
+    assert handed_on == messages
+    assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
 
 
 # ---- from events to the notebook

@@ -98,11 +98,11 @@ class RunningKernel:
 
 
 def own_processes() -> list[psutil.Process]:
-    """All processes below this one but for shared gateways and theirs, which start kernels when they like."""
+    """All processes below this one but engines, and shared gateways, which start kernels when they like."""
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "serve" not in child.cmdline():
+            if not {"serve", "dockerd", "containerd"} & set(child.cmdline()):
                 found += [child, *child.children(recursive=True)]
     return found
 

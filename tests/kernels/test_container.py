@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from kernels.errors import InvalidInput
+from kernels.errors import BackendUnavailable, InvalidInput
 from kernels.limits import MIB, ResourceLimits
 from kernels.provisioners.base import Launch
 from kernels.provisioners.container import ContainerSettings, container_config
 from kernels.provisioners.disk import used_bytes
+from kernels.provisioners.docker import check_engine, kernel_user
+from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import LaunchFolders
 
 
@@ -58,6 +60,23 @@ def test_a_mount_that_cant_be_read_is_refused(mount: str) -> None:
 def test_isolation_follows_the_runtime() -> None:
     assert ContainerSettings().isolation == "container"
     assert ContainerSettings(runtime="runsc").isolation == "gvisor"
+
+
+async def test_an_engine_that_cant_limit_is_refused() -> None:
+    class Rootless(Engine):
+        async def call(self, function: object, *arguments: object, **options: object) -> Any:
+            return {"MemoryLimit": False, "PidsLimit": False, "CpuCfsQuota": True}
+
+    with pytest.raises(BackendUnavailable, match="memory, processes"):
+        await check_engine(Rootless(), ContainerSettings())
+
+
+def test_the_kernel_of_a_rootless_engine_is_its_root() -> None:
+    engine = Engine()
+    ordinary = kernel_user(engine)
+    engine.rootless = True
+    assert 0 not in ordinary
+    assert kernel_user(engine) == (0, 0)
 
 
 def test_the_size_of_a_workspace_follows_no_link_and_counts_names(tmp_path: Path) -> None:
