@@ -12,14 +12,15 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from gateway.record import schema, trail, upkeep
 from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
+from gateway.record.group import Group
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 from gateway.record.schema import Sync
 from kernels.limits import MIB
@@ -37,40 +38,6 @@ LONG_READS = 4
 """Readings of whole sessions that go on at once; others wait."""
 ROW_COST = 384
 """Bytes that a row takes in memory besides its body."""
-
-
-@dataclass(slots=True)
-class _Group:
-    """What goes into one transaction. Of a session or an execution only the last row counts."""
-
-    sessions: dict[int, SessionRow] = field(default_factory=dict)
-    executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
-    events: list[EventRow] = field(default_factory=list)
-    size: int = 0
-    waiters: list[asyncio.Future[None]] = field(default_factory=list)
-
-    @property
-    def empty(self) -> bool:
-        return not (self.events or self.executions or self.sessions)
-
-    def absorb(self, later: _Group) -> None:
-        """Add what came later; who waits is then only who waited for that."""
-        self.sessions |= later.sessions
-        self.executions |= later.executions
-        self.events += later.events
-        self.size += later.size
-        self.waiters = later.waiters
-
-    def settle(self, error: StorageError | None) -> None:
-        """Tell who waits how it went."""
-        for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
-        self.waiters = []
 
 
 class Journal:
@@ -96,18 +63,21 @@ class Journal:
         self._reader = reader
         self._last_id = last_id
         self._bound = bound
-        self._pending = _Group()
-        self._writing = _Group()
+        self._pending = Group()
+        self._writing = Group()
         self._failure: StorageError | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._long_reads = asyncio.Semaphore(LONG_READS)
-        self._wanted = asyncio.Event()
+        self._wanted = False
+        self._in_flight = False
+        self._landed = asyncio.Event()
+        self._landed.set()
+        self._broken: StorageError | None = None
         self._has_room = asyncio.Event()
         self._has_room.set()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._work = self._loop.create_task(self._write_forever(), name="record writer")
 
     @classmethod
     async def open(
@@ -170,8 +140,10 @@ class Journal:
         pending.size += len(row.body) + ROW_COST
         if self.full:
             self._has_room.clear()
-        if pending.size >= FLUSH_BYTES and self.healthy:
-            self._wanted.set()
+        if pending.size >= FLUSH_BYTES and self.healthy and not self._wanted:
+            # At the loop's next turn, so that what this one enqueues stays together.
+            self._wanted = True
+            self._loop.call_soon(self._write)
         else:
             self._write_soon()
 
@@ -184,11 +156,12 @@ class Journal:
         group = self._writing if self._pending.empty else self._pending
         if group.empty:
             return
-        self._check_running()
+        if self._broken is not None:
+            raise self._broken
         waiter = self._loop.create_future()
         group.waiters.append(waiter)
         if group is self._pending:
-            self._wanted.set()
+            self._write()
         await waiter
 
     @property
@@ -228,60 +201,62 @@ class Journal:
         if self._closed:
             raise StorageError("The record is closed")
 
-    def _check_running(self) -> None:
-        if self._work.done():
-            raise self._failure or StorageError("The record is closed")
-
     def _write_soon(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_SECONDS, self._wanted.set)
+            self._timer = self._loop.call_later(FLUSH_SECONDS, self._write)
 
-    async def _write_forever(self) -> None:
-        """Group after group, cut between turns of the loop: what one turn enqueues stays together."""
-        try:
-            while True:
-                await self._wanted.wait()
-                self._wanted.clear()
-                if self._timer is not None:
-                    self._timer.cancel()
-                    self._timer = None
-                if not self._pending.empty:
-                    await self._write_group()
-        except Exception:
-            logger.exception("The record's writer failed")
-            raise
-        finally:
-            self._failure = StorageError("The record's writer has stopped")
-            self._writing.settle(self._failure)
-            self._pending.settle(self._failure)
+    def _write(self) -> None:
+        """Hand what is enqueued to the writer, or as soon as it has written what it has."""
+        self._wanted = self._in_flight
+        if self._in_flight or self._broken is not None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pending.empty:
+            return
+        group, self._pending = self._pending, Group()
+        self._writing, self._in_flight = group, True
+        self._landed.clear()
+        self._writer.start(
+            self._written, schema.write, group.sessions.values(), group.executions.values(), group.events
+        )
 
-    async def _write_group(self) -> None:
-        group, self._pending = self._pending, _Group()
-        self._writing = group
+    def _written(self, written: Future[list[str]]) -> None:
+        group, self._in_flight = self._writing, False
         try:
-            refused = await self._writer.run(
-                schema.write, group.sessions.values(), group.executions.values(), group.events
-            )
+            refused = written.result()
         except StorageError as error:
             self._failed(group, error)
-            return
-        self._failure = None
-        self._writing = _Group()
-        if not self.full:
-            self._has_room.set()
-        group.settle(StorageError(f"The record refused rows: {'; '.join(refused)}") if refused else None)
+        except BaseException:
+            self._stop(StorageError("The record's writer has stopped"))
+            raise
+        else:
+            self._failure = None
+            self._writing = Group()
+            if not self.full:
+                self._has_room.set()
+            group.settle(StorageError(f"The record refused rows: {'; '.join(refused)}") if refused else None)
+        finally:
+            self._landed.set()
+        if self._wanted or self._pending.waiters:
+            self._write()
 
-    def _failed(self, group: _Group, error: StorageError) -> None:
+    def _failed(self, group: Group, error: StorageError) -> None:
         if self.healthy:
             logger.error("The record can't be written for now: %s", error)
         self._failure = error
         group.settle(error)
         group.absorb(self._pending)
-        self._pending, self._writing = group, _Group()
-        if group.waiters:
-            self._wanted.set()
-        elif self._timer is None:
-            self._timer = self._loop.call_later(RETRY_SECONDS, self._wanted.set)
+        self._pending, self._writing = group, Group()
+        if self._timer is None:
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._write)
+
+    def _stop(self, why: StorageError) -> None:
+        """Nothing can be written any more: closed, or the writer failed by a mistake of ours."""
+        self._failure = self._broken = why
+        self._writing.settle(why)
+        self._pending.settle(why)
 
     async def close(self) -> None:
         """Write what is enqueued and close the file. May be called again.
@@ -300,8 +275,8 @@ class Journal:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            self._work.cancel()
-            await asyncio.wait([self._work])
+            await self._landed.wait()
+            self._stop(StorageError("The record is closed"))
             await self._reader.close()
             await self._writer.close()
             os.close(self._lock)
