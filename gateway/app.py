@@ -249,7 +249,7 @@ def _build(
     workspaces = WorkspaceStore(folders.workspaces)
     manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
     staging = _staging(settings)
-    metrics, jobs = Metrics(), Jobs(staging)
+    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve)
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
     files = SessionFiles(journal, manager, workspaces, staging)
     stack.push_async_callback(files.close)
