@@ -12,7 +12,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
 
 from tests.conftest import StartGateway
-from tests.server import GatewayProcess
+from tests.server import GatewayProcess, until
 
 _nbformat: Any = nbformat
 
@@ -77,10 +77,10 @@ def test_a_session_of_another_language_is_a_session(any_gateway: GatewayProcess)
         assert [file["path"] for file in made["files"]] == ["made.txt"]
 
         timed_out = gateway.execute(session, code["wait"], timeout=1)
-        assert (timed_out["status"], timed_out["kernel"]["replaced"]) == ("timeout", False)
+        assert (timed_out["status"], timed_out["kernel"]["state"]) == ("timeout", "idle")
         assert gateway.execute(session, code["get"])["stdout"] == "42\n"
         killed = gateway.execute(session, code["waits"], timeout=1)
-        assert (killed["status"], killed["kernel"]["replaced"]) == ("timeout", True)
+        assert (killed["status"], killed["error"]["ename"]) == ("timeout", "CellTimeout")
         assert gateway.execute(session, code["lost"])["stdout"] == code["unset"]
 
         gateway.execute(session, code["set"])
@@ -217,9 +217,38 @@ def test_a_session_of_bash_is_replayed(gateway: GatewayProcess, session: str) ->
     assert (report["same"], report["different"]) == (4, 0), report
 
 
+def test_a_running_cell_of_another_language_outlives_the_gateway(
+    docker: None, start_gateway: StartGateway
+) -> None:
+    waits = {
+        "bash": "echo begun; until [ -e go ]; do sleep 0.05; done; f",
+        "javascript": """console.log("begun");
+        const there = () => { try { return Deno.statSync("go"); } catch { return null; } };
+        while (!there()) await new Promise((done) => setTimeout(done, 50));
+        f()""",
+    }
+    sets = {"bash": "f() { echo ended; }", "javascript": "const f = () => console.log('ended')"}
+    gateway = start_gateway(backend="docker", pool_size=0)
+    running = {}
+    for language, code in waits.items():
+        gateway.execute(language, sets[language], language=language)
+        running[language] = gateway.submit(language, code)
+        until(
+            lambda key=language: "begun" in json.dumps(gateway.recorded(key)[-3:]), "the cell has not begun"
+        )
+    gateway.kill()
+    successor = start_gateway(gateway.data_dir, backend="docker", pool_size=0)
+    for language, execution in running.items():
+        assert successor.model(language)["kernel"] == SPECS[language][0]
+        (successor.workspace(language) / "go").touch()
+        result = successor.ended(language, execution)
+        assert (result["status"], result["stdout"]) == ("ok", "begun\nended\n")
+
+
+@pytest.mark.parametrize("any_gateway", ["sandbox", "docker"], indirect=True)
 def test_memory_beyond_the_limit_is_the_cells_error_or_the_kernels_end(any_gateway: GatewayProcess) -> None:
     grow = {
-        "bash": "printf -v x '%*s' 1500000000 ''",
+        "bash": "x=x; while true; do x=$x$x; done",
         "javascript": "const all = []; while (true) all.push(new Uint8Array(50_000_000).fill(1))",
     }
     for language, code in grow.items():
