@@ -71,8 +71,10 @@ class ExecApp(CommandApp):
         gateway = self.gateway()
         session = self.session or f"exec-{secrets.token_hex(4)}"
         language = self.language or None
-        # With a language the execution itself makes the session: one that is there may be of another.
-        if language is None or self.kernel:
+        if not self.session:
+            await gateway.create_session(session, kernel=self.kernel or None, language=language)
+        elif language is None or self.kernel:
+            # Else the execution makes it: one that is there may be of another language.
             await gateway.create_session(session, kernel=self.kernel or None)
         source = CellFile((Cell(CellKind.CODE, code),))
         run = Run(gateway, session, source, timeout=self.timeout, keep_going=False, language=language)

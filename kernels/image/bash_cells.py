@@ -9,6 +9,7 @@ parts; an exit of bash is the exit of the kernel. Like there, a terminal has no 
 
 import os
 import signal
+import sys
 import threading
 import uuid
 from contextlib import suppress
@@ -16,8 +17,11 @@ from pathlib import Path
 
 import bootstrap
 import pexpect
-from bash_kernel.display import extract_contents
-from bash_kernel.kernel import BashKernel
+
+sys.modules["debugpy"] = None  # a fifth of an idle kernel's memory, and only Python's
+
+from bash_kernel.display import extract_contents  # noqa: E402
+from bash_kernel.kernel import BashKernel  # noqa: E402
 
 FLUSH_TIMEOUT = 1.0  # seconds
 READ_BYTES = 64 * 1024

@@ -117,7 +117,9 @@ def backend(request: pytest.FixtureRequest) -> str:
 async def interrupted(kernel: RunningKernel, code: str) -> dict[str, object]:
     """The reply of a cell that was interrupted once it had begun."""
     msg_id = kernel.send(code)
-    await kernel.until_busy(msg_id)
+    async with asyncio.timeout(60):
+        while (await kernel.client.get_iopub_msg())["msg_type"] != "execute_input":
+            pass
     await kernel.manager.interrupt_kernel()
     return (await kernel.result(msg_id)).reply
 
