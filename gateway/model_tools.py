@@ -67,24 +67,28 @@ class SessionTools:
 
     # Running
 
-    async def run_code(self, code: str, timeout: float | None = None) -> Content:
-        """Run Python code as a notebook cell. Variables stay. `timeout` is in seconds.
+    async def run_code(self, code: str, timeout: float | None = None, language: str | None = None) -> Content:
+        """Run code as a notebook cell: Python, unless the session is of another language. Variables stay.
 
+        `timeout` is in seconds. With another `language` (python, bash, javascript, typescript) than the
+        session's the code runs as a program of its own: in the same files, without the session's variables.
         The text of the last expression is shown, as in a notebook; figures come back as images.
         """
         execution = ""
         with _told():
             # Streamed, so that a call that is taken back takes its cell with it.
-            events = self._session.stream(code, timeout=timeout, stdin=[])
+            events = self._session.stream(code, timeout=timeout, stdin=[], language=language)
             async with aclosing(events):
                 async for event in events:
                     execution = event.execution or execution
             return self._content(await self._session.result(execution))
 
     async def run_blocks(self, markdown: str, timeout: float | None = None) -> Content:
-        """Run the fenced python and bash blocks of a Markdown text in order, until one fails.
+        """Run the fenced blocks of a Markdown text in order, until one fails.
 
-        A first line `# filename: NAME` saves the block under that name first. `timeout` in seconds, for each.
+        They are in python, bash, javascript or typescript; in another language than the session's they run as
+        programs of their own. A first line `# filename: NAME` saves the block under that name first.
+        `timeout` in seconds, for each.
         """
         with _told():
             done = await self._session.run_blocks(markdown, timeout=timeout)

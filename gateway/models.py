@@ -80,13 +80,14 @@ class SessionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     session: str | None = None
     kernel: str | None = None
+    language: str | None = None
     env: dict[str, str] | None = None
     limits: LimitsBody | None = None
     metadata: dict[str, Any] | None = None
 
 
 class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/sessions/{s}/execute."""
+    """POST /v1/sessions/{s}/execute. `language` is that of `code`; default: the kernel's own."""
 
     code: str
     timeout: float | None = None
@@ -95,6 +96,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     on_disconnect: str = "continue"
     wait: bool = True
     env: dict[str, str] | None = None
+    language: str | None = None
 
 
 class OneShotBody(ExecuteBody, forbid_unknown_fields=True, frozen=True):

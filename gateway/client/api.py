@@ -60,6 +60,7 @@ class Gateway(Asynchronous):
         name: str | None = None,
         *,
         kernel: str | None = None,
+        language: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -69,7 +70,7 @@ class Gateway(Asynchronous):
 
         As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
         """
-        wishes = given(kernel=kernel, env=env, limits=limits, metadata=metadata)
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
         return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
 
     async def create_session(
@@ -77,12 +78,14 @@ class Gateway(Asynchronous):
         session: str | None = None,
         *,
         kernel: str | None = None,
+        language: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionModel:
         """The session of this name, made when absent; without a name, a new one."""
-        body = given(session=session, kernel=kernel, env=env, limits=limits, metadata=metadata)
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        body = given(session=session, **wishes)
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 
     async def get_session(self, session: str) -> SessionModel:
@@ -107,18 +110,22 @@ class Gateway(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
+
+        Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
 
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin)
+            body = given(code=code, timeout=timeout, stdin=stdin, language=language)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        async with aclosing(self.stream_execute(session, code, timeout=timeout, stdin=stdin)) as events:
+        stream = self.stream_execute(session, code, timeout=timeout, stdin=stdin, language=language)
+        async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
@@ -132,13 +139,15 @@ class Gateway(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_disconnect: str | None = None,
+        language: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen, the last one `Finished`.
 
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        body = given(code=code, timeout=timeout, stdin=stdin, on_disconnect=on_disconnect)
+        wishes = given(timeout=timeout, stdin=stdin, on_disconnect=on_disconnect, language=language)
+        body = given(code=code, **wishes)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -175,9 +184,11 @@ class Gateway(Asynchronous):
         path = session_path(session, "replay")
         return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
 
-    async def execute_once(self, code: str, *, kernel: str | None = None) -> Result:
+    async def execute_once(
+        self, code: str, *, kernel: str | None = None, language: str | None = None
+    ) -> Result:
         """Runs a cell in a fresh kernel that is thrown away."""
-        body = given(code=code, kernel=kernel)
+        body = given(code=code, kernel=kernel, language=language)
         return decode(await self._calls.call("POST", "/v1/execute", body), Result)
 
     async def result(self, session: str, execution: str) -> Result:

@@ -82,17 +82,30 @@ class Session(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
         session = await self._opened()
-        return await self._gateway.execute(session, code, timeout=timeout, stdin=stdin, on_event=on_event)
+        return await self._gateway.execute(
+            session, code, timeout=timeout, stdin=stdin, on_event=on_event, language=language
+        )
 
     async def stream(
-        self, code: str, *, timeout: float | None = None, stdin: list[str] | None = None
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        language: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell."""
         events = self._gateway.stream_execute(
-            await self._opened(), code, timeout=timeout, stdin=stdin, on_disconnect="interrupt"
+            await self._opened(),
+            code,
+            timeout=timeout,
+            stdin=stdin,
+            on_disconnect="interrupt",
+            language=language,
         )
         async with aclosing(events):
             async for event in events:

@@ -36,6 +36,9 @@ class McpApp(CommandApp):
     kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
         config=True, metavar="NAME"
     )
+    language = Unicode(help="The language of a new session, in place of its kernelspec.").tag(
+        config=True, metavar="NAME"
+    )
     notebooks = Unicode(".", help="The folder that notebooks are exported to.").tag(
         config=True, metavar="DIR"
     )
@@ -46,6 +49,7 @@ class McpApp(CommandApp):
     aliases: Any = {  # noqa: RUF012
         "session": "McpApp.session",
         "kernel": "McpApp.kernel",
+        "language": "McpApp.language",
         "notebooks": "McpApp.notebooks",
         "max-text": "McpApp.max_text",
         **CommandApp.aliases,
@@ -59,7 +63,9 @@ class McpApp(CommandApp):
         from gateway.model_tools import SessionTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks)
-        session = self.gateway().session(self.session or None, kernel=self.kernel or None)
+        session = self.gateway().session(
+            self.session or None, kernel=self.kernel or None, language=self.language or None
+        )
         async with session:
             await SessionTools(session, folder, self.max_text).server(self.version).run_stdio_async()
         return 0

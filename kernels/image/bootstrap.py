@@ -1,7 +1,8 @@
 """Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bootstrap.py -f
 FILE``.
 
-It knows nothing of the gateway's code and needs nothing but ipykernel. To user code it is not there:
+It knows nothing of the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and
+``deno_cells.py`` start kernels of other languages through it. To user code it is not there:
 ``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline backend are as ``python -m
 ipykernel_launcher`` leaves them. What differs: output in the middle of a cell is sent at once, no history is
 written, the kernel itself keeps what its readers have not yet fetched, and the debugger comes with its first
@@ -41,8 +42,8 @@ KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 
 
-def main():
-    """Run the kernel until it is shut down."""
+def main(kernel_class=None):
+    """Run the kernel until it is shut down; `kernel_class` is that of one that is not IPython's."""
     leave_if_orphaned()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
@@ -54,7 +55,7 @@ def main():
     preload = [name.strip() for name in os.environ.pop(PRELOAD, "").split(",") if name.strip()]
     log = os.dup(2)
 
-    app = application()
+    app = application(kernel_class)
     # Not before: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -83,7 +84,7 @@ def leave_if_orphaned():
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
-def application():
+def application(kernel_class=None):
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
     # Not at the top: they must find sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
@@ -117,7 +118,9 @@ def application():
     config = Config()
     config.HistoryManager.enabled = False
     app = CellgateKernelApp.instance(config=config)
-    if find_spec("debugpy") is not None:
+    if kernel_class is not None:
+        app.kernel_class = kernel_class
+    elif find_spec("debugpy") is not None:
         app.kernel_class = kernel_with_late_debugger()
     app.initialize()
     for stream in (sys.stdout, sys.stderr):
