@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from gateway.client.blocking import Asynchronous
 from gateway.client.calls import IDLE_TIMEOUT, Calls, encode, given, session_path
 from gateway.client.errors import gateway_error
+from gateway.client.kernel import KernelQuestions
 from gateway.client.session import Session
 from gateway.client.transport import Server, lines
 from gateway.client.values import (
@@ -217,6 +218,16 @@ class Gateway(Asynchronous):
         """The session's notebook without outputs: its metadata tell where the cells ran."""
         target = session_path(session, "notebook") + "?outputs=false"
         return decode(await self._calls.call("GET", target), dict[str, Any])
+
+    async def answer_input(self, session: str, execution: str, value: str) -> None:
+        """Gives a line to a cell that waits for input (the event `InputRequest`)."""
+        await self._calls.call(
+            "POST", session_path(session, "executions", execution, "input"), {"value": value}
+        )
+
+    def questions(self, session: str) -> KernelQuestions:
+        """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
+        return KernelQuestions(self._calls, session)
 
     async def purge_session(self, session: str) -> None:
         """Ends the session and removes its record for good; only a tombstone stays."""
