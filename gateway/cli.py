@@ -60,6 +60,10 @@ class CellgateApp(BaseApp):
             "gateway.commands.record.RecordApp",
             "Size and upkeep of the record, signing key.",
         ),
+        "completion": (
+            "gateway.commands.completion.CompletionApp",
+            "Print a script that teaches your shell these commands.",
+        ),
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:

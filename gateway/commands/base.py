@@ -140,6 +140,7 @@ class BaseApp(Application):
     """A command of ``cellgate``. `usage` and `examples` are shown by ``--help``."""
 
     usage: ClassVar[str] = "[options]"
+    forms: ClassVar[tuple[str, ...]] = ()  # what `usage` stands for, where it is too short to say it
     environment = AnyTrait(help="The variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
