@@ -7,6 +7,7 @@ ipykernel_launcher`` leaves them. What differs: output in the middle of a cell i
 written, and the kernel itself keeps what its readers have not yet fetched.
 """
 
+import linecache
 import os
 import select
 import shutil
@@ -53,6 +54,7 @@ def main():
     log = os.dup(2)
 
     app = application()
+    cells_have_lines()
     # Not before: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -79,6 +81,25 @@ def leave_if_orphaned():
         sys.exit("The gateway is gone.")
     # It, and what else the sandbox's own start needed.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def cells_have_lines():
+    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after, and there is none.
+
+    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): then the line
+    shown is where the frame is now and not where it raised, and recursion is not folded.
+    """
+    from IPython.core import ultratb  # noqa: PLC0415
+
+    of_file = getattr(ultratb, "get_line_number_of_frame", None)
+    if of_file is None:
+        return
+
+    def lines(frame):
+        name = frame.f_code.co_filename
+        return len(linecache.getlines(name)) if name in linecache.cache else of_file(frame)
+
+    ultratb.get_line_number_of_frame = lines
 
 
 def application():
