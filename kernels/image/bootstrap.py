@@ -84,10 +84,10 @@ def leave_if_orphaned():
 
 
 def cells_have_lines():
-    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after, and there is none.
+    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after; there is none.
 
-    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): then the line
-    shown is where the frame is now and not where it raised, and recursion is not folded.
+    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): it shows
+    where the frame is now and not where it raised, and does not fold recursion.
     """
     from IPython.core import ultratb  # noqa: PLC0415
 
