@@ -16,6 +16,7 @@ from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ImageContent, TextContent
@@ -74,15 +75,18 @@ class SessionTools:
 
     # Running
 
-    async def run_code(self, code: str, context: Context, timeout: float | None = None) -> Content:
+    async def run_code(
+        self, code: str, context: Context, timeout: float | None = None, tables: int | None = None
+    ) -> Content:
         """Run Python code as a notebook cell. Variables stay. `timeout` is in seconds.
 
-        The text of the last expression is shown, as in a notebook; figures come back as images.
+        The text of the last expression is shown, as in a notebook; figures come back as images. With
+        `tables`, a number of rows, DataFrames come as JSON too: schema, the first rows, and total_rows.
         """
         execution = ""
         async with self._told(), _progress(context):
             # Streamed, so that a call that is taken back takes its cell with it.
-            events = self._session.stream(code, timeout=timeout, stdin=[])
+            events = self._session.stream(code, timeout=timeout, stdin=[], tables=tables)
             async with aclosing(events):
                 async for event in events:
                     execution = event.execution or execution
@@ -116,6 +120,7 @@ class SessionTools:
         if result.files:
             named = ", ".join(f"{file.path} ({file.size} bytes)" for file in result.files[:_MOST_FILES])
             parts.append(shorten(f"[files written: {named}]", self._max_text, "list_files"))
+        parts += [_fitting(table, self._max_text) for table in result.tables]
         images = list(_images(result))
         if len(images) > _MOST_IMAGES:
             parts.append(f"[cellgate: {len(images)} images; the first {_MOST_IMAGES} are shown]")
@@ -217,6 +222,15 @@ async def _progress(context: Context) -> AsyncIterator[None]:
 
 def _text(text: str) -> TextContent:
     return TextContent(type="text", text=text)
+
+
+def _fitting(table: dict[str, Any], limit: int) -> str:
+    """The table as JSON of at most `limit` characters, with as many of its first rows as that allows."""
+    text, rows = msgspec.json.encode(table).decode(), table.get("data")
+    while len(text) > limit and isinstance(rows, list) and rows:
+        rows = rows[: len(rows) // 2]
+        text = msgspec.json.encode({**table, "data": rows}).decode()
+    return shorten(text, limit, "the result at the gateway")
 
 
 def _window(text: str, start: int, length: int) -> str:

@@ -107,19 +107,23 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
+
+        `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
 
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin)
+            body = given(code=code, timeout=timeout, stdin=stdin, tables=tables)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        async with aclosing(self.stream_execute(session, code, timeout=timeout, stdin=stdin)) as events:
+        stream = self.stream_execute(session, code, timeout=timeout, stdin=stdin, tables=tables)
+        async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
@@ -132,6 +136,7 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_disconnect: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen, the last one `Finished`.
@@ -139,7 +144,7 @@ class Gateway(Asynchronous):
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        body = given(code=code, timeout=timeout, stdin=stdin, on_disconnect=on_disconnect)
+        body = given(code=code, timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )

@@ -85,18 +85,25 @@ class Session(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
-        session = await self.opened()
-        return await self._gateway.execute(session, code, timeout=timeout, stdin=stdin, on_event=on_event)
+        return await self._gateway.execute(
+            await self.opened(), code, timeout=timeout, stdin=stdin, tables=tables, on_event=on_event
+        )
 
     async def stream(
-        self, code: str, *, timeout: float | None = None, stdin: list[str] | None = None
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell."""
         events = self._gateway.stream_execute(
-            await self.opened(), code, timeout=timeout, stdin=stdin, on_disconnect="interrupt"
+            await self.opened(), code, timeout=timeout, stdin=stdin, tables=tables, on_disconnect="interrupt"
         )
         async with aclosing(events):
             async for event in events:
