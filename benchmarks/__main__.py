@@ -20,9 +20,11 @@ from benchmarks import (
     containers,
     cpu,
     exports,
+    files,
     flood,
     kernels,
     memory,
+    one_shot,
     record,
     roundtrip,
     sockets,
@@ -45,6 +47,8 @@ BENCHMARKS = {
     "sockets": sockets.measure,
     "exports": exports.measure,
     "record": record.measure,
+    "one_shot": one_shot.measure,
+    "files": files.measure,
     "containers": containers.measure,
 }
 USUAL = [name for name in BENCHMARKS if name != "containers"]  # which needs an engine

@@ -29,6 +29,7 @@ MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
 MAX_STDIN_LINES = 10_000
+MAX_TABLE_ROWS = 10_000
 MAX_SECONDS = 30 * 24 * 3600.0
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -97,6 +98,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     wait: bool = True
     env: dict[str, str] | None = None
     language: str | None = None
+    tables: int | None = None
 
 
 class OneShotBody(ExecuteBody, forbid_unknown_fields=True, frozen=True):
@@ -228,7 +230,8 @@ def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length
 class ExecuteRequest:
     """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
 
-    `message`: a client's own execute_request, to be sent as it is; `cell_id`: the notebook cell it names.
+    `tables`: rows at most of tables as data, None for no data. `message`: a client's own execute_request, to
+    be sent as it is; `cell_id`: the notebook cell it names.
     """
 
     code: str
@@ -241,6 +244,7 @@ class ExecuteRequest:
     stop_on_error: bool = False
     cell_id: str | None = None
     message: Message | None = None
+    tables: int | None = None
 
 
 def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
@@ -249,6 +253,8 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
     if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
+    if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
+        raise InvalidInput(f"tables must be a number of rows from 1 to {MAX_TABLE_ROWS}")
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
     return ExecuteRequest(
         code=check_text(body.code, "code", MAX_CODE_BYTES),
@@ -257,4 +263,5 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         silent=body.silent,
         env=check_env(body.env),
         allow_stdin=interactive or lines is not None,
+        tables=body.tables,
     )

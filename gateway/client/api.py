@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from gateway.client.blocking import Asynchronous
 from gateway.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
 from gateway.client.errors import gateway_error
+from gateway.client.kernel import KernelQuestions
 from gateway.client.session import Session
 from gateway.client.transport import Server, lines
 from gateway.client.values import (
@@ -109,22 +110,26 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
         language: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
 
         Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
+        `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
 
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin, language=language)
+            body = given(code=code, timeout=timeout, stdin=stdin, tables=tables, language=language)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        stream = self.stream_execute(session, code, timeout=timeout, stdin=stdin, language=language)
+        stream = self.stream_execute(
+            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language
+        )
         async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
@@ -138,6 +143,7 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_disconnect: str | None = None,
         language: str | None = None,
     ) -> AsyncGenerator[Event]:
@@ -146,8 +152,8 @@ class Gateway(Asynchronous):
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        wishes = given(timeout=timeout, stdin=stdin, on_disconnect=on_disconnect, language=language)
-        body = given(code=code, **wishes)
+        wishes = given(timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
+        body = given(code=code, language=language, **wishes)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -234,6 +240,16 @@ class Gateway(Asynchronous):
         """The session's notebook without outputs: its metadata tell where the cells ran."""
         target = session_path(session, "notebook") + "?outputs=false"
         return decode(await self._calls.call("GET", target), dict[str, Any])
+
+    async def answer_input(self, session: str, execution: str, value: str) -> None:
+        """Gives a line to a cell that waits for input (the event `InputRequest`)."""
+        await self._calls.call(
+            "POST", session_path(session, "executions", execution, "input"), {"value": value}
+        )
+
+    def questions(self, session: str) -> KernelQuestions:
+        """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
+        return KernelQuestions(self._calls, session)
 
     async def purge_session(self, session: str) -> None:
         """Ends the session and removes its record for good; only a tombstone stays."""

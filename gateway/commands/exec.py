@@ -62,8 +62,7 @@ class ExecApp(CommandApp):
     async def run_command(self) -> int:
         """Runs the code; 1 when it fails."""
         (code,) = self.arguments("CODE")
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UsageError("--timeout must be a number of seconds above 0")
+        check_timeout(self.timeout)
         if code == "-":
             code = await asyncio.to_thread(_read_stdin)
         if not code.strip():
@@ -84,6 +83,12 @@ class ExecApp(CommandApp):
         finally:
             if not self.session:
                 await gateway.delete_session(session)
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Raises UsageError for a value of --timeout that is no duration."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError("--timeout must be a number of seconds above 0")
 
 
 def _read_stdin() -> str:
