@@ -127,6 +127,12 @@ def test_a_language_stands_beside_a_kernel(gateway: GatewayProcess, session: str
     }
 
 
+def test_kernels_of_further_languages_are_kept_warm_if_they_should(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=1, warm_kernels="bash")
+    until(lambda: gateway.get("/v1/info").json()["pool"]["warm"] == 2, "there are not two warm kernels")
+    assert gateway.execute("work", "echo warm", language="bash")["stdout"] == "warm\n"
+
+
 def test_a_session_that_was_ended_comes_back_in_its_language(gateway: GatewayProcess, session: str) -> None:
     first = gateway.execute(session, "echo $BASH_VERSION", language="bash")
     assert first["status"] == "ok"
