@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +221,16 @@ def test_kernels_of_other_languages_say_which_blocks_they_run(gateway: GatewayPr
         assert "only in javascript and typescript" in refused.json()["detail"]
     finally:
         gateway.delete(f"/v1/sessions/{other}")
+
+
+def test_a_bundle_says_how_to_get_the_kernel(gateway: GatewayProcess, session: str) -> None:
+    for language, package in (("bash", "bash_kernel==0."), ("js", "deno==2.")):
+        key = f"{session}-{language}"
+        gateway.execute(key, "1" if language == "js" else "true", language=language)
+        bundle = zipfile.ZipFile(io.BytesIO(gateway.get(f"/v1/sessions/{key}/bundle").body))
+        gateway.delete(f"/v1/sessions/{key}")
+        assert bundle.read("requirements.txt").decode().startswith(package)
+        assert package.partition("=")[0] in bundle.read("README.md").decode()
 
 
 def test_a_session_of_bash_is_replayed(gateway: GatewayProcess, session: str) -> None:
