@@ -85,8 +85,9 @@ class ServeApp(BaseApp):
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
-    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(
-        config=True, metavar="NAME"
+    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(config=True)
+    warm_kernels = List(Unicode(), help="Further kernelspecs that the pool keeps kernels of.").tag(
+        config=True
     )
     pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
     burst_size = Integer(8, min=0, help="Warm kernels kept ready after a burst of sessions, at most.").tag(
@@ -325,7 +326,7 @@ class ServeApp(BaseApp):
                 concurrent_starts=self.concurrent_starts,
                 claim_timeout=self.claim_timeout,
             ),
-            warm_kernelspecs=(self.default_kernel,),
+            warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
             preload=tuple(self.preload),
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
