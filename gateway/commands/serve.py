@@ -320,6 +320,7 @@ class ServeApp(BaseApp):
             allowed_origins=frozenset(self.allowed_origins),
             kernel_dirs=tuple(map(Path, self.kernel_dirs)),
             pool=PoolSettings(
+                refill_pause=0.1,
                 size=self.pool_size,
                 burst_size=max(self.burst_size, self.pool_size),
                 max_kernels=self.max_kernels,
