@@ -155,7 +155,9 @@ async def test_two_clients_have_two_sessions_that_end_with_them(
         async with connected(server) as other:
             tools = {tool.name: tool for tool in (await one.list_tools()).tools}
             assert {"run_code", "run_blocks", "write_file", "restart", "export_notebook"} <= set(tools)
-            assert set(tools["run_code"].input_schema["properties"]) == {"code", "timeout"}
+            arguments = set(tools["run_code"].input_schema["properties"])
+            assert {"code", "timeout", "tables"} <= arguments
+            assert "context" not in arguments
             # At once, and the first of each makes its session.
             await asyncio.gather(call(one, "run_code", code="x = 1"), call(other, "run_code", code="x = 2"))
             texts = await asyncio.gather(*(call(client, "run_code", code="x") for client in (one, other)))
