@@ -95,6 +95,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     on_disconnect: str = "continue"
     wait: bool = True
     env: dict[str, str] | None = None
+    packages: str | None = None
 
 
 class OneShotBody(ExecuteBody, forbid_unknown_fields=True, frozen=True):
@@ -227,6 +228,7 @@ class ExecuteRequest:
     """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
 
     `message`: a client's own execute_request, to be sent as it is; `cell_id`: the notebook cell it names.
+    `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
     """
 
     code: str
@@ -239,12 +241,15 @@ class ExecuteRequest:
     stop_on_error: bool = False
     cell_id: str | None = None
     message: Message | None = None
+    packages: str | None = None
 
 
 def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
     """The body's values, checked. `interactive`: somebody can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
+    if body.packages not in {None, "auto", "temporary"}:
+        raise InvalidInput("packages must be 'auto' or 'temporary'")
     if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
@@ -255,4 +260,5 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         silent=body.silent,
         env=check_env(body.env),
         allow_stdin=interactive or lines is not None,
+        packages=body.packages,
     )

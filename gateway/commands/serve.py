@@ -17,12 +17,13 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from gateway.commands.base import BaseApp, UsageError
+from gateway.commands.package_options import PackageOptions
 
 if TYPE_CHECKING:
     from gateway.commands.backends import Backend
 
 
-class ServeApp(BaseApp):
+class ServeApp(PackageOptions):
     """The command and all settings of a gateway."""
 
     name = "cellgate-serve"
@@ -195,6 +196,7 @@ class ServeApp(BaseApp):
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
         "preload": "ServeApp.preload",
+        "allow-package": "ServeApp.packages",
         "journal-sync": "ServeApp.journal_sync",
         **BaseApp.aliases,
     }
@@ -330,6 +332,7 @@ class ServeApp(BaseApp):
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
             keep_kernels=self.keep_kernels,
+            packages=self.package_settings(self.environment),
             keep_alive=self.keep_alive,
             retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",

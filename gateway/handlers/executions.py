@@ -21,6 +21,7 @@ from gateway.models import (
     check_session_key,
     check_text,
 )
+from gateway.packages.settings import not_allowed
 from gateway.pictures import parse_images
 from gateway.services import Services
 from gateway.sessions import Session
@@ -34,6 +35,8 @@ def check_language(services: Services, session: Session, request: ExecuteRequest
     spec = services.catalog.get_kernel_spec(session.row.kernel)
     if request.env and spec.language != "python":
         raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+    if request.packages is not None and services.installer is None:
+        raise not_allowed()
 
 
 class ExecutionAnswers(StreamingHandler):
