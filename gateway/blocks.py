@@ -43,7 +43,7 @@ class BlocksBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block that can run: `language` is python or bash; `file` is where its code is saved first."""
+    """A block that can run: `language` is python, bash or pip; `file` is where its code is saved first."""
 
     language: str
     code: str
@@ -55,6 +55,8 @@ class Block:
             return self.code
         if self.language == "bash" and kernel_language == "python":
             return f"%%bash\n{self.code}"
+        if self.language == "pip" and kernel_language == "python":
+            return "\n".join(map(_pip_line, self.code.splitlines()))
         raise InvalidInput(f"A kernel of {kernel_language} can't run a block in {self.language}")
 
 
@@ -78,11 +80,11 @@ def _of_markdown(text: str) -> Iterator[BlockBody]:
 
 
 def _check(number: int, block: BlockBody) -> Block:
-    known: dict[str, str] = {**dict.fromkeys(PYTHON, "python"), **dict.fromkeys(_SHELL, "bash")}
+    known = {**dict.fromkeys(PYTHON, "python"), **dict.fromkeys(_SHELL, "bash"), "pip": "pip"}
     language = known.get(block.language.lower())
     if language is None:
         raise InvalidInput(
-            f"Block {number} is in {block.language[:40]!r}; the languages are python, bash and sh"
+            f"Block {number} is in {block.language[:40]!r}; the languages are python, bash, sh and pip"
         )
     code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
     named = _FILENAME.match(code)
@@ -90,6 +92,14 @@ def _check(number: int, block: BlockBody) -> Block:
         return Block(language, code, parse_path(named["name"]) if named else None)
     except InvalidInput as error:
         raise InvalidInput(f"The filename of block {number}: {error.message}") from error
+
+
+def _pip_line(line: str) -> str:
+    """A line of a pip block, which is a command of pip's or only what it shall install, as a magic."""
+    line = re.sub(r"^\s*pip3?\s+", "", line).strip()
+    if not line or line.startswith("#"):
+        return line
+    return f"%pip {line}" if re.match(r"(?:un)?install\s", line) else f"%pip install {line}"
 
 
 def exit_code(result: dict[str, Any]) -> int:

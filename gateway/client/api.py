@@ -23,6 +23,8 @@ from gateway.client.values import (
     BlocksResult,
     Event,
     Finished,
+    Package,
+    PackageChanges,
     Result,
     SessionModel,
     SessionPage,
@@ -107,18 +109,21 @@ class Gateway(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
 
+        `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin)
+            body = given(code=code, timeout=timeout, stdin=stdin, packages=packages)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        async with aclosing(self.stream_execute(session, code, timeout=timeout, stdin=stdin)) as events:
+        stream = self.stream_execute(session, code, timeout=timeout, stdin=stdin, packages=packages)
+        async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
@@ -132,13 +137,15 @@ class Gateway(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_disconnect: str | None = None,
+        packages: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen, the last one `Finished`.
 
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        body = given(code=code, timeout=timeout, stdin=stdin, on_disconnect=on_disconnect)
+        wishes = {"on_disconnect": on_disconnect, "packages": packages}
+        body = given(code=code, timeout=timeout, stdin=stdin, **wishes)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -164,6 +171,33 @@ class Gateway(Asynchronous):
         body = given(markdown=blocks if listed is None else None, blocks=listed, timeout=timeout)
         path = session_path(session, "execute-blocks")
         return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
+
+    async def packages(
+        self,
+        session: str,
+        *,
+        install: Sequence[str] = (),
+        uninstall: Sequence[str] = (),
+        upgrade: bool = False,
+        constraints: Sequence[str] = (),
+    ) -> PackageChanges:
+        """Installs requirements into the session and removes packages by name; what was changed.
+
+        `constraints` bound the versions of whatever comes along. `upgrade`: newer versions are wanted, too.
+        """
+        body = {
+            "install": list(install),
+            "uninstall": list(uninstall),
+            "upgrade": upgrade,
+            "constraints": list(constraints),
+        }
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("POST", path, body, timeout=None), PackageChanges)
+
+    async def installed(self, session: str) -> list[Package]:
+        """What the session has installed beside its kernel's environment."""
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("GET", path), PackageChanges).packages
 
     async def restart(self, session: str) -> SessionModel:
         """Gives the session a fresh kernel: its variables are lost, its files stay."""

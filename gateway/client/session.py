@@ -18,7 +18,7 @@ from gateway.client.blocking import Asynchronous
 from gateway.client.calls import Calls
 from gateway.client.errors import NotFound
 from gateway.client.files import Files
-from gateway.client.values import BlocksResult, Event, Result, SessionModel
+from gateway.client.values import BlocksResult, Event, Package, PackageChanges, Result, SessionModel
 from kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -82,10 +82,13 @@ class Session(Asynchronous):
         timeout: float | None = None,
         stdin: list[str] | None = None,
         on_event: Callable[[Event], object] | None = None,
+        packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
         session = await self._opened()
-        return await self._gateway.execute(session, code, timeout=timeout, stdin=stdin, on_event=on_event)
+        return await self._gateway.execute(
+            session, code, timeout=timeout, stdin=stdin, on_event=on_event, packages=packages
+        )
 
     async def stream(
         self, code: str, *, timeout: float | None = None, stdin: list[str] | None = None
@@ -103,6 +106,18 @@ class Session(Asynchronous):
     ) -> BlocksResult:
         """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
         return await self._gateway.execute_blocks(await self._opened(), blocks, timeout=timeout)
+
+    async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
+        """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""
+        return await self._gateway.packages(await self._opened(), install=requirements, upgrade=upgrade)
+
+    async def uninstall(self, *names: str) -> PackageChanges:
+        """Removes packages that were installed into this session."""
+        return await self._gateway.packages(await self._opened(), uninstall=names)
+
+    async def packages(self) -> list[Package]:
+        """What it has installed beside its kernel's environment."""
+        return await self._gateway.installed(self.name)
 
     async def result(self, execution: str) -> Result:
         """An execution's result so far."""

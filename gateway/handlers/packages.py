@@ -17,6 +17,7 @@ class PackagesBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     install: list[str] = []
     uninstall: list[str] = []
     upgrade: bool = False
+    constraints: list[str] = []
 
 
 class PackagesHandler(BaseHandler):
@@ -34,7 +35,9 @@ class PackagesHandler(BaseHandler):
         """Install and remove; an absent session is made. Answered when it is done."""
         self.check()
         body = self.body(PackagesBody)
-        change = parse_change(body.install, body.uninstall, upgrade=body.upgrade)
+        change = parse_change(
+            body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
+        )
         if not change.install and not change.uninstall:
             raise InvalidInput("Give requirements to install, or names to uninstall")
         if self.services.installer is None:

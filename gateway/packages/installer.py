@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from tempfile import mkdtemp
@@ -85,11 +86,11 @@ class Installer:
         its kin, QuotaExceeded, QueueFull, StorageError.
         """
         self.settings.check(change.names)
-        wanted = _unmet(change, installed, target.packages)
-        if not wanted:
+        unmet = _unmet(change, installed, target.packages)
+        if not unmet:
             return []
-        named = {canonicalize_name(requirement.name) for requirement in wanted}
-        kept = {name: version for name, version in installed.items() if name not in named}
+        wanted = replace(change, install=tuple(unmet))
+        kept = {name: version for name, version in installed.items() if name not in wanted.names}
         digest = self._digest(wanted, kept, target)
         same = self._same.setdefault(digest, asyncio.Lock())
         async with same:
@@ -97,13 +98,15 @@ class Installer:
             if wheels is None:
                 async with self._turn() as work:
                     wheels = await self._get(wanted, {**kept, **target.packages}, target, work)
+                    wheels.sort(key=lambda wheel: wheel.name)
                 await self._locked(self.cache.keep_lock, digest, wheels)
         return wheels
 
-    def _digest(self, wanted: Sequence[Requirement], kept: Mapping[str, str], target: Target) -> str:
+    def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
         """What a lock depends on: who else wants the same for the same kernel may use it."""
         known = (
-            sorted(map(str, wanted)),
+            sorted(map(str, wanted.install)),
+            sorted(map(str, wanted.constraints)),
             sorted(kept.items()),
             sorted(target.packages.items()),
             (target.python, target.machine, target.libc, target.foreign),
@@ -133,7 +136,7 @@ class Installer:
             self._free.release()
 
     async def _get(
-        self, wanted: Sequence[Requirement], installed: Mapping[str, str], target: Target, work: Path
+        self, wanted: Change, installed: Mapping[str, str], target: Target, work: Path
     ) -> list[Wheel]:
         found = await self._pip.resolve(wanted, installed, target, work)
         if len(found) > self.settings.most:

@@ -10,28 +10,33 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from gateway.errors import PackageConflict, PackageError, PackageIndexUnavailable, PackageNotFound
 from gateway.packages.child import Bounds, run
+from gateway.packages.requirements import Change
 from gateway.packages.settings import PackageSettings
 from gateway.record.errors import StorageFull
+from kernels.limits import MIB
 
 _MISSING = re.compile(r"No matching distribution found for (?P<what>[^\n]+)")
 _INDEX = re.compile(
     r"HTTP error|HTTPError|ConnectionError|NewConnectionError|ReadTimeout|ConnectTimeout|Max retries exceeded"
-    r"|connection broken|ProtocolError|timed out|Could not fetch URL|SSLError",
+    r"|connection broken|ProtocolError|timed out|SSLError",
 )
+# In pip's own log alone: it takes an index that fails for one that has nothing.
+_UNFETCHED = re.compile(r"Could not fetch URL (?![^\n]*\b(?:403|404|410) Client Error)[^\n]+")
+_MOST_LOG = 4 * MIB
 _DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|Hash mismatch|HashMismatch|has an invalid wheel|is invalid")
 _CREDENTIALS = re.compile(r"//[^/\s@]+@")
+LOG = "pip.log"
 _QUIET = ("--quiet", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1")
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -119,17 +124,19 @@ class Pip:
         self._runner = None if spec is None or spec.origin is None else Path(spec.origin).parent
 
     async def resolve(
-        self, wanted: Iterable[Requirement], installed: Mapping[str, str], target: Target, work: Path
+        self, change: Change, installed: Mapping[str, str], target: Target, work: Path
     ) -> list[Found]:
-        """What is to be got for `wanted`, with all it needs, while `installed` stays as it is.
+        """What is to be got to make the change, with all that needs, while `installed` stays as it is.
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
         """
         await asyncio.to_thread(_show, work / "seen", installed)
         report = work / "report.json"
         constraints = work / "constraints.txt"
-        constraints.write_text("".join(f"{name}=={version}\n" for name, version in installed.items()))
-        names = [str(requirement) for requirement in wanted]
+        bounds = [f"{name}=={version}\n" for name, version in installed.items()]
+        bounds += [f"{bound}\n" for bound in change.constraints]
+        constraints.write_text("".join(bounds))
+        names = [str(requirement) for requirement in change.install]
         await self._run(
             target,
             work,
@@ -181,12 +188,15 @@ class Pip:
         runner = str(self._runner / "__pip-runner__.py")
         bounds = Bounds(self._settings.timeout, work, 3 * self._settings.disk)
         code, said = await run(
-            [target.interpreter, "-S", runner, *words], self._environment(target, work), bounds
+            [target.interpreter, "-S", runner, *words, "--log", str(work / LOG)],
+            self._environment(work),
+            bounds,
         )
         if code:
-            raise _explain(_CREDENTIALS.sub("//", said), names)
+            unfetched = await asyncio.to_thread(_unfetched, work / LOG)
+            raise _explain(_CREDENTIALS.sub("//", said + unfetched), names)
 
-    def _environment(self, target: Target, work: Path) -> dict[str, str]:
+    def _environment(self, work: Path) -> dict[str, str]:
         settings = self._settings
         env = {
             "PATH": os.defpath,
@@ -215,6 +225,17 @@ def _show(folder: Path, installed: Mapping[str, str]) -> None:
         (metadata / "RECORD").touch()
 
 
+def _unfetched(log: Path) -> str:
+    """What pip's log tells of pages that it could not get."""
+    try:
+        with log.open("rb") as file:
+            text = file.read(_MOST_LOG).decode(errors="replace")
+    except OSError:
+        return ""
+    found = _UNFETCHED.search(text)
+    return f"\nERROR: {found[0]}" if found else ""
+
+
 def _digests(folder: Path) -> dict[Path, str]:
     digests = {}
     for path in sorted(folder.iterdir()):
@@ -232,13 +253,14 @@ def _explain(said: str, names: Sequence[str]) -> PackageError | StorageFull:
         return StorageFull("There is no room on the gateway's disk")
     if _DAMAGED.search(said):
         return PackageError(f"A file that the index gave for {asked} is not what it should be: {brief}")
-    if _INDEX.search(said):
+    if "Could not fetch URL" in said or _INDEX.search(said):
         return PackageIndexUnavailable(
             f"The package index does not answer as it should; try again later. Asked for: {asked}. {brief}"
         )
     if "ResolutionImpossible" in said or "conflicting dependencies" in said:
         return PackageConflict(
-            f"The versions asked for ({asked}) don't go together, or not with what the kernel has already"
+            f"The versions asked for ({asked}) don't go together, or not with what the session has already:"
+            " ask for all at once, or for other versions"
         )
     if (missing := _MISSING.search(said)) is not None:
         return PackageNotFound(

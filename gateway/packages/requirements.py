@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from gateway.models import check_text
 from kernels.errors import InvalidInput
 
-MOST_REQUIREMENTS = 100
+MOST_REQUIREMENTS, MOST_CONSTRAINTS = 100, 1000
 MAX_REQUIREMENT = 500
 
 _PIP = (
@@ -42,11 +42,15 @@ _UPGRADE = frozenset({"-U", "--upgrade"})
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be installed and removed, by canonical names. `upgrade`: newer versions are wanted, too."""
+    """What is to be installed and removed, the latter by canonical names.
+
+    `upgrade`: newer versions are wanted, too. `constraints` bound the versions of whatever comes along.
+    """
 
     install: tuple[Requirement, ...] = ()
     uninstall: tuple[str, ...] = ()
     upgrade: bool = False
+    constraints: tuple[Requirement, ...] = ()
 
     @property
     def names(self) -> frozenset[str]:
@@ -71,17 +75,29 @@ def parse_requirement(text: str) -> Requirement:
     return requirement
 
 
-def parse_change(install: Sequence[str], uninstall: Sequence[str] = (), *, upgrade: bool = False) -> Change:
+def parse_change(
+    install: Sequence[str],
+    uninstall: Sequence[str] = (),
+    *,
+    upgrade: bool = False,
+    constraints: Sequence[str] = (),
+) -> Change:
     """The texts of a request. Raises InvalidInput."""
-    if len(install) + len(uninstall) > MOST_REQUIREMENTS:
-        raise InvalidInput(f"At most {MOST_REQUIREMENTS} requirements are taken at once")
+    if max(len(install), len(uninstall)) > MOST_REQUIREMENTS or len(constraints) > MOST_CONSTRAINTS:
+        raise InvalidInput(
+            f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are taken at once"
+        )
+    bounds = tuple(map(parse_requirement, constraints))
+    for bound in bounds:
+        if bound.extras:
+            raise InvalidInput(f"A constraint has no extras: {str(bound)[:80]!r}")
     removed = []
     for name in uninstall:
         requirement = parse_requirement(name)
         if requirement.specifier or requirement.extras or requirement.marker:
             raise InvalidInput(f"To uninstall, give the name alone, not {name[:80]!r}")
         removed.append(canonicalize_name(requirement.name))
-    return Change(tuple(map(parse_requirement, install)), tuple(removed), upgrade)
+    return Change(tuple(map(parse_requirement, install)), tuple(removed), upgrade, bounds)
 
 
 def changes_of_cell(code: str) -> list[Change]:

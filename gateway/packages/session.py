@@ -34,17 +34,22 @@ Record = Callable[[str, Mapping[str, Any]], object]
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A package that the session has. `files`: relative to its folder of packages; `size` in bytes."""
+    """A package that the session has. `files`: relative to its folder of packages; `size` in bytes.
+
+    `requested`: it was asked for by name, and not only needed by another.
+    """
 
     name: str
     version: str
     sha256: str
     size: int
     files: list[str]
+    requested: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """What is told of it."""
-        return {"name": self.name, "version": self.version, "sha256": self.sha256}
+        names = ("name", "version", "sha256", "requested")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,7 @@ class SessionPackages:
             if not wheels and not leaving:
                 return Changed()
             self._check_room(wheels, staying)
-            return await finish(self._apply(slot, wheels, leaving, record))
+            return await finish(self._apply(slot, wheels, leaving, change.names, record))
 
     def _check_room(self, wheels: Sequence[Wheel], staying: Iterable[str]) -> None:
         assert self.installer is not None
@@ -138,7 +143,12 @@ class SessionPackages:
             )
 
     async def _apply(
-        self, slot: SessionKernel, wheels: Sequence[Wheel], leaving: Sequence[str], record: Record
+        self,
+        slot: SessionKernel,
+        wheels: Sequence[Wheel],
+        leaving: Sequence[str],
+        requested: frozenset[str],
+        record: Record,
     ) -> Changed:
         """Change the folder, then say so; what fails half way is undone."""
         assert self.installer is not None
@@ -151,7 +161,8 @@ class SessionPackages:
                 await _unlink(site, gone)
                 for wheel in wheels:
                     files = await self.installer.link(wheel, site)
-                    added.append(Installed(wheel.name, wheel.version, wheel.sha256, wheel.size, files))
+                    facts = (wheel.name, wheel.version, wheel.sha256, wheel.size)
+                    added.append(Installed(*facts, files, wheel.name in requested))
             except OSError as error:
                 # The wheel that failed is among them: its files are those of no other.
                 await _unlink(site, added)

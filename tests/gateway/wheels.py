@@ -114,8 +114,9 @@ class Index:
         elif name in self.fail:
             handler.send_error(500)
             return
-        else:
-            body = self._page(name).encode()
+        elif not (body := self._page(name).encode()):
+            handler.send_error(404)
+            return
         handler.send_response(200)
         handler.send_header("Content-Type", "text/html" if path.startswith("/simple/") else "application/zip")
         handler.send_header("Content-Length", str(len(body)))
@@ -130,4 +131,4 @@ class Index:
         for file in files:
             digest = "0" * 64 if name in self.lie else sha256(file.read_bytes()).hexdigest()
             lines.append(f'<a href="/files/{file.name}#sha256={digest}">{file.name}</a>')
-        return "<!DOCTYPE html><html><body>" + "<br>".join(lines) + "</body></html>"
+        return "<!DOCTYPE html><html><body>" + "<br>".join(lines) + "</body></html>" if lines else ""
