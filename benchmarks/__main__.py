@@ -23,6 +23,7 @@ from benchmarks import (
     flood,
     kernels,
     memory,
+    packages,
     record,
     roundtrip,
     sockets,
@@ -46,8 +47,9 @@ BENCHMARKS = {
     "exports": exports.measure,
     "record": record.measure,
     "containers": containers.measure,
+    "packages": packages.measure,
 }
-USUAL = [name for name in BENCHMARKS if name != "containers"]  # which needs an engine
+USUAL = [name for name in BENCHMARKS if name not in {"containers", "packages"}]  # an engine, an index
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n", 1)[0])
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last if none"
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last two if none"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and details there")
     parser.add_argument(
