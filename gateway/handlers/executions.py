@@ -35,6 +35,10 @@ def check_language(services: Services, session: Session, request: ExecuteRequest
     spec = services.catalog.get_kernel_spec(session.row.kernel)
     if request.env and spec.language != "python":
         raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+
+
+def check_packages(services: Services, request: ExecuteRequest) -> None:
+    """Raises PackagesNotAllowed for a cell that wants packages of a gateway that has none."""
     if request.packages is not None and services.installer is None:
         raise not_allowed()
 
@@ -89,6 +93,7 @@ class ExecuteHandler(ExecutionAnswers):
         form, view = self.accepted(), self.view()
         body = self.body(ExecuteBody)
         request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
+        check_packages(self.services, request)
         idempotency = self._idempotency(request)
         body_of_session = SessionBody(session=check_session_key(key))
         session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
@@ -143,6 +148,7 @@ class OneShotHandler(ExecutionAnswers):
         form, view = self.accepted(), self.view()
         body = self.body(OneShotBody)
         request = check_execute(body, interactive=False)
+        check_packages(self.services, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
         manager = self.services.manager

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
+from kernels.limits import GIB
 
 LOG_BYTES = 16 * 1024
+MEMORY = 4 * GIB
 LOOK = 0.25
 """Seconds between two looks at what was written."""
 
@@ -55,6 +57,7 @@ async def run(argv: Sequence[str], env: Mapping[str, str], bounds: Bounds) -> tu
     try:
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.most, bounds.most))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
         async with asyncio.timeout(bounds.timeout):
             said = await _until_end(process, bounds)
     except TimeoutError as error:

@@ -139,10 +139,15 @@ def _words(rest: str) -> Iterator[str]:
     """A shell's words up to what is no argument any more."""
     lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
+    words: list[str] = []
     try:
         for word in lexer:
-            if _ENDS.intersection(word) and not set(word) - _ENDS:
-                return
-            yield word
+            if not set(word) - _ENDS:
+                # In 2>/dev/null the number is no word either.
+                if word[0] in "<>" and words and words[-1].isdecimal():
+                    words.pop()
+                break
+            words.append(word)
     except ValueError as error:
         raise InvalidInput(f"The line 'pip ... {rest[:80]}' can't be read: {error}") from error
+    return iter(words)

@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from gateway.client import Conflict, Gateway
 from gateway.model_tools import SessionTools
+from tests.channels import channels, text
 from tests.conftest import NO_ENGINE, StartGateway, stop_cleanly
 from tests.gateway.wheels import PATIENCE, Index, build_wheel
 from tests.requirements import require
@@ -167,6 +168,10 @@ def test_without_a_policy_nothing_is_installed(start_gateway: StartGateway) -> N
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     answer = gateway.post("/v1/sessions/s/execute", {"code": "1", "packages": "auto"})
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
+    answer = gateway.post("/v1/execute", {"code": "1", "packages": "auto"})
+    assert (answer.status, answer.reason) == (403, "packages_not_allowed")
+    assert gateway.get("/v1/sessions/s").status == 404
+    assert gateway.get("/v1/info").json()["packages"] == []
     assert not (gateway.data_dir / "packages").exists()
 
 
@@ -464,6 +469,18 @@ def test_the_python_client_installs_and_tells_refusals_apart(gateway: GatewayPro
         assert (result.stdout, [each.name for each in result.packages]) == ("1.0\n", ["banana"])
         with pytest.raises(Conflict, match="numpy"):
             session.install("numpy<1")
+
+
+async def test_jupyter_clients_get_packages_too(gateway: GatewayProcess) -> None:
+    kernel = gateway.post("/api/kernels").json()["id"]
+    async with channels(gateway, kernel) as client:
+        messages = await client.run("%pip install banana\nimport banana; print(banana.VERSION)")
+        assert text(messages).endswith("1.0\n")
+        messages = await client.run("%pip install nowhere-to-be-found\nprint('ran')")
+        (error,) = [m["content"] for m in messages if m["msg_type"] == "error"]
+        assert error["ename"] == "PackageNotFound"
+        assert not [m for m in messages if m["msg_type"] == "stream"]
+    assert gateway.delete(f"/api/kernels/{kernel}").status == 204
 
 
 async def test_a_model_installs_packages(gateway: GatewayProcess, key: str, tmp_path: Path) -> None:
