@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from kernels.limits import GIB
 
 LOG_BYTES = 16 * 1024
 MEMORY = 4 * GIB
-LOOK = 0.25
-"""Seconds between two looks at what was written."""
+LOOK, PAUSE = 0.25, 20
+"""Seconds between two looks at what was written; and the pause after a look, in times of its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +90,16 @@ def _tied(argv: Sequence[str]) -> list[str]:
 
 async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str:
     assert process.stdout is not None
-    tail = b""
+    tail, pause = b"", LOOK
     reading = asyncio.create_task(process.stdout.read(LOG_BYTES))
     try:
         while True:
-            await asyncio.wait({reading}, timeout=LOOK)
+            await asyncio.wait({reading}, timeout=pause)
             if not reading.done():
+                begun = time.monotonic()
                 if await asyncio.to_thread(folder_bytes, bounds.folder) > bounds.most:
                     raise too_large(bounds.most)
+                pause = max(LOOK, PAUSE * (time.monotonic() - begun))
                 continue
             if not (part := reading.result()):
                 break

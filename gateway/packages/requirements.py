@@ -142,7 +142,7 @@ def _words(rest: str) -> Iterator[str]:
     words: list[str] = []
     try:
         for word in lexer:
-            if not set(word) - _ENDS:
+            if word and not set(word) - _ENDS:
                 # In 2>/dev/null the number is no word either.
                 if word[0] in "<>" and words and words[-1].isdecimal():
                     words.pop()

@@ -61,7 +61,7 @@ class Changed:
 
 
 class SessionPackages:
-    """The packages of one session. Without an `installer` it has none and gets none."""
+    """The packages of one session, of this id in the record. Without an `installer` it has and gets none."""
 
     def __init__(self, session_id: int, installer: Installer | None) -> None:
         self.installer = installer
