@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import subprocess
 import threading
 import uuid
 import zipfile
@@ -16,6 +17,7 @@ from gateway.client import Conflict, Gateway
 from gateway.model_tools import SessionTools
 from tests.channels import channels, text
 from tests.conftest import NO_ENGINE, StartGateway, stop_cleanly
+from tests.gateway.test_storage import mount
 from tests.gateway.wheels import PATIENCE, Index, build_wheel
 from tests.requirements import require
 from tests.server import GatewayProcess, Response, together, until
@@ -36,6 +38,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     build_wheel(folder, "absolute", members={"/tmp/cellgate-escaped.py": b"x = 1\n"})
     build_wheel(folder, "liar")
     build_wheel(folder, "large", members={"large/data.bin": bytes(3_000_000)})
+    build_wheel(folder, "too_large_to_download", members={"data.bin": bytes(12_000_000)})
+    build_wheel(folder, "too_large_to_unpack", members={"data.bin": bytes(6_000_000)})
     (folder / "source-1.0.tar.gz").write_bytes(b"never read: it would have to be built")
     index = Index(folder)
     index.lie.add("liar")
@@ -263,6 +267,27 @@ def test_a_failed_install_says_why_and_changes_nothing(
 
 def test_what_the_kernel_has_is_not_downloaded(gateway: GatewayProcess, key: str) -> None:
     assert versions(install(gateway, key, "wants-numpy", "numpy")) == {"wants-numpy": "1.0"}
+
+
+def test_a_full_disk_is_told_and_leaves_room_for_the_next(index: Index, tmp_path: Path) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount("-t", "tmpfs", "-o", "size=10m,mode=0700", "tmpfs", str(folder))
+    process = None
+    try:
+        process = GatewayProcess(
+            folder / "data", packages="*", package_index=index.url, pool_size=0, storage_reserve=0
+        )
+        for name in ("too-large-to-download", "too-large-to-unpack"):
+            answer = install(process, "s", name)
+            assert (answer.status, answer.reason) == (507, "storage_full"), answer.body
+        assert versions(install(process, "s", "apple")) == {"apple": "2.0"}
+        assert imported(process, "s", "apple") == "2.0"
+        stop_cleanly(process)
+    finally:
+        if process is not None:
+            process.kill()
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
 
 
 def test_an_index_that_fails_is_named(gateway: GatewayProcess, settled: str, index: Index) -> None:
