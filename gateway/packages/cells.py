@@ -59,7 +59,8 @@ async def _install_for(run: ExecutionRun, slot: SessionKernel) -> tuple[str, ...
         names = [name for name in map(distribution_of, missing) if installer.settings.allows(name)]
         added = await _install_known(run, slot, names)
     except CellgateError as error:
-        _fail(run, error)
+        if not run.machine.finished:
+            _fail(run, error)
         return ()
     return added if run.request.packages == TEMPORARY else ()
 
