@@ -60,9 +60,7 @@ class Session:
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
         heard, packages = WidgetMessages(log, self._receive), SessionPackages(row.id, settings.installer)
-        self.slot = SessionKernel(
-            profile, pool, workspaces, store, self.door, packages, heard, self._exited
-        )
+        self.slot = SessionKernel(profile, pool, workspaces, store, self.door, packages, heard, self._exited)
         self._settings = settings
         self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
         self._runs, self._tasks = SessionRuns(self._queue), SessionTasks()

@@ -56,6 +56,8 @@ class PackageOptions(BaseApp):
         86400.0, min=0, help="Seconds for which the index is not asked again what is the newest version."
     ).tag(config=True, metavar="SECONDS")
 
+    aliases = {"allow-package": "ServeApp.packages", **BaseApp.aliases}  # noqa: RUF012
+
     def package_settings(self, environment: Mapping[str, str]) -> PackageSettings:
         """The policy; of `environment` pip gets what leads to the network. Raises InvalidInput."""
         from gateway.packages.settings import PackageSettings  # noqa: PLC0415

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from gateway.commands.base import BaseApp, UsageError
+from gateway.commands.base import UsageError
 from gateway.commands.package_options import PackageOptions
 
 if TYPE_CHECKING:
@@ -196,9 +196,8 @@ class ServeApp(PackageOptions):
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
         "preload": "ServeApp.preload",
-        "allow-package": "ServeApp.packages",
         "journal-sync": "ServeApp.journal_sync",
-        **BaseApp.aliases,
+        **PackageOptions.aliases,
     }
     flags = {  # noqa: RUF012
         "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask nobody for a token; on loopback addresses only."),
