@@ -258,7 +258,7 @@ def _build(
     shared = replace(settings.manager, session=replace(settings.manager.session, installer=installer))
     manager = SessionManager(journal, pool, catalog, workspaces, shared)
     staging = _staging(settings)
-    metrics, jobs = Metrics(), Jobs(staging)
+    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve)
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
     files = SessionFiles(journal, manager, workspaces, staging)
     stack.push_async_callback(files.close)

@@ -15,14 +15,29 @@ from typing import Any
 import msgspec
 
 from gateway.files.tree import Parts, parse_path
-from gateway.markdown import PYTHON, fence_language, fences
+from gateway.markdown import fence_language, fences
 from gateway.models import MAX_CODE_BYTES, check_text
 from kernels.errors import InvalidInput
+from kernels.specs.languages import KNOWN, Language, find_language
 
 MOST_BLOCKS = 64
 FAILED, TIMED_OUT = 1, 124
-_SHELL = frozenset({"bash", "sh", "shell"})
-_FILENAME = re.compile(r"#[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
+
+# Programs of the kernel's own environment; the sandbox bounds what they may do, so Deno need not ask.
+# Colours are for terminals, which IPython and bash_kernel say that they are.
+_DENO = "env -u FORCE_COLOR NO_COLOR=1 deno run --quiet --allow-all --ext={} -"
+_PROGRAMS = {
+    Language.PYTHON: "python3 -",
+    Language.JAVASCRIPT: _DENO.format("js"),
+    Language.TYPESCRIPT: _DENO.format("ts"),
+}
+_MAGICS = {
+    Language.BASH: "%%bash",
+    Language.JAVASCRIPT: f"%%script {_PROGRAMS[Language.JAVASCRIPT]}",
+    Language.TYPESCRIPT: f"%%script {_PROGRAMS[Language.TYPESCRIPT]}",
+}
+
+_FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
 
 
 class BlockBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -43,21 +58,38 @@ class BlocksBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block that can run: `language` is python, bash or pip; `file` is where its code is saved first."""
+    """A block that can run; `file` is where its code is saved first."""
 
-    language: str
+    language: Language
     code: str
     file: Parts | None
 
     def cell(self, kernel_language: str) -> str:
         """The cell that runs it in a kernel of this language. Raises InvalidInput when there is none."""
-        if self.language == kernel_language:
-            return self.code
-        if self.language == "bash" and kernel_language == "python":
-            return f"%%bash\n{self.code}"
-        if self.language == "pip" and kernel_language == "python":
-            return "\n".join(map(_pip_line, self.code.splitlines()))
-        raise InvalidInput(f"A kernel of {kernel_language} can't run a block in {self.language}")
+        return cell_of(self.language, self.code, kernel_language)
+
+
+def cell_of(language: Language, code: str, kernel_language: str) -> str:
+    """Code as a cell of a kernel of `kernel_language`, another language's by a program of its own.
+
+    It needs nothing of Cellgate, so the notebook runs in plain Jupyter too. Raises InvalidInput, naming what
+    such a kernel runs.
+    """
+    if language.kernel_language == kernel_language:
+        return code
+    if kernel_language == Language.PYTHON:
+        return f"{_MAGICS[language]}\n{code}"
+    if kernel_language == Language.BASH:
+        return _here_document(_PROGRAMS[language], code)
+    others = {Language.TYPESCRIPT.value: "javascript and typescript"}.get(kernel_language, kernel_language)
+    raise InvalidInput(f"A kernel of {kernel_language} can't run a block in {language}, only in {others}")
+
+
+def _here_document(program: str, code: str) -> str:
+    end, lines = "END", set(code.splitlines())
+    while end in lines:
+        end += "_"
+    return f"{program} <<'{end}'\n{code.removesuffix(chr(10))}\n{end}"
 
 
 def check_blocks(body: BlocksBody) -> list[Block]:
@@ -80,11 +112,12 @@ def _of_markdown(text: str) -> Iterator[BlockBody]:
 
 
 def _check(number: int, block: BlockBody) -> Block:
-    known = {**dict.fromkeys(PYTHON, "python"), **dict.fromkeys(_SHELL, "bash"), "pip": "pip"}
-    language = known.get(block.language.lower())
-    if language is None:
+    if block.language.lower() == "pip":
+        code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
+        return Block(Language.PYTHON, "\n".join(map(_pip_line, code.splitlines())), None)
+    if (language := find_language(block.language)) is None:
         raise InvalidInput(
-            f"Block {number} is in {block.language[:40]!r}; the languages are python, bash, sh and pip"
+            f"Block {number} is in {block.language[:40]!r}; the languages are {KNOWN}, and pip"
         )
     code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
     named = _FILENAME.match(code)

@@ -10,17 +10,20 @@ from __future__ import annotations
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat import NotebookNode, v4
 
-from gateway.markdown import PYTHON, fence_language, fences
+from gateway.blocks import cell_of
+from gateway.markdown import fence_language, fences
 from kernels.errors import InvalidInput
+from kernels.specs.languages import Language, find_language
 
 _nbformat: Any = nbformat  # untyped
 _v4: Any = v4
@@ -72,13 +75,17 @@ class CellFile:
     notices: tuple[str, ...] = ()
 
 
-def read_cells(path: Path) -> CellFile:
-    """The cells of an .ipynb, .py or .md file. Raises InvalidInput, naming the file and what is wrong."""
-    readers = {
+def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:
+    """The cells of an .ipynb, .py or .md file. Raises InvalidInput, naming the file and what is wrong.
+
+    `language` is the kernel's: of Markdown's blocks those in it are cells, and those in others if `mixed`.
+    """
+    markdown = partial(_read_markdown, language=language, mixed=mixed)
+    readers: dict[str, Callable[[Path], CellFile]] = {
         ".ipynb": _read_notebook,
         ".py": _read_script,
-        ".md": _read_markdown,
-        ".markdown": _read_markdown,
+        ".md": markdown,
+        ".markdown": markdown,
     }
     reader = readers.get(path.suffix.lower())
     if reader is None:
@@ -170,7 +177,7 @@ def _script_cell(kind: CellKind, lines: Sequence[str]) -> Iterator[Cell]:
         yield Cell(kind, source)
 
 
-def _read_markdown(path: Path) -> CellFile:
+def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
     text = path.read_text(encoding="utf-8-sig")
     lines = text.split("\n")
     cells: list[Cell] = []
@@ -179,15 +186,18 @@ def _read_markdown(path: Path) -> CellFile:
     for fence in fences(text):
         assert fence.map is not None
         first, end = fence.map
-        language = fence_language(fence.info)
-        if language not in PYTHON:
-            skipped.setdefault(language or "no language", []).append(first + 1)
+        named = fence_language(fence.info)
+        block = find_language(named)
+        own = block is not None and block.kernel_language == language.kernel_language
+        if block is None or not (own or mixed):
+            skipped.setdefault(named or "no language", []).append(first + 1)
             continue
         cells.extend(_text_cell(lines[done:first]))
-        cells.append(Cell(CellKind.CODE, fence.content.rstrip("\n")))
+        code = cell_of(block, fence.content.rstrip("\n"), language.kernel_language)
+        cells.append(Cell(CellKind.CODE, code))
         done = end
     cells.extend(_text_cell(lines[done:]))
-    return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped)))
+    return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped, language)))
 
 
 def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:
@@ -195,10 +205,10 @@ def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:
         yield Cell(CellKind.MARKDOWN, source)
 
 
-def _skip_notices(skipped: Mapping[str, Sequence[int]]) -> Iterator[str]:
+def _skip_notices(skipped: Mapping[str, Sequence[int]], wanted: Language) -> Iterator[str]:
     for language, lines in skipped.items():
         where = ", ".join(map(str, lines))
-        yield f"not run, because not marked as Python: {language} (line {where})"
+        yield f"not run, because not marked as {wanted.title()}: {language} (line {where})"
 
 
 def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | None]) -> NotebookNode:

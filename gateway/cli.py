@@ -34,6 +34,7 @@ class CellgateApp(BaseApp):
                                              run a notebook's cells through the gateway
         cellgate run README.md               run the Python blocks of a Markdown file
         cellgate exec 'print(6 * 7)'         run one piece of code
+        cellgate console my-session          a prompt for a session
         cellgate files put my-session data.csv
                                              bring a file into a session
         cellgate sessions                    what runs and what has run
@@ -48,6 +49,7 @@ class CellgateApp(BaseApp):
         "image": ("gateway.commands.image.ImageApp", "Build or check the image of kernels in containers."),
         "run": ("gateway.commands.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "exec": ("gateway.commands.exec.ExecApp", "Run one piece of code."),
+        "console": ("gateway.commands.console.ConsoleApp", "A prompt for a session."),
         "files": ("gateway.commands.files.FilesApp", "Put, get, list and remove a session's files."),
         "mcp": ("gateway.commands.mcp.McpApp", "Serve a session to a language model's program."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
@@ -57,6 +59,10 @@ class CellgateApp(BaseApp):
         "record": (
             "gateway.commands.record.RecordApp",
             "Size and upkeep of the record, signing key.",
+        ),
+        "completion": (
+            "gateway.commands.completion.CompletionApp",
+            "Print a script that teaches your shell these commands.",
         ),
     }
 

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.cell_request import execute_request
 from gateway.models import ExecuteRequest, now
 from gateway.record.errors import StorageFull
 from gateway.record.events import EventLog
@@ -225,20 +226,7 @@ class ExecutionRun:
 
     def _send(self, kernel: Kernel) -> None:
         self.machine.sent()
-        kernel.connection.send(self.request.message or self._own_message(kernel.connection.session))
-
-    def _own_message(self, session: str) -> Message:
-        content = {
-            "code": self.request.code,
-            "silent": self.request.silent,
-            "store_history": not self.request.silent,
-            "user_expressions": {},
-            "allow_stdin": self.request.allow_stdin,
-            # One cell at a time is sent, so there is no queue in the kernel that an error should abort;
-            # with True ipykernel also aborts a cell that arrives just after the failed one's idle.
-            "stop_on_error": False,
-        }
-        return new_message(Channel.SHELL, "execute_request", content, session=session, msg_id=self.msg_id)
+        kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
 
     async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
         """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -21,9 +22,13 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class JobInput:
-    """Write all of it in order, then hand it to a job; as a context manager it closes itself."""
+    """Write all of it in order, then hand it to a job; as a context manager it closes itself.
 
-    def __init__(self, folder: Path) -> None:
+    `reserve`: bytes that stay free on the folder's disk, because the record needs them more.
+    """
+
+    def __init__(self, folder: Path, reserve: int) -> None:
+        self._reserve = reserve
         try:
             self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         except OSError as error:
@@ -43,9 +48,15 @@ class JobInput:
     async def write(self, part: bytes) -> None:
         """Add to it. Raises StorageError."""
         try:
-            await asyncio.to_thread(self.file.write, part)
+            await asyncio.to_thread(self._write, part)
         except OSError as error:
             raise _explained(error) from error
+
+    def _write(self, part: bytes) -> None:
+        disk = os.fstatvfs(self.file.fileno())
+        if disk.f_bavail * disk.f_frsize < self._reserve + len(part):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.file.write(part)
 
     async def take(self, parts: AsyncGenerator[bytes, None]) -> None:
         """Add all parts, each when it is made. Raises StorageError, and what making them raises."""

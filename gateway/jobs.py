@@ -26,17 +26,20 @@ MEMORY = 4 * GIB
 
 
 class Jobs:
-    """Runs jobs, two at a time; sixteen may wait, more are refused. Inputs are made in `folder`."""
+    """Runs jobs, two at a time; sixteen may wait, more are refused. Inputs are made in `folder`.
 
-    def __init__(self, folder: Path, deadline: float = DEADLINE) -> None:
-        self._folder = folder
+    They leave `reserve` bytes of its disk free.
+    """
+
+    def __init__(self, folder: Path, reserve: int, deadline: float = DEADLINE) -> None:
+        self._folder, self._reserve = folder, reserve
         self._deadline = deadline
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._waiting = 0
 
     def input(self) -> JobInput:
         """Something to be written and given to a job. Raises StorageError."""
-        return JobInput(self._folder)
+        return JobInput(self._folder, self._reserve)
 
     async def run(self, module: str, *arguments: str, given: JobInput) -> bytes:
         """What the module writes to stdout. Raises JobFailed, QueueFull and StorageError."""

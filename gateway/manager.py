@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.errors import Conflict, NotFound, ShuttingDown
@@ -180,17 +180,21 @@ class SessionManager:
         return await asyncio.shield(task), True
 
     def _same(self, session: Session, body: SessionBody) -> Session:
-        if body.kernel is not None and self._catalog.resolve(body.kernel) != session.row.kernel:
+        kernel = session.row.kernel
+        if self._names_kernel(body) and self._catalog.choose(body.kernel, body.language, kernel) != kernel:
             raise Conflict(
                 f"Session {session.row.key!r} exists with kernel {session.row.kernel!r};"
                 " delete it first, or choose another key"
             )
         return session
 
+    @staticmethod
+    def _names_kernel(body: SessionBody) -> bool:
+        return body.kernel is not None or body.language is not None
+
     def _profile(self, body: SessionBody) -> tuple[KernelProfile, SessionLimits]:
         limits = merge_limits(self.settings.limits, body.limits)
-        wanted = self.settings.default_kernel if body.kernel is None else body.kernel
-        name = self._catalog.resolve(wanted)
+        name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
         self._catalog.get_kernel_spec(name)
         return KernelProfile(name, limits.resources, check_env(body.env)), limits
 
@@ -199,8 +203,13 @@ class SessionManager:
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
-        if former is not None and former.kernel != profile.kernelspec and body.kernel is not None:
-            raise Conflict(f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key")
+        if former is not None and former.kernel != profile.kernelspec:
+            if self._names_kernel(body):
+                raise Conflict(
+                    f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key"
+                )
+            if former.kernel in self._catalog.find_kernel_specs():
+                profile = replace(profile, kernelspec=former.kernel)
         moment = now()
         row = SessionRow(
             id=self._journal.new_session_id() if former is None else former.id,

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-PYTHON = frozenset({"python", "python3", "py", "py3", "ipython", "ipython3"})
-
 
 def fences(text: str) -> Iterable[Token]:
     """The fenced blocks, those in lists and quotes too."""

@@ -29,6 +29,7 @@ MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
 MAX_STDIN_LINES = 10_000
+MAX_TABLE_ROWS = 10_000
 MAX_SECONDS = 30 * 24 * 3600.0
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -80,13 +81,14 @@ class SessionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     session: str | None = None
     kernel: str | None = None
+    language: str | None = None
     env: dict[str, str] | None = None
     limits: LimitsBody | None = None
     metadata: dict[str, Any] | None = None
 
 
 class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/sessions/{s}/execute."""
+    """POST /v1/sessions/{s}/execute. `language` is that of `code`; default: the kernel's own."""
 
     code: str
     timeout: float | None = None
@@ -95,6 +97,8 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     on_disconnect: str = "continue"
     wait: bool = True
     env: dict[str, str] | None = None
+    language: str | None = None
+    tables: int | None = None
     packages: str | None = None
 
 
@@ -227,7 +231,8 @@ def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length
 class ExecuteRequest:
     """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
 
-    `message`: a client's own execute_request, to be sent as it is; `cell_id`: the notebook cell it names.
+    `tables`: rows at most of tables as data, None for no data. `message`: a client's own execute_request, to
+    be sent as it is; `cell_id`: the notebook cell it names.
     `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
     """
 
@@ -241,6 +246,7 @@ class ExecuteRequest:
     stop_on_error: bool = False
     cell_id: str | None = None
     message: Message | None = None
+    tables: int | None = None
     packages: str | None = None
 
 
@@ -252,6 +258,8 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         raise InvalidInput("packages must be 'auto' or 'temporary'")
     if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
+    if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
+        raise InvalidInput(f"tables must be a number of rows from 1 to {MAX_TABLE_ROWS}")
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
     return ExecuteRequest(
         code=check_text(body.code, "code", MAX_CODE_BYTES),
@@ -260,5 +268,6 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         silent=body.silent,
         env=check_env(body.env),
         allow_stdin=interactive or lines is not None,
+        tables=body.tables,
         packages=body.packages,
     )

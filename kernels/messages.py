@@ -96,7 +96,13 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
 
 def new_message(
-    channel: Channel, msg_type: str, content: Mapping[str, Any], *, session: str, msg_id: str | None = None
+    channel: Channel,
+    msg_type: str,
+    content: Mapping[str, Any],
+    *,
+    session: str,
+    msg_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
 ) -> Message:
     """A message of our own to a kernel; `session` is the client's session id of the protocol."""
     header = Header(msg_id or uuid.uuid4().hex, msg_type)
@@ -110,7 +116,8 @@ def new_message(
             "version": PROTOCOL_VERSION,
         }
     )
-    return Message(channel, header_frame, EMPTY, EMPTY, _encode(content), (), header, Header())
+    described = _encode(metadata) if metadata else EMPTY
+    return Message(channel, header_frame, EMPTY, described, _encode(content), (), header, Header())
 
 
 class Signer:

@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from gateway.client.blocking import Asynchronous
 from gateway.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
 from gateway.client.errors import gateway_error
+from gateway.client.kernel import KernelQuestions
 from gateway.client.session import Session
 from gateway.client.transport import Server, lines
 from gateway.client.values import (
@@ -62,6 +63,7 @@ class Gateway(Asynchronous):
         name: str | None = None,
         *,
         kernel: str | None = None,
+        language: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -71,7 +73,7 @@ class Gateway(Asynchronous):
 
         As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
         """
-        wishes = given(kernel=kernel, env=env, limits=limits, metadata=metadata)
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
         return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
 
     async def create_session(
@@ -79,12 +81,14 @@ class Gateway(Asynchronous):
         session: str | None = None,
         *,
         kernel: str | None = None,
+        language: str | None = None,
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionModel:
         """The session of this name, made when absent; without a name, a new one."""
-        body = given(session=session, kernel=kernel, env=env, limits=limits, metadata=metadata)
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        body = given(session=session, **wishes)
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 
     async def get_session(self, session: str) -> SessionModel:
@@ -108,21 +112,29 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
         packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
 
+        Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
+        `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
         `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
+
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin, packages=packages)
+            wishes = given(timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
+            body = {"code": code, **wishes}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        stream = self.stream_execute(session, code, timeout=timeout, stdin=stdin, packages=packages)
+        stream = self.stream_execute(
+            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages
+        )
         async with aclosing(stream) as events:
             async for event in events:
                 execution = event.execution or execution
@@ -136,7 +148,9 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_disconnect: str | None = None,
+        language: str | None = None,
         packages: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen, the last one `Finished`.
@@ -144,8 +158,8 @@ class Gateway(Asynchronous):
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        wishes = {"on_disconnect": on_disconnect, "packages": packages}
-        body = given(code=code, timeout=timeout, stdin=stdin, **wishes)
+        wishes = given(timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
+        body = given(code=code, language=language, packages=packages, **wishes)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -209,9 +223,11 @@ class Gateway(Asynchronous):
         path = session_path(session, "replay")
         return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
 
-    async def execute_once(self, code: str, *, kernel: str | None = None) -> Result:
+    async def execute_once(
+        self, code: str, *, kernel: str | None = None, language: str | None = None
+    ) -> Result:
         """Runs a cell in a fresh kernel that is thrown away."""
-        body = given(code=code, kernel=kernel)
+        body = given(code=code, kernel=kernel, language=language)
         return decode(await self._calls.call("POST", "/v1/execute", body), Result)
 
     async def result(self, session: str, execution: str) -> Result:
@@ -257,6 +273,16 @@ class Gateway(Asynchronous):
         """The session's notebook without outputs: its metadata tell where the cells ran."""
         target = session_path(session, "notebook") + "?outputs=false"
         return decode(await self._calls.call("GET", target), dict[str, Any])
+
+    async def answer_input(self, session: str, execution: str, value: str) -> None:
+        """Gives a line to a cell that waits for input (the event `InputRequest`)."""
+        await self._calls.call(
+            "POST", session_path(session, "executions", execution, "input"), {"value": value}
+        )
+
+    def questions(self, session: str) -> KernelQuestions:
+        """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
+        return KernelQuestions(self._calls, session)
 
     async def purge_session(self, session: str) -> None:
         """Ends the session and removes its record for good; only a tombstone stays."""

@@ -38,6 +38,7 @@ class Calls:
         self._attempts = max(1, attempts)
         self.url = server.url
         self.exchange = server.exchange
+        self.websocket = server.websocket
 
     async def call(
         self,

@@ -5,6 +5,7 @@ It remembers the session's name and the wishes for its making; the calls themsel
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -37,6 +38,7 @@ class Session(Asynchronous):
         self._wishes = wishes
         self._keep = keep
         self._made = False
+        self._opening = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"Session({self._name!r})"
@@ -59,13 +61,15 @@ class Session(Asynchronous):
         self._name, self._made = model.session, True
         return model
 
-    async def _opened(self) -> str:
-        if not self._made:
-            await self.open()
+    async def opened(self) -> str:
+        """Its name; makes the session if this object has not done so."""
+        async with self._opening:
+            if not self._made:
+                await self.open()
         return self.name
 
     async def __aenter__(self) -> Self:
-        await self._opened()
+        await self.opened()
         return self
 
     async def __aexit__(
@@ -81,21 +85,41 @@ class Session(Asynchronous):
         *,
         timeout: float | None = None,
         stdin: list[str] | None = None,
+        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
         packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
-        session = await self._opened()
         return await self._gateway.execute(
-            session, code, timeout=timeout, stdin=stdin, on_event=on_event, packages=packages
+            await self.opened(),
+            code,
+            timeout=timeout,
+            stdin=stdin,
+            tables=tables,
+            on_event=on_event,
+            language=language,
+            packages=packages,
         )
 
     async def stream(
-        self, code: str, *, timeout: float | None = None, stdin: list[str] | None = None
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
+        language: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell."""
         events = self._gateway.stream_execute(
-            await self._opened(), code, timeout=timeout, stdin=stdin, on_disconnect="interrupt"
+            await self.opened(),
+            code,
+            timeout=timeout,
+            stdin=stdin,
+            tables=tables,
+            on_disconnect="interrupt",
+            language=language,
         )
         async with aclosing(events):
             async for event in events:
@@ -105,15 +129,15 @@ class Session(Asynchronous):
         self, blocks: str | Sequence[tuple[str, str]], *, timeout: float | None = None
     ) -> BlocksResult:
         """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
-        return await self._gateway.execute_blocks(await self._opened(), blocks, timeout=timeout)
+        return await self._gateway.execute_blocks(await self.opened(), blocks, timeout=timeout)
 
     async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
         """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""
-        return await self._gateway.packages(await self._opened(), install=requirements, upgrade=upgrade)
+        return await self._gateway.packages(await self.opened(), install=requirements, upgrade=upgrade)
 
     async def uninstall(self, *names: str) -> PackageChanges:
         """Removes packages that were installed into this session."""
-        return await self._gateway.packages(await self._opened(), uninstall=names)
+        return await self._gateway.packages(await self.opened(), uninstall=names)
 
     async def packages(self) -> list[Package]:
         """What it has installed beside its kernel's environment."""

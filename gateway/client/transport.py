@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
+from tornado.httpclient import HTTPRequest
 from tornado.httputil import (
     HTTPHeaders,
     HTTPInputError,
@@ -29,6 +30,7 @@ from tornado.httputil import (
 )
 from tornado.iostream import IOStream, StreamClosedError
 from tornado.tcpclient import TCPClient
+from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from gateway.client.errors import GatewayError, gateway_error
 from kernels.errors import InvalidInput
@@ -216,6 +218,12 @@ class Server:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def websocket(self, target: str) -> WebSocketClientConnection:
+        """An open WebSocket. Raises OSError and tornado's HTTPError and StreamClosedError."""
+        url = "ws" + self.url.removeprefix("http") + target
+        headers = {name: value for name, value in self._headers.items() if name != "Host"}
+        return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))
 
     async def _connect(self) -> IOStream:
         try:

@@ -16,6 +16,9 @@ from gateway.client.errors import CellFailed, gateway_error
 
 T = TypeVar("T")
 
+TABLE = "application/vnd.dataresource+json"
+"""pandas' Table Schema: ``schema`` names the fields and their types, ``data`` has an object for each row."""
+
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Base of what the gateway sends: immutable, unknown fields ignored."""
@@ -122,6 +125,15 @@ class Result(Value, frozen=True, kw_only=True):
     text: str = ""
     files: list[FileModel] = []
     packages: list[Package] = []
+
+    @property
+    def tables(self) -> list[dict[str, Any]]:
+        """The tables that a cell run with `tables` has shown, as data: ``schema``, ``data``, ``total_rows``.
+
+        `total_rows` says how many rows there are, of which `data` may have the first only.
+        """
+        shown = (output.get("data", {}).get(TABLE) for output in self.outputs)
+        return [table for table in shown if isinstance(table, dict)]
 
     @property
     def ok(self) -> bool:

@@ -140,6 +140,7 @@ class BaseApp(Application):
     """A command of ``cellgate``. `usage` and `examples` are shown by ``--help``."""
 
     usage: ClassVar[str] = "[options]"
+    forms: ClassVar[tuple[str, ...]] = ()  # what `usage` stands for, where it is too short to say it
     environment = AnyTrait(help="The variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
@@ -340,12 +341,16 @@ class CommandApp(BaseApp):
     def _short_usage(self) -> str:
         return f"{self.name.replace('-', ' ', 1)} {self.usage}"
 
+    def address(self) -> str:
+        """The URL of the gateway that the settings name. Raises UsageError."""
+        running = self._running_gateway()
+        return self.url or (running.url if running else "http://127.0.0.1:8888")
+
     def gateway(self) -> Gateway:
         """A client of the gateway that the settings name. Raises UsageError."""
         from gateway.client import Gateway  # noqa: PLC0415
 
-        running = self._running_gateway()
-        url = self.url or (running.url if running else "http://127.0.0.1:8888")
+        running, url = self._running_gateway(), self.address()
         # The token of the local gateway goes to that gateway only, whatever other URL is given.
         known = running.token if running and url.rstrip("/") == running.url.rstrip("/") else ""
         return Gateway(url, self.token or known or None)

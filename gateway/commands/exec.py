@@ -35,12 +35,16 @@ class ExecApp(CommandApp):
         cellgate exec 'print(6 * 7)'
         cellgate exec 'x = 5' --session work      keeps the session: variables stay for the next one
         cellgate exec - --session work < step.py
+        cellgate exec 'ls -l' --language bash --session work
     """
 
     session = Unicode(
         help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
     ).tag(config=True, metavar="NAME")
     kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
+        config=True, metavar="NAME"
+    )
+    language = Unicode(help="What CODE is in; default: the language of the session's kernel.").tag(
         config=True, metavar="NAME"
     )
     timeout = Float(
@@ -50,6 +54,7 @@ class ExecApp(CommandApp):
     aliases: Any = {  # noqa: RUF012
         "session": "ExecApp.session",
         "kernel": "ExecApp.kernel",
+        "language": "ExecApp.language",
         "timeout": "ExecApp.timeout",
         **CommandApp.aliases,
     }
@@ -57,23 +62,33 @@ class ExecApp(CommandApp):
     async def run_command(self) -> int:
         """Runs the code; 1 when it fails."""
         (code,) = self.arguments("CODE")
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UsageError("--timeout must be a number of seconds above 0")
+        check_timeout(self.timeout)
         if code == "-":
             code = await asyncio.to_thread(_read_stdin)
         if not code.strip():
             raise UsageError("there is no code to run")
         gateway = self.gateway()
         session = self.session or f"exec-{secrets.token_hex(4)}"
-        await gateway.create_session(session, kernel=self.kernel or None)
+        language = self.language or None
+        if not self.session:
+            await gateway.create_session(session, kernel=self.kernel or None, language=language)
+        elif language is None or self.kernel:
+            # Else the execution makes it: one that is there may be of another language.
+            await gateway.create_session(session, kernel=self.kernel or None)
         source = CellFile((Cell(CellKind.CODE, code),))
-        run = Run(gateway, session, source, timeout=self.timeout, keep_going=False)
+        run = Run(gateway, session, source, timeout=self.timeout, keep_going=False, language=language)
         try:
             with Output(1) as output:
                 return 1 if await run.cells(output) else 0
         finally:
             if not self.session:
                 await gateway.delete_session(session)
+
+
+def check_timeout(seconds: float | None) -> None:
+    """Raises UsageError for a value of --timeout that is no duration."""
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UsageError("--timeout must be a number of seconds above 0")
 
 
 def _read_stdin() -> str:

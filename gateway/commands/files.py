@@ -21,6 +21,7 @@ class FilesApp(CommandApp):
 
     name = "cellgate-files"
     usage = "put|get|ls|rm SESSION ... [options]"
+    forms = tuple(f"{action} {words}" for action, words in _ACTIONS.items())
     description = """
         Brings files into a session, takes them out, lists and removes them. A PATH is relative to the
         session's folder; where the name to write to is left out, it is the file's own.

@@ -24,6 +24,7 @@ from gateway.client import Finished, Gateway, GatewayError
 from gateway.commands.base import CommandApp, UsageError
 from gateway.commands.screen import Screen, make_screen
 from kernels.errors import InvalidInput
+from kernels.specs.languages import parse_language
 
 _GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 
@@ -41,8 +42,8 @@ class RunApp(CommandApp):
     usage = "FILE [options]"
     description = """
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
-        Markdown file (.md, its blocks marked python) one after another, and shows their outputs as they
-        come. It stops at the first cell that fails.
+        Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
+        as they come. It stops at the first cell that fails.
 
         Exit code: 0 all cells ended well, 1 one failed, 2 wrong usage or no gateway, 130 after Ctrl-C.
         The tags raises-exception and skip-execution of a notebook's cells are heeded.
@@ -51,6 +52,7 @@ class RunApp(CommandApp):
         cellgate run analysis.ipynb -o analysis-done.ipynb
         cellgate run script.py --session work     keeps the session: variables stay for the next run
         cellgate run README.md --timeout 30       check that the examples of a README work
+        cellgate run guide.md --all-languages     its blocks of bash and JavaScript too
     """
 
     session = Unicode(
@@ -59,35 +61,45 @@ class RunApp(CommandApp):
     kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
         config=True, metavar="NAME"
     )
+    language = Unicode(help="The language of a new session, and of a Markdown file's blocks.").tag(
+        config=True, metavar="NAME"
+    )
     timeout = Float(
         None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
     ).tag(config=True, metavar="SECONDS")
     output = Unicode(help="Where to write the notebook with the outputs, also when a cell has failed.").tag(
         config=True, metavar="FILE"
     )
+    all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "RunApp.output",
         "session": "RunApp.session",
         "kernel": "RunApp.kernel",
+        "language": "RunApp.language",
         "timeout": "RunApp.timeout",
         **CommandApp.aliases,
     }
     flags = {  # noqa: RUF012
+        "all-languages": (
+            {"RunApp": {"all_languages": True}},
+            "Run a Markdown file's blocks in other languages too, as cells of the same kernel.",
+        ),
         "keep-going": ({"RunApp": {"keep_going": True}}, "Run the remaining cells after one has failed."),
     }
 
     async def run_command(self) -> int:
         """Runs the cells. What needs no gateway is checked first, so that a wrong path costs nothing."""
         path, output = self._paths()
-        source = await asyncio.to_thread(read_cells, path)
+        language = parse_language(self.language or "python")
+        source = await asyncio.to_thread(read_cells, path, language, mixed=self.all_languages)
         total = sum(cell.runs for cell in source.cells)
         if not total:
-            raise UsageError("; ".join((f"{path} has no Python code to run", *source.notices)))
+            raise UsageError("; ".join((f"{path} has no code in {language} to run", *source.notices)))
         gateway = self.gateway()
         session = self.session or session_name(path)
-        await gateway.create_session(session, kernel=self.kernel or None)
+        await gateway.create_session(session, kernel=self.kernel or None, language=self.language or None)
         run = Run(gateway, session, source, timeout=self.timeout, keep_going=self.keep_going)
         with make_screen(total) as screen:
             for notice in source.notices:
@@ -127,13 +139,21 @@ class Run:
     """One run of a file's cells in a session."""
 
     def __init__(
-        self, gateway: Gateway, session: str, source: CellFile, *, timeout: float | None, keep_going: bool
+        self,
+        gateway: Gateway,
+        session: str,
+        source: CellFile,
+        *,
+        timeout: float | None,
+        keep_going: bool,
+        language: str | None = None,
     ) -> None:
         self.gateway = gateway
         self.session = session
         self._source = source
         self._timeout = timeout
         self._keep_going = keep_going
+        self._language = language
         self._executions: list[str | None] = [None] * len(source.cells)
 
     async def cells(self, screen: Screen) -> int:
@@ -179,7 +199,12 @@ class Run:
     async def _cell(self, index: int, cell: Cell, screen: Screen) -> Finished:
         # No input: a cell that asks for some gets an end of file, as under `python < /dev/null`.
         stream = self.gateway.stream_execute(
-            self.session, cell.source, timeout=self._timeout, stdin=[], on_disconnect="interrupt"
+            self.session,
+            cell.source,
+            timeout=self._timeout,
+            stdin=[],
+            on_disconnect="interrupt",
+            language=self._language,
         )
         async with aclosing(stream) as events:
             async for event in events:

@@ -17,7 +17,7 @@ from traitlets import Unicode
 from gateway.commands.base import BaseApp, UsageError
 from kernels.errors import BackendUnavailable
 from kernels.provisioners.sandbox import SandboxProvisioner
-from kernels.specs.install import REQUIREMENTS, create_environment, install_kernelspec
+from kernels.specs.install import REQUIREMENTS, create_environment, install_kernelspecs
 
 
 class SetupApp(BaseApp):
@@ -26,8 +26,8 @@ class SetupApp(BaseApp):
     name = "cellgate-setup"
     usage = "[options]"
     description = """
-        Makes the environment that kernels run in, apart from the gateway's own: ipykernel, numpy, pandas,
-        matplotlib and more. Then checks whether kernels can be isolated on this machine.
+        Makes the environment that kernels run in, apart from the gateway's own: kernels of Python, bash and
+        JavaScript, numpy, pandas, matplotlib and more. Then checks whether kernels can be isolated here.
 
         It may be called again: what is there is kept. It needs the network, a few minutes and about 1 GB.
     """
@@ -68,10 +68,11 @@ def set_up(prefix: Path, requirements: Path) -> int:
     with console.status("making the kernel environment") as status:
         progress = status.update if console.is_terminal else console.print
         environment = create_environment(prefix, progress, requirements=requirements)
-    with console.status("writing the kernelspec"):
-        spec = install_kernelspec(environment, prefix)
+    with console.status("writing the kernelspecs"):
+        specs = install_kernelspecs(environment, prefix)
     console.print(f"kernel environment  {environment}")
-    console.print(f"kernelspec          {spec}")
+    for spec in specs:
+        console.print(f"kernelspec          {spec}")
     try:
         asyncio.run(SandboxProvisioner.check())
     except BackendUnavailable as error:

@@ -19,7 +19,7 @@ from tornado.websocket import WebSocketHandler
 from gateway.channels.frames import frame
 from gateway.errors import TooLarge, status_of
 from gateway.handlers.base import BaseHandler, encode, problem
-from gateway.handlers.executions import check_language, check_packages
+from gateway.handlers.executions import check_packages, in_language
 from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode
 from gateway.record.events import EventLog
 from kernels.errors import CellgateError, InvalidInput
@@ -129,7 +129,7 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
             return {}
         request = check_execute(command.execute, interactive=True)
         check_packages(self.services, request)
-        check_language(self.services, session, request)
+        request = in_language(self.services, session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]

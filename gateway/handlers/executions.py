@@ -7,7 +7,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from gateway.errors import Conflict
+from msgspec import structs
+
+from gateway.blocks import cell_of
+from gateway.errors import Conflict, NotFound
 from gateway.executions import ExecutionRun
 from gateway.handlers.base import BaseHandler
 from gateway.handlers.streaming import Format, StreamingHandler
@@ -26,15 +29,21 @@ from gateway.pictures import parse_images
 from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
+from kernels.specs.languages import parse_language
 
 MAX_IDEMPOTENCY_KEY = 255
 
 
-def check_language(services: Services, session: Session, request: ExecuteRequest) -> None:
-    """Raises InvalidInput for a request that this session's kernelspec can't serve."""
+def in_language(
+    services: Services, session: Session, request: ExecuteRequest, language: str | None
+) -> ExecuteRequest:
+    """The request as a cell of the session's kernel. Raises InvalidInput for one that it can't serve."""
     spec = services.catalog.get_kernel_spec(session.row.kernel)
     if request.env and spec.language != "python":
         raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+    if language is None:
+        return request
+    return replace(request, code=cell_of(parse_language(language), request.code, spec.language))
 
 
 def check_packages(services: Services, request: ExecuteRequest) -> None:
@@ -94,10 +103,10 @@ class ExecuteHandler(ExecutionAnswers):
         body = self.body(ExecuteBody)
         request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
         check_packages(self.services, request)
-        idempotency = self._idempotency(request)
-        body_of_session = SessionBody(session=check_session_key(key))
+        idempotency = self._idempotency(request, body.language)
+        body_of_session = await self._session_body(key, body.language)
         session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
-        check_language(self.services, session, request)
+        request = in_language(self.services, session, request, body.language)
         if idempotency is not None:
             known = await session.known(*idempotency)
             if known is not None:
@@ -109,13 +118,24 @@ class ExecuteHandler(ExecutionAnswers):
         run = session.submit(request, idempotency=idempotency)
         await self.answer_run(session, run, form, body, view)
 
-    def _idempotency(self, request: ExecuteRequest) -> tuple[str, str] | None:
+    async def _session_body(self, key: str, language: str | None) -> SessionBody:
+        """The session to run in; one that never was is made with a kernel of the code's language."""
+        body = SessionBody(session=check_session_key(key))
+        if language is not None:
+            parse_language(language)
+            try:
+                await self.services.archive.row(self.principal.name, key)
+            except NotFound:
+                return structs.replace(body, language=language)
+        return body
+
+    def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
         key = self.request.headers.get("Idempotency-Key")
         if key is None:
             return None
         if not key or len(key) > MAX_IDEMPOTENCY_KEY:
             raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
-        relevant = repr(replace(request, allow_stdin=False)).encode()
+        relevant = f"{language or ''}{replace(request, allow_stdin=False)!r}".encode()
         return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY), hashlib.sha256(
             relevant
         ).hexdigest()
@@ -152,7 +172,7 @@ class OneShotHandler(ExecutionAnswers):
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
         manager = self.services.manager
-        wanted = SessionBody(kernel=body.kernel, limits=body.limits, env=body.env)
+        wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
         request = replace(request, env=())
         session = await manager.open_one_shot(self.principal.name, wanted, record=body.record)
         try:

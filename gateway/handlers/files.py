@@ -12,6 +12,7 @@ import os
 import re
 from urllib.parse import quote
 
+from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
 from gateway.errors import UnsupportedMedia
@@ -20,6 +21,7 @@ from gateway.files.tree import CHUNK, FileState, Parts, parse_path
 from gateway.files.upload import Upload
 from gateway.handlers.base import MAX_DRAINED_BODY, BaseHandler
 from gateway.handlers.multipart import FormReader
+from gateway.handlers.transfer import WIDE, can_send, read_wide, send_file
 from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import CellgateError, InvalidInput
@@ -45,6 +47,8 @@ class UploadHandler(BaseHandler):
         super().prepare()
         if self._refused is not None or self.request.method not in {"PUT", "POST"}:
             return
+        if self._length() > WIDE:
+            read_wide(self.request.connection)
         try:
             await self._begin()
         except CellgateError as error:
@@ -203,6 +207,13 @@ class FileHandler(UploadHandler):
         self.set_header("Content-Length", str(end - start))
         if self.request.method == "HEAD":
             self.finish()
+            return
+        connection = self.request.connection
+        if end - start > WIDE and can_send(connection):
+            await self.flush()
+            assert isinstance(connection, HTTP1Connection)
+            if not await send_file(connection, descriptor, start, end):
+                connection.stream.close()
             return
         offset = start
         while offset < end:

@@ -84,9 +84,9 @@ class JupyterHandler(BaseHandler):
             raise InvalidInput(f"{name} does not fit: {error}") from error
 
     def session_of(self, wanted: str) -> Session:
-        """The principal's live session behind a kernel id. Raises NotFound."""
+        """The principal's live session behind a kernel id, or of this key. Raises NotFound."""
         known = self.services.manager.get(self.principal.name, wanted)
-        if known is not None and not known.ending and kernel_id(known) == wanted:
+        if known is not None and not known.ending:
             return known
         for session in self.services.manager.all_live(self.principal.name):
             if kernel_id(session) == wanted:

@@ -1,13 +1,16 @@
 """Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bootstrap.py -f
 FILE``.
 
-It knows nothing of the gateway's code and needs nothing but ipykernel. To user code it is not there:
+It knows nothing of the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and
+``deno_cells.py`` start kernels of other languages through it. To user code it is not there:
 ``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline backend are as ``python -m
 ipykernel_launcher`` leaves them. What differs: output in the middle of a cell is sent at once, no history is
 written, the kernel itself keeps what its readers have not yet fetched, and the debugger comes with its first
 request.
 """
 
+import json
+import linecache
 import os
 import select
 import shutil
@@ -22,6 +25,7 @@ FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
 PRELOAD = "CELLGATE_PRELOAD"
 LIFETIME = "CELLGATE_LIFETIME"
 SPOOL = "CELLGATE_SPOOL"
+TABLE = "application/vnd.dataresource+json"
 
 # The spool's ring: kernels/spool.py reads it by the same figures.
 SEGMENTS = 4
@@ -41,8 +45,8 @@ KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
 
 
-def main():
-    """Run the kernel until it is shut down."""
+def main(kernel_class=None):
+    """Run the kernel until it is shut down; `kernel_class` is that of one that is not IPython's."""
     leave_if_orphaned()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
@@ -54,7 +58,10 @@ def main():
     preload = [name.strip() for name in os.environ.pop(PRELOAD, "").split(",") if name.strip()]
     log = os.dup(2)
 
-    app = application()
+    app = application(kernel_class)
+    if kernel_class is None:
+        cells_have_lines()
+        tables_on_request(app.shell)
     # Not before: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -83,7 +90,58 @@ def leave_if_orphaned():
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
-def application():
+def cells_have_lines():
+    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after; there is none.
+
+    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): it shows
+    where the frame is now and not where it raised, and does not fold recursion.
+    """
+    from IPython.core import ultratb  # noqa: PLC0415
+
+    of_file = getattr(ultratb, "get_line_number_of_frame", None)
+    if of_file is None:
+        return
+
+    def lines(frame):
+        name = frame.f_code.co_filename
+        return len(linecache.getlines(name)) if name in linecache.cache else of_file(frame)
+
+    ultratb.get_line_number_of_frame = lines
+
+
+def tables_on_request(shell):
+    """Give pandas' tables as data too, to a cell whose request says so by ``metadata.cellgate.tables``.
+
+    That is the number of rows to give at most. The form is pandas' own Table Schema, and the type that
+    JupyterLab knows for it; `total_rows` says how many there are.
+    """
+    from IPython.core.formatters import BaseFormatter  # noqa: PLC0415
+    from traitlets import ObjectName, Unicode  # noqa: PLC0415
+
+    class TableFormatter(BaseFormatter):
+        format_type = Unicode(TABLE)
+        print_method = ObjectName("_repr_no_table_")
+        _return_type = dict
+
+    def data(table):
+        asked = shell.get_parent().get("metadata", {}).get("cellgate")
+        rows = asked.get("tables") if isinstance(asked, dict) else None
+        if type(rows) is not int or rows < 1:
+            return None
+        try:
+            found = json.loads(table.head(rows).to_json(orient="table"))
+        except Exception:  # noqa: BLE001 - pandas has no such form of every table, and says so in many ways
+            return None
+        return {**found, "total_rows": len(table)}
+
+    formatter = TableFormatter(parent=shell.display_formatter)
+    for module in ("pandas", "pandas.core.frame", "pandas.core.series"):
+        for name in ("DataFrame", "Series"):
+            formatter.for_type_by_name(module, name, data)
+    shell.display_formatter.formatters[TABLE] = formatter
+
+
+def application(kernel_class=None):
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
     # Not at the top: they must find sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
@@ -117,7 +175,9 @@ def application():
     config = Config()
     config.HistoryManager.enabled = False
     app = CellgateKernelApp.instance(config=config)
-    if find_spec("debugpy") is not None:
+    if kernel_class is not None:
+        app.kernel_class = kernel_class
+    elif find_spec("debugpy") is not None:
         app.kernel_class = kernel_with_late_debugger()
     app.initialize()
     for stream in (sys.stdout, sys.stderr):

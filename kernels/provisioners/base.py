@@ -29,7 +29,7 @@ from typing import Any
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
-from traitlets import List, Unicode
+from traitlets import Int, List, Unicode
 
 from kernels.errors import InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
@@ -125,6 +125,9 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     readable: List[str] = List(
         Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
+    )
+    reserved = Int(
+        0, help="Bytes that the kernel's program reserves and leaves unused; no part of its memory limit."
     )
 
     def __init__(self, **kwargs: Any) -> None:

@@ -238,17 +238,18 @@ def find_program(name: str, package: str) -> str:
     return path
 
 
-def rlimit_arguments(limits: ResourceLimits, *, processes: bool) -> list[str]:
+def rlimit_arguments(limits: ResourceLimits, *, processes: bool, reserved: int = 0) -> list[str]:
     """A prlimit(1) command line that the kernel's own is appended to.
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count the
-    address space that BLAS only reserves. Shared memory and the sum of several processes are not bounded by
-    it. `disk` is the largest size of one file. `processes` bounds the tasks by `pids`: only sensible in a
-    user namespace of one's own, elsewhere it counts all tasks of the user, and without effect for root.
+    address space that BLAS only reserves. What V8 reserves for code counts, so `reserved` is added. Shared
+    memory and the sum of several processes are not bounded by it. `disk` is the largest size of one file.
+    `processes` bounds the tasks by `pids`: sensible in a user namespace of one's own only, elsewhere it
+    counts all tasks of the user, and without effect for root.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    bounds = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory}
+    bounds = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory + reserved}
     if processes:
         bounds["nproc"] = limits.pids
     return [

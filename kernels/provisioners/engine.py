@@ -252,6 +252,11 @@ class Engine:
 
     def _happened(self, name: str, action: str, code: int) -> None:
         container = self._containers.get(name)
+        if action == "create":
+            if container is None and name not in self._spared and not self._closed:
+                # A former life asked for it and did not live to see it.
+                self._own(self.call(_remove, name))
+            return
         if container is None or container.exited.done():
             return
         if action == "oom":

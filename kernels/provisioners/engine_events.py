@@ -1,7 +1,8 @@
 """The one thread that reads a Docker engine's events, for the containers of one instance.
 
-It tells the loop of each end (``die``) and of each brush with the memory limit (``oom``), and of every new
-connection, because what happened before that was not seen. It decides nothing: ``engine`` does.
+It tells the loop of each ``create``, of each end (``die``) and of each brush with the memory limit (``oom``),
+and of every new connection, because what happened before that was not seen. It decides nothing: ``engine``
+does.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class EngineEvents:
         self._client = client
         self._filters = {
             "type": "container",
-            "event": ["die", "oom"],
+            "event": ["create", "die", "oom"],
             "label": f"{INSTANCE_LABEL}={instance}",
         }
         self._tell_connected = connected

@@ -21,7 +21,12 @@ from kernels.errors import BackendUnavailable
 from kernels.provisioners.engine import explained
 
 RECIPE = "Dockerfile.kernel"
-MATERIAL = ("kernels/image/requirements.txt", "kernels/image/bootstrap.py")
+MATERIAL = (
+    "kernels/image/requirements.txt",
+    "kernels/image/bootstrap.py",
+    "kernels/image/bash_cells.py",
+    "kernels/image/deno_cells.py",
+)
 
 _SILENCE_TIMEOUT = 1800.0
 _TELLING = re.compile(r"Step |Collecting |Installing collected|Successfully |Status: |Pulling from ")

@@ -36,7 +36,11 @@ class ProcessProvisioner(ChildProvisioner):
         env = dict(launch.env) | {"JPY_PARENT_PID": str(os.getpid())}
         setpriv = [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"]
         return Child(
-            [*rlimit_arguments(launch.limits, processes=False), *setpriv, *launch.argv],
+            [
+                *rlimit_arguments(launch.limits, processes=False, reserved=self.reserved),
+                *setpriv,
+                *launch.argv,
+            ],
             env=env,
             cwd=launch.folders.workspace,
         )

@@ -117,7 +117,7 @@ class SandboxProvisioner(ChildProvisioner):
                 raise KernelStartFailed(
                     f"The kernelspec needs {path}, which is not there. Run `cellgate setup`."
                 )
-        return spawn(launch, self.readable)
+        return spawn(launch, self.readable, self.reserved)
 
     def _signal(self, signum: int) -> None:
         if signum not in (signal.SIGKILL, signal.SIGTERM):
@@ -127,11 +127,12 @@ class SandboxProvisioner(ChildProvisioner):
         self._end()
 
 
-def spawn(launch: Launch, readable: Sequence[str]) -> Child:
+def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
     """Start bwrap with the launch's command in it."""
     bwrap = find_program("bwrap", "bubblewrap")
     # Root's tasks are never counted against RLIMIT_NPROC, nor are those of a user namespace that maps root.
-    command = [*rlimit_arguments(launch.limits, processes=os.geteuid() != 0), *launch.argv]
+    unprivileged = os.geteuid() != 0
+    command = [*rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved), *launch.argv]
     with ExitStack() as stack:
 
         def file_with(content: bytes) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
-from kernels.errors import KernelspecNotFound
+from kernels.errors import InvalidInput, KernelspecNotFound
+from kernels.specs.languages import parse_language
 
 
 def data_folder(prefix: Path) -> Path:
@@ -86,6 +87,24 @@ class KernelspecCatalog(KernelSpecManager):
             names = ", ".join(sorted(self._specs)) or "none; run `cellgate setup`"
             raise KernelspecNotFound(f"There is no kernelspec {json.dumps(name[:40])}. Available: {names}")
         return wanted
+
+    def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
+        """The kernelspec that is asked for by name, by language or by both; `preferred` if by neither.
+
+        It is `preferred` too if that is of the language. Raises KernelspecNotFound; InvalidInput for a
+        language that is not known, or that is not the named kernelspec's.
+        """
+        if language is None:
+            return self.resolve(preferred if kernel is None else kernel)
+        wanted = parse_language(language).kernel_language
+        names = [self.resolve(kernel)] if kernel is not None else [preferred.lower(), *sorted(self._specs)]
+        for name in names:
+            if name in self._specs and self._specs[name].language.lower() == wanted:
+                return name
+        if kernel is not None:
+            raise InvalidInput(f"kernel {kernel!r} is not one of language {language!r}; give one of the two")
+        offered = ", ".join(sorted(f"{name} ({spec.language})" for name, spec in self._specs.items()))
+        raise KernelspecNotFound(f"There is no kernel of {wanted} here. Available: {offered or 'none'}")
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         """The kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""

@@ -1,8 +1,9 @@
-"""Makes the environment that kernels run in, apart from the gateway's own, and the kernelspec that starts it.
+"""Makes the environment that kernels run in, apart from the gateway's own, and the kernelspecs that start it.
 
 Used by ``cellgate setup``. It runs venv and pip as child processes and waits for them: not for the event
 loop. Everything lies below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
-kernelspec names the sandbox, and the ``catalog`` may replace that.
+kernelspecs name the sandbox, and the ``catalog`` may replace that. They are made after those for containers,
+which come with this package: the same kernels, with other paths.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from pathlib import Path
 from typing import TextIO
 
 from kernels.errors import BackendUnavailable
-from kernels.specs.catalog import data_folder
+from kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
 
 IMAGE = Path(__file__).parents[1] / "image"
 REQUIREMENTS = IMAGE / "requirements.txt"
+
+START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
+"""What starts kernels; each lies in the environment's data folder, next to the others."""
+
+# By kernelspec, the package that its kernel is from. An operator's own requirements may leave one out.
+_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
 _PROGRESS = ("Collecting ", "Installing collected packages", "Successfully installed")
@@ -57,29 +64,48 @@ def create_environment(
     return environment
 
 
-def install_kernelspec(environment: Path, prefix: Path, *, name: str = "python3") -> Path:
-    """Write the kernelspec of an environment with ipykernel; returns its folder.
+def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
+    """Write the kernelspecs of all languages that an environment has kernels for; their folders.
 
-    Puts the kernel's start-up file into the environment, and matplotlib's list of fonts, if it is there:
+    Those of languages that it has none for, from a former environment, are removed. May be repeated.
+    """
+    python = environment.absolute() / "bin" / "python"
+    found = _ask(
+        python, f"from importlib.util import find_spec as f\nprint(*filter(f, {tuple(_PACKAGES.values())}))"
+    )
+    installed = []
+    for name, package in _PACKAGES.items():
+        if package in found.split():
+            installed.append(install_kernelspec(environment, prefix, name=name, like=name))
+        elif (left := data_folder(prefix.absolute()) / "kernels" / name).exists():
+            shutil.rmtree(left)
+    return installed
+
+
+def install_kernelspec(
+    environment: Path, prefix: Path, *, name: str = "python3", like: str = "python3"
+) -> Path:
+    """Write the kernelspec of an environment that has the kernel of the one `like` it; returns its folder.
+
+    Puts the kernels' start-up files into the environment, and matplotlib's list of fonts, if it is there:
     a fresh sandbox would otherwise spend seconds on it at the first import. May be repeated.
     """
     environment = environment.absolute()
     python = environment / "bin" / "python"
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(IMAGE / "bootstrap.py", shared / "bootstrap.py")
-    _build_font_list(python, shared / "matplotlib")
-    spec = {
-        "argv": [str(python), str(shared / "bootstrap.py"), "-f", "{connection_file}"],
-        "display_name": "Python 3 (Cellgate)",
-        "language": "python",
-        "interrupt_mode": "message",
-        "metadata": {
-            "kernel_provisioner": {
-                "provisioner_name": "cellgate-sandbox",
-                "config": {"readable": readable_paths(environment)},
-            }
-        },
+    for script in START_UP:
+        shutil.copyfile(IMAGE / script, shared / script)
+    if like == "python3":
+        _build_font_list(python, shared / "matplotlib")
+    spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
+    spec["argv"][:2] = [str(python), str(shared / Path(spec["argv"][1]).name)]
+    config = spec.get("metadata", {}).get("kernel_provisioner", {}).get("config", {})
+    spec["metadata"] = {
+        "kernel_provisioner": {
+            "provisioner_name": "cellgate-sandbox",
+            "config": config | {"readable": readable_paths(environment)},
+        }
     }
     folder = data_folder(prefix.absolute()) / "kernels" / name
     folder.mkdir(parents=True, exist_ok=True)

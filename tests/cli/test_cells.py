@@ -12,6 +12,7 @@ from nbformat import v3, v4
 
 from gateway.cells import Cell, CellFile, CellKind, read_cells, weave
 from kernels.errors import InvalidInput
+from kernels.specs.languages import Language
 
 CODE, MARKDOWN, RAW = CellKind.CODE, CellKind.MARKDOWN, CellKind.RAW
 
@@ -266,6 +267,22 @@ def test_other_blocks_stay_text_and_are_named(tmp_path: Path) -> None:
     )
     assert "```bash\nls\n```" in file.cells[0].source
     assert "indented = 1" in file.cells[2].source
+
+
+def test_other_languages_blocks_are_cells_too_if_they_should(tmp_path: Path) -> None:
+    text = "```bash\nls\n```\n\n```python\n1\n```\n\n```ts\n2\n```\n\n```sql\nselect 3\n```\n"
+    path = write(tmp_path, "a.md", text)
+    mixed = read_cells(path, mixed=True)
+    assert [cell.source for cell in mixed.cells if cell.runs] == [
+        "%%bash\nls",
+        "1",
+        "%%script env -u FORCE_COLOR NO_COLOR=1 deno run --quiet --allow-all --ext=ts -\n2",
+    ]
+    assert mixed.notices == ("not run, because not marked as Python: sql (line 13)",)
+    shell = read_cells(path, Language.BASH)
+    assert [cell.source for cell in shell.cells if cell.runs] == ["ls"]
+    with pytest.raises(InvalidInput, match="only in javascript and typescript"):
+        read_cells(path, Language.JAVASCRIPT, mixed=True)
 
 
 def test_a_block_within_a_longer_fence_is_not_run(tmp_path: Path) -> None:

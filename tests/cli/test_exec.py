@@ -56,6 +56,32 @@ def test_code_runs_with_its_output_alone_on_stdout(shell: Shell, gateway: Gatewa
     assert states == {"ended"}
 
 
+def test_code_may_be_in_another_language_in_a_session_of_its_own_or_in_pythons(
+    shell: Shell, session: str
+) -> None:
+    done = shell.call("exec", "echo $BASH_VERSION; exit_with() { return 3; }; exit_with", "--language", "sh")
+    assert (done.returncode, done.stdout[:2]) == (1, "5.")
+    shell.call("exec", "open('f', 'w').write('by python')", "--session", session)
+    done = shell.call(
+        "exec", "console.log(Deno.readTextFileSync('f'))", "--language=js", "--session", session
+    )
+    assert (done.returncode, done.stdout) == (0, "by python\n")
+    done = shell.call("exec", "1", "--language", "cobol")
+    assert done.returncode == 2
+    assert "python, bash, sh" in done.stderr
+
+
+def test_a_markdown_files_blocks_run_in_their_languages(shell: Shell) -> None:
+    blocks = {"python": "open('n', 'w').write('7')", "bash": "cat n && echo", "js": "console.log(6 * 7)"}
+    text = "".join(f"```{language}\n{code}\n```\n" for language, code in blocks.items())
+    (shell.folder / "guide.md").write_text(text)
+    done = shell.call("run", "guide.md", "--all-languages")
+    assert done.returncode == 0, done.stderr
+    assert "42\n" in done.stdout
+    done = shell.call("run", "guide.md", "--language", "bash")
+    assert done.returncode == 1, "there is no file n in the session of bash"
+
+
 def test_a_named_session_keeps_its_variables_and_stdin_may_bring_the_code(shell: Shell, session: str) -> None:
     assert shell.call("exec", "x = 20", "--session", session).returncode == 0
     done = shell.call("exec", "-", "--session", session, stdin="y = x + 1\nprint(y)\n")

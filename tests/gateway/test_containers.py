@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from docker.api.client import APIClient
 
+from kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import StartGateway
 from tests.gateway.conftest import Containers
 from tests.server import until
@@ -168,6 +169,18 @@ def test_a_kernel_that_could_not_be_removed_is_removed_later(
     assert gateway.delete("/v1/sessions/s").status == 204
     relay.open()
     until(lambda: not containers(gateway), "the container is still there")
+
+
+def test_a_container_that_only_a_former_life_asked_for_is_removed(
+    start_gateway: StartGateway, containers: Containers, client: APIClient
+) -> None:
+    """The engine makes it although who asked was killed, and maybe after the next start has looked around."""
+    gateway = start_gateway(backend="docker", pool_size=0, burst_size=0)
+    instance = (gateway.data_dir / "instance").read_text()
+    client.create_container(
+        "cellgate/kernel:latest", name=f"cellgate-{instance[:8]}-late", labels={INSTANCE_LABEL: instance}
+    )
+    until(lambda: containers(gateway) == set(), "it is left")
 
 
 def test_auto_says_how_to_get_containers(start_gateway: StartGateway) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernels.errors import BackendUnavailable, KernelspecNotFound
+from kernels.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
 from kernels.specs.catalog import KernelspecCatalog, data_folder
-from kernels.specs.install import create_environment, install_kernelspec
+from kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
 
 
 def write_spec(folder: Path, name: str, **fields: Any) -> None:
@@ -57,6 +57,29 @@ def test_python_is_another_name_of_python3_unless_it_is_taken(tmp_path: Path) ->
     write_spec(tmp_path, "python")
     catalog.reload()
     assert catalog.resolve("python") == "python"
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> KernelspecCatalog:
+    """Kernels of two languages, and two of Python."""
+    for name, language in (("analytics", "python"), ("python3", "python"), ("deno", "TypeScript")):
+        write_spec(tmp_path, name, language=language)
+    return catalog_of(tmp_path)
+
+
+def test_a_kernelspec_is_chosen_by_name_by_language_or_by_both(several: KernelspecCatalog) -> None:
+    assert several.choose(None, None, "python3") == "python3"
+    assert several.choose("Analytics", None, "python3") == "analytics"
+    assert several.choose(None, "PY", "python3") == "python3"
+    assert several.choose(None, "python", "deno") == "analytics", "the first by name"
+    assert several.choose(None, "js", "python3") == several.choose(None, "typescript", "python3") == "deno"
+    assert several.choose("analytics", "python3", "python3") == "analytics"
+    with pytest.raises(InvalidInput, match="'deno' is not one of language 'python'"):
+        several.choose("deno", "python", "python3")
+    with pytest.raises(InvalidInput, match="the languages are python, bash, sh, javascript"):
+        several.choose(None, "cobol", "python3")
+    with pytest.raises(KernelspecNotFound, match=r"no kernel of bash here. Available: analytics \(python\)"):
+        several.choose(None, "sh", "python3")
 
 
 @pytest.mark.parametrize(
@@ -105,6 +128,26 @@ def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path
     interpreter = Path(spec["argv"][0]).resolve()
     assert any(interpreter.is_relative_to(path) for path in [*readable, "/usr"])
     assert list((data_folder(environment) / "matplotlib").glob("fontlist-*.json"))
+
+
+def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
+    kernel_prefix: Path, tmp_path: Path
+) -> None:
+    installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
+    environment = Path(installed["argv"][0]).parents[1]
+    assert [folder.name for folder in install_kernelspecs(environment, tmp_path)] == [
+        "python3",
+        "bash",
+        "deno",
+    ]
+    spec = json.loads((data_folder(tmp_path) / "kernels" / "deno" / "kernel.json").read_text())
+    assert Path(spec["argv"][1]).is_file()
+    assert set(spec["metadata"]["kernel_provisioner"]["config"]) == {"readable", "reserved"}
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("# nothing\n")
+    bare = create_environment(tmp_path, lambda _: None, requirements=requirements)
+    assert install_kernelspecs(bare, tmp_path) == []
+    assert list((data_folder(tmp_path) / "kernels").iterdir()) == []
 
 
 def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Starts bash_kernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bash_cells.py
+-f FILE``.
+
+One bash, at a terminal of its own, runs all cells; ``bootstrap`` does the rest. What differs from bash_kernel
+as it comes: a cell is sourced from a file instead of being typed, so that tabs, ``!`` and long lines are
+only text, errors name the cell's lines, and nothing waits for input; what a cell prints is sent in larger
+parts; an exit of bash is the exit of the kernel. Like there, a terminal has no stderr of its own.
+"""
+
+import os
+import signal
+import sys
+import threading
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import bootstrap
+import pexpect
+
+sys.modules["debugpy"] = None  # a fifth of an idle kernel's memory, and only Python's
+
+from bash_kernel.display import extract_contents  # noqa: E402
+from bash_kernel.kernel import BashKernel  # noqa: E402
+
+FLUSH_TIMEOUT = 1.0  # seconds
+READ_BYTES = 64 * 1024
+SHOWS = "bash_kernel: saved "  # begins a line of bash_kernel's `display`, which names a file
+
+
+class QuickSpawn(pexpect.spawn):
+    """Doesn't wait before each line that it types; that is for programs that ask for a password."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.delaybeforesend = None
+
+
+class CellgateBashKernel(BashKernel):
+    """bash_kernel, with another way of running a cell."""
+
+    interrupted = running = False
+
+    def _start_bash(self):
+        super()._start_bash()
+        self.bashwrapper.run_command("stty -onlcr; set +o history")
+        self.cells = Path.home() / ".cells"
+        self.cells.mkdir(parents=True, exist_ok=True)
+
+    def pre_handler_hook(self):
+        """An interrupt goes to bash, and is no KeyboardInterrupt here: that could come anywhere."""
+        self.interrupted = False
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, self.interrupt)
+
+    def interrupt(self, number, frame):
+        """The terminal's own: what runs in it gets the signal."""
+        self.interrupted = True
+        if self.running:
+            self.bashwrapper.child.sendintr()
+
+    async def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False):
+        """Run a cell; its last command's exit status is its error."""
+        self.silent = silent
+        path = self.cells / f"{self.execution_count}"
+        path.write_text(f"{code}\n")
+        try:
+            self.run_cell(path)
+            status = self.exit_status()
+        except pexpect.EOF:
+            self.leave()
+        finally:
+            path.unlink(missing_ok=True)
+        if not status:
+            return self.reply("ok", payload=[], user_expressions={})
+        if self.interrupted:
+            error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+        else:
+            error = {"ename": "ExitStatus", "evalue": f"{status}", "traceback": [f"Exit status {status}"]}
+        if not silent:
+            self.send_response(self.iopub_socket, "error", error)
+        return self.reply("error", **error)
+
+    def reply(self, status, **content):
+        """The content of an execute_reply."""
+        return {"status": status, "execution_count": self.execution_count, **content}
+
+    def run_cell(self, path):
+        """Run a file until bash prompts again. Raises EOF when bash is gone."""
+        child, prompt = self.bashwrapper.child, f"{self.unique_prompt}>"
+        # An interrupt before the line would be one of nothing, and the line would run.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        child.sendline("false" if self.interrupted else f". '{path}' </dev/null")
+        self.running = True
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        text = ""
+        try:
+            while not text.endswith(prompt):
+                text += child.read_nonblocking(READ_BYTES, timeout=None)
+                text = self.show(text, prompt)
+        finally:
+            self.running = False
+            self.process_output(text.removesuffix(prompt))
+
+    def exit_status(self):
+        """That of the cell's last command; read behind whatever an interrupt left."""
+        child, mark = self.bashwrapper.child, f"STATUS_{uuid.uuid4().hex}_"
+        child.sendline(f"{{ echo {mark}$?; }} 2>/dev/null")
+        child.expect(rf"{mark}(\d+)\s")
+        status = int(child.match[1])
+        child.expect_exact(f"{self.unique_prompt}>")
+        return status
+
+    def show(self, text, prompt):
+        """Send what is neither the beginning of a prompt nor of a line that shows a file; the rest."""
+        if text.endswith(prompt):
+            return text
+        length = next((n for n in range(len(prompt) - 1, 0, -1) if text.endswith(prompt[:n])), 0)
+        end = len(text) - length
+        line = text.rfind("\n", 0, end) + 1
+        if text.startswith(SHOWS, line, end) or SHOWS.startswith(text[line:end]):
+            end = line
+        if end:
+            self.process_output(text[:end])
+        return text[end:]
+
+    def process_output(self, output):
+        """As bash_kernel does; a line that tells of a file that can't be shown is only text."""
+        if self.silent:
+            return
+        text, shown = output, []
+        if SHOWS in output:
+            # What user code printed may name any file, or none.
+            with suppress(OSError, ValueError, AttributeError, IndexError):
+                text, shown = extract_contents(output)
+        if text:
+            self.send_response(self.iopub_socket, "stream", {"name": "stdout", "text": text})
+        for content in shown:
+            if "transient" in content:
+                self._send_content_to_display_id(content)
+            else:
+                self.send_response(self.iopub_socket, "display_data", content)
+
+    def leave(self):
+        """End as bash did, once all is sent."""
+        sent = threading.Event()
+        self.iopub_thread.schedule(sent.set)
+        sent.wait(FLUSH_TIMEOUT)
+        child = self.bashwrapper.child
+        child.close(force=True)  # waits a moment, in which zmq's own thread sends too
+        if child.signalstatus:
+            os.kill(os.getpid(), child.signalstatus)
+        os._exit(child.exitstatus or 0)
+
+
+if __name__ == "__main__":
+    os.environ.pop(bootstrap.PRELOAD, None)
+    # bash_kernel finds it there, and types some forty lines when it starts.
+    pexpect.spawn = QuickSpawn
+    bootstrap.main(CellgateBashKernel)
