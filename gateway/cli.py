@@ -51,7 +51,7 @@ class CellgateApp(BaseApp):
         "exec": ("gateway.commands.exec.ExecApp", "Run one piece of code."),
         "console": ("gateway.commands.console.ConsoleApp", "A prompt for a session."),
         "files": ("gateway.commands.files.FilesApp", "Put, get, list and remove a session's files."),
-        "mcp": ("gateway.commands.mcp.McpApp", "Serve a session to a language model's program."),
+        "mcp": ("gateway.commands.mcp.McpApp", "Serve sessions to language models' programs."),
         "export": ("gateway.commands.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("gateway.commands.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("gateway.commands.sessions.SessionsApp", "List sessions."),
@@ -96,8 +96,8 @@ class CellgateApp(BaseApp):
         """The list of subcommands."""
         yield "\nCommands (cellgate COMMAND --help tells more)"
         for name, (_, text) in self.subcommands.items():
-            yield f"  {name.ljust(10)} {text}"
-        yield "  --version  Show the version."
+            yield f"  {name.ljust(11)} {text}"
+        yield "  --version   Show the version."
 
 
 def main(argv: list[str] | None = None) -> int:

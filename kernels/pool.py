@@ -26,7 +26,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Bounds of a pool. Durations in seconds."""
+    """Bounds of a pool. Durations in seconds.
+
+    `refill_pause`: how long a claim keeps the next warm kernel from starting while others are warm: a start
+    takes a processor, just when the first cell is run.
+    """
 
     size: int = 2
     burst_size: int = 8
@@ -34,6 +38,7 @@ class PoolSettings:
     max_kernels: int = 64
     concurrent_starts: int = 2
     claim_timeout: float = 30.0
+    refill_pause: float = 0.0
     retry_delay: float = 1.0
     max_retry_delay: float = 60.0
 
@@ -64,6 +69,12 @@ class _Shelf:
     claimed_at: deque[float] = field(default_factory=lambda: deque(maxlen=256))
     failures: int = 0
     retry_at: float = 0.0
+    paused_until: float = 0.0
+
+    @property
+    def start_at(self) -> float:
+        """When the next warm kernel may be started, at the earliest."""
+        return max(self.retry_at, self.paused_until)
 
 
 class KernelPool:
@@ -115,6 +126,8 @@ class KernelPool:
         if kernel is None:
             self._launcher.catalog.get_kernel_spec(profile.kernelspec)
             kernel = await self._wait_in_line(profile)
+        if shelf is not None:
+            shelf.paused_until = self._clock() + self.settings.refill_pause if shelf.warm else 0.0
         self._balance()
         return kernel
 
@@ -235,7 +248,7 @@ class KernelPool:
         for profile, shelf in self._shelves.items():
             claims = sum(claim.profile == profile for claim in self._claims)
             coming = len(shelf.warm) + starting.count(profile) - claims
-            if self._places >= 1 and coming < self._target(shelf) and now >= shelf.retry_at:
+            if self._places >= 1 and coming < self._target(shelf) and now >= shelf.start_at:
                 return profile
         return None
 
@@ -252,12 +265,12 @@ class KernelPool:
         return False
 
     def _set_timer(self) -> None:
-        """Look again when a failed profile may be retried."""
+        """Look again when a failed profile may be retried, or a pause is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         now = self._clock()
-        delays = [shelf.retry_at - now for shelf in self._shelves.values() if shelf.retry_at > now]
+        delays = [shelf.start_at - now for shelf in self._shelves.values() if shelf.start_at > now]
         if delays:
             self._timer = asyncio.get_running_loop().call_later(min(delays) + 0.01, self._balance)
 

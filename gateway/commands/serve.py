@@ -86,8 +86,9 @@ class ServeApp(PackageOptions):
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
-    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(
-        config=True, metavar="NAME"
+    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(config=True)
+    warm_kernels = List(Unicode(), help="Further kernelspecs that the pool keeps kernels of.").tag(
+        config=True
     )
     pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
     burst_size = Integer(8, min=0, help="Warm kernels kept ready after a burst of sessions, at most.").tag(
@@ -320,13 +321,14 @@ class ServeApp(PackageOptions):
             allowed_origins=frozenset(self.allowed_origins),
             kernel_dirs=tuple(map(Path, self.kernel_dirs)),
             pool=PoolSettings(
+                refill_pause=0.1,
                 size=self.pool_size,
                 burst_size=max(self.burst_size, self.pool_size),
                 max_kernels=self.max_kernels,
                 concurrent_starts=self.concurrent_starts,
                 claim_timeout=self.claim_timeout,
             ),
-            warm_kernelspecs=(self.default_kernel,),
+            warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
             preload=tuple(self.preload),
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,

@@ -198,9 +198,19 @@ def _content(file: int, size: int) -> Iterator[bytes]:
 # ---- texts ------------------------------------------------------------------------------------------------
 
 
+# How to make kernels of other languages known to Jupyter, by what they call themselves.
+_REGISTERED_BY = {
+    "bash_kernel": "environment/bin/python -m bash_kernel.install --sys-prefix",
+    "deno": "environment/bin/deno jupyter --install",
+}
+
+
 def lock(environment: Mapping[str, Any]) -> str:
     """The environment's packages as a requirements file of pip's."""
     packages: dict[str, str] = environment.get("packages") or {}
+    kernel = environment.get("kernel_info") or {}
+    if not packages and kernel.get("implementation") in _REGISTERED_BY:
+        return f"{kernel['implementation']}=={kernel.get('implementation_version')}\n"
     if not packages:
         return "# The record does not tell the packages of this session's kernel.\n"
     lines = [f"# Python {environment.get('python', '')}, as the kernel itself told before its first cell"]
@@ -212,6 +222,8 @@ def _readme(contents: Contents, notebook: str) -> str:
     environment = contents.environment
     python = environment.get("python", "3")
     name = notebook.removeprefix(f"{WORK}/")
+    command = _REGISTERED_BY.get(str((environment.get("kernel_info") or {}).get("implementation")))
+    register = f"\n{command}" if command else ""
     image = ""
     if "image" in environment:
         image = f"\n- its kernel ran in image {environment['image']} {environment.get('image_digest', '')}"
@@ -232,7 +244,7 @@ With Python {python} and nothing of Cellgate's:
 
 ```
 python -m venv environment
-environment/bin/pip install -r {LOCK} jupyterlab
+environment/bin/pip install -r {LOCK} jupyterlab{register}
 cd {WORK}
 ../environment/bin/jupyter execute --inplace --allow-errors {name}
 ```

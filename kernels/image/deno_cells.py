@@ -28,7 +28,8 @@ import bootstrap
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 START_TIMEOUT = 60.0
 RETRY = 0.1
-FLUSH_TIMEOUT = 1.0  # without any sign of output
+FLUSH_TIMEOUT = 10.0  # without any sign of output
+PATIENCE = 2.0  # with what is no cell
 LAST_WORDS = 0.2
 
 FLUSHED = "cellgate_flushed"
@@ -216,7 +217,7 @@ class CellgateDenoKernel(Kernel):
         sent = threading.Event()
         if self.iopub_thread is not None:
             self.iopub_thread.schedule(sent.set)
-            sent.wait(FLUSH_TIMEOUT)
+            sent.wait(PATIENCE)
             time.sleep(LAST_WORDS)
         if code < 0:
             os.kill(os.getpid(), -code)
@@ -277,7 +278,7 @@ class CellgateDenoKernel(Kernel):
 
     def forwarded(self, kind, content, otherwise):
         """The content of Deno's reply to a request that it handles as any kernel does."""
-        reply = self.reply(self.send(self.requests, kind, content), FLUSH_TIMEOUT)
+        reply = self.reply(self.send(self.requests, kind, content), PATIENCE)
         return otherwise if reply is None else reply
 
     async def do_complete(self, code, cursor_pos):

@@ -58,6 +58,14 @@ async def test_a_session_without_a_name_ends_with_its_block(client: Gateway) -> 
     assert (await session.model()).state == "ended"
 
 
+async def test_a_session_in_a_language_and_a_cell_in_another(client: Gateway) -> None:
+    async with client.session(language="bash") as session:
+        await session.run("x=41; echo $x > x")
+        assert (await session.run("echo $((x + 1))")).stdout == "42\n"
+        assert (await session.run("print(1 + int(open('x').read()))", language="python")).stdout == "42\n"
+    assert (await client.execute_once("40 + 2", language="ts")).text == "42"
+
+
 async def test_a_session_with_a_name_stays_unless_it_should_not(client: Gateway, session: str) -> None:
     async with client.session(session) as first:
         await first.run("x = 5")

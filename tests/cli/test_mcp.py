@@ -134,6 +134,7 @@ async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Pat
         assert "2\n" in text
         assert text.endswith("[cellgate: exit code 1]")
         assert "bad_request" in await refused(client, "run_blocks", markdown="```cobol\n```")
+        assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
 
 
 async def test_what_runs_is_interrupted_and_a_restart_forgets(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def any_gateway(request: pytest.FixtureRequest, start_gateway: StartGateway) -> 
     """A gateway of each backend that keeps no kernel warm but Python's."""
     if request.param != "process":
         request.getfixturevalue(request.param)
-    return start_gateway(backend=request.param, pool_size=0, interrupt_grace=1)
+    return start_gateway(backend=request.param, pool_size=0, interrupt_grace=20)
 
 
 def notebook(gateway: GatewayProcess, session: str) -> Any:
@@ -79,11 +81,6 @@ def test_a_session_of_another_language_is_a_session(any_gateway: GatewayProcess)
         timed_out = gateway.execute(session, code["wait"], timeout=1)
         assert (timed_out["status"], timed_out["kernel"]["state"]) == ("timeout", "idle")
         assert gateway.execute(session, code["get"])["stdout"] == "42\n"
-        killed = gateway.execute(session, code["waits"], timeout=1)
-        assert (killed["status"], killed["error"]["ename"]) == ("timeout", "CellTimeout")
-        assert gateway.execute(session, code["lost"])["stdout"] == code["unset"]
-
-        gateway.execute(session, code["set"])
         ended = gateway.execute(session, code["exit"])
         assert (ended["status"], ended["cause"]) == ("died", "kernel_exit")
         gateway.execute(session, code["set"])
@@ -99,6 +96,16 @@ def test_a_session_of_another_language_is_a_session(any_gateway: GatewayProcess)
         assert exported.cells[1].outputs[0].text == "42\n"
         verified = gateway.get(f"/v1/sessions/{session}/audit/verify").json()
         assert verified["valid"]
+
+
+def test_a_cell_that_hears_no_interrupt_ends_with_its_kernel(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=0, interrupt_grace=0.2)
+    for language in LANGUAGES:
+        gateway.execute(language, CODE[language]["set"], language=language)
+        gateway.execute(language, CODE[language]["file"])
+        killed = gateway.execute(language, CODE[language]["waits"], timeout=0.5)
+        assert (killed["status"], killed["error"]["ename"]) == ("timeout", "CellTimeout")
+        assert gateway.execute(language, CODE[language]["lost"])["stdout"] == CODE[language]["unset"]
 
 
 def test_a_language_stands_beside_a_kernel(gateway: GatewayProcess, session: str) -> None:
@@ -125,6 +132,12 @@ def test_a_language_stands_beside_a_kernel(gateway: GatewayProcess, session: str
         "bash": "bash",
         "deno": "typescript",
     }
+
+
+def test_kernels_of_further_languages_are_kept_warm_if_they_should(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=1, warm_kernels="bash")
+    until(lambda: gateway.get("/v1/info").json()["pool"]["warm"] == 2, "there are not two warm kernels")
+    assert gateway.execute("work", "echo warm", language="bash")["stdout"] == "warm\n"
 
 
 def test_a_session_that_was_ended_comes_back_in_its_language(gateway: GatewayProcess, session: str) -> None:
@@ -208,6 +221,16 @@ def test_kernels_of_other_languages_say_which_blocks_they_run(gateway: GatewayPr
         assert "only in javascript and typescript" in refused.json()["detail"]
     finally:
         gateway.delete(f"/v1/sessions/{other}")
+
+
+def test_a_bundle_says_how_to_get_the_kernel(gateway: GatewayProcess, session: str) -> None:
+    for language, package in (("bash", "bash_kernel==0."), ("js", "deno==2.")):
+        key = f"{session}-{language}"
+        gateway.execute(key, "1" if language == "js" else "true", language=language)
+        bundle = zipfile.ZipFile(io.BytesIO(gateway.get(f"/v1/sessions/{key}/bundle").body))
+        gateway.delete(f"/v1/sessions/{key}")
+        assert bundle.read("requirements.txt").decode().startswith(package)
+        assert package.partition("=")[0] in bundle.read("README.md").decode()
 
 
 def test_a_session_of_bash_is_replayed(gateway: GatewayProcess, session: str) -> None:

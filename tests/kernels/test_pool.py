@@ -210,6 +210,7 @@ def new_pool(
     claim_timeout: float = DEADLINE,
     burst_size: int = 0,
     retry_delay: float = 1.0,
+    refill_pause: float = 0.0,
 ) -> KernelPool:
     settings = PoolSettings(
         size=size,
@@ -219,6 +220,7 @@ def new_pool(
         claim_timeout=claim_timeout,
         retry_delay=retry_delay,
         max_retry_delay=8 * retry_delay,
+        refill_pause=refill_pause,
     )
     return KernelPool(cast(KernelLauncher, launcher), settings, warm, clock=clock)
 
@@ -620,6 +622,24 @@ async def test_if_nothing_starts_every_claim_is_told_and_none_is_tried_twice() -
     await turns()
     assert len(launcher.started) <= 12
     assert launcher.existing == 0
+    await close(pool, launcher)
+
+
+async def test_a_claim_holds_back_its_successor_while_others_are_warm() -> None:
+    clock = Clock()
+    launcher = QuickLauncher()
+    pool = new_pool(launcher, size=2, clock=clock, refill_pause=100.0)
+    pool.start()
+    await until(lambda: pool.statistics().warm == 2)
+    first = await pool.claim(PYTHON3)
+    await turns()
+    assert len(launcher.started) == 2, "a start took the processor from the first cell"
+    clock.now += 100
+    pool.start()
+    await until(lambda: pool.statistics().warm == 2)
+    # Whoever takes the last one, or finds none, waits for no pause.
+    for kernel in [first, *[await pool.claim(PYTHON3) for _ in range(3)]]:
+        pool.release(kernel)
     await close(pool, launcher)
 
 
