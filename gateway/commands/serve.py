@@ -289,15 +289,11 @@ class ServeApp(PackageOptions):
 
         for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
             check_seconds(getattr(self, name), name)
-        resources = ResourceLimits(
-            memory=parse_size(self.memory, name="memory"),
-            cpus=self.cpus,
-            pids=self.pids,
-            disk=parse_size(self.disk, name="disk"),
+        memory, disk, texts, data = (
+            parse_size(getattr(self, name), name=name) for name in ("memory", "disk", "text_cap", "data_cap")
         )
-        caps = OutputCaps(
-            parse_size(self.text_cap, name="text_cap"), parse_size(self.data_cap, name="data_cap")
-        )
+        resources = ResourceLimits(memory=memory, cpus=self.cpus, pids=self.pids, disk=disk)
+        caps = OutputCaps(texts, data)
         manager = ManagerSettings(
             session=SessionSettings(
                 ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue, self.version
