@@ -25,6 +25,7 @@ from benchmarks import (
     kernels,
     memory,
     one_shot,
+    packages,
     record,
     roundtrip,
     sockets,
@@ -50,8 +51,9 @@ BENCHMARKS = {
     "one_shot": one_shot.measure,
     "files": files.measure,
     "containers": containers.measure,
+    "packages": packages.measure,
 }
-USUAL = [name for name in BENCHMARKS if name != "containers"]  # which needs an engine
+USUAL = [name for name in BENCHMARKS if name not in {"containers", "packages"}]  # an engine, an index
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n", 1)[0])
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last if none"
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last two if none"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and details there")
     parser.add_argument(

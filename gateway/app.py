@@ -7,6 +7,7 @@ command line and owns the signals.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
@@ -17,7 +18,7 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import zmq
@@ -35,6 +36,8 @@ from gateway.jobs import Jobs
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
+from gateway.packages.installer import Installer, site_folder
+from gateway.packages.settings import PackageSettings
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
 from gateway.record.keys import load_key
@@ -58,6 +61,7 @@ logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
 INSTANCE_FILE = "instance"
+PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
 SWEEP_SECONDS = 5.0
 # Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
@@ -92,6 +96,7 @@ class GatewaySettings:
     journal_sync: Sync = "normal"
     storage_reserve: int = 64 * MIB
     keep_kernels: bool = False
+    packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
 
 
@@ -178,6 +183,8 @@ async def _recover(
     if services.engine is not None:
         await services.engine.reap()
     in_use = services.manager.kernel_ids()
+    if services.installer is not None:
+        await asyncio.to_thread(services.installer.tidy, in_use, services.manager.session_ids())
     for kernel_id in left.keys() - in_use:
         store.remove(kernel_id)
     for folder in list(folders.runtime.iterdir()):
@@ -247,7 +254,9 @@ def _build(
     pool = KernelPool(launcher, settings.pool, warm)
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces)
-    manager = SessionManager(journal, pool, catalog, workspaces, settings.manager)
+    installer = _installer(settings, catalog)
+    shared = replace(settings.manager, session=replace(settings.manager.session, installer=installer))
+    manager = SessionManager(journal, pool, catalog, workspaces, shared)
     staging = _staging(settings)
     metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve)
     archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
@@ -269,8 +278,19 @@ def _build(
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
         engine=engine,
+        installer=installer,
         keep_alive=settings.keep_alive,
     )
+
+
+def _installer(settings: GatewaySettings, catalog: KernelspecCatalog) -> Installer | None:
+    """What gets packages, unless the operator allows none."""
+    if not settings.packages.allowed:
+        return None
+    try:
+        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES)
+    except OSError as error:
+        raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
 
 
 def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:
@@ -315,7 +335,8 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
             shutil.rmtree(runtime, ignore_errors=True)
 
     stack.callback(leave)
-    return KernelFolders(runtime=runtime, workspaces=workspaces)
+    packages = site_folder(settings.data_dir / PACKAGES) if settings.packages.allowed else None
+    return KernelFolders(runtime=runtime, workspaces=workspaces, packages=packages)
 
 
 def _staging(settings: GatewaySettings) -> Path:

@@ -112,14 +112,27 @@ def _of_markdown(text: str) -> Iterator[BlockBody]:
 
 
 def _check(number: int, block: BlockBody) -> Block:
+    if block.language.lower() == "pip":
+        code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
+        return Block(Language.PYTHON, "\n".join(map(_pip_line, code.splitlines())), None)
     if (language := find_language(block.language)) is None:
-        raise InvalidInput(f"Block {number} is in {block.language[:40]!r}; the languages are {KNOWN}")
+        raise InvalidInput(
+            f"Block {number} is in {block.language[:40]!r}; the languages are {KNOWN}, and pip"
+        )
     code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
     named = _FILENAME.match(code)
     try:
         return Block(language, code, parse_path(named["name"]) if named else None)
     except InvalidInput as error:
         raise InvalidInput(f"The filename of block {number}: {error.message}") from error
+
+
+def _pip_line(line: str) -> str:
+    """A line of a pip block, which is a command of pip's or only what it shall install, as a magic."""
+    line = re.sub(r"^\s*pip3?\s+", "", line).strip()
+    if not line or line.startswith("#"):
+        return line
+    return f"%pip {line}" if re.match(r"(?:un)?install\s", line) else f"%pip install {line}"
 
 
 def exit_code(result: dict[str, Any]) -> int:

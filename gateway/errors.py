@@ -92,6 +92,36 @@ class QueueFull(CellgateError):
         self.retry_after = retry_after
 
 
+class PackagesNotAllowed(CellgateError):
+    """The operator's policy allows no packages, or not these."""
+
+    reason = "packages_not_allowed"
+
+
+class PackageError(CellgateError):
+    """Packages could not be installed; the session is as it was."""
+
+    reason = "package_install_failed"
+
+
+class PackageNotFound(PackageError):
+    """The index has no wheel that fits."""
+
+    reason = "package_not_found"
+
+
+class PackageConflict(PackageError):
+    """The wanted versions don't go together, or not with the kernel's environment."""
+
+    reason = "package_conflict"
+
+
+class PackageIndexUnavailable(PackageError):
+    """The index did not answer, or not in time."""
+
+    reason = "package_index_unavailable"
+
+
 class AddressInUse(CellgateError):
     """The gateway can't listen where it should."""
 
@@ -116,6 +146,10 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
+    PackagesNotAllowed: HTTPStatus.FORBIDDEN,
+    PackageError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    PackageConflict: HTTPStatus.CONFLICT,
+    PackageIndexUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,

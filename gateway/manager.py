@@ -136,6 +136,10 @@ class SessionManager:
         """The kernels of live sessions."""
         return {session.kernel.id for session in self._live.values() if session.kernel is not None}
 
+    def session_ids(self) -> set[int]:
+        """Live sessions, by the record's ids."""
+        return {session.row.id for session in self._live.values()}
+
     def counts(self) -> dict[str, int]:
         """Live sessions by state."""
         counts = {state.value: 0 for state in SessionState}

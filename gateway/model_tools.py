@@ -66,6 +66,7 @@ class SessionTools:
             self.list_files,
             self.read_file,
             self.write_file,
+            self.install_packages,
             self.interrupt,
             self.restart,
             self.export_notebook,
@@ -172,6 +173,13 @@ class SessionTools:
         async with self._told():
             model = await self._session.files.put(path, text)
         return f"{model.action} {model.path}, {model.size} bytes"
+
+    async def install_packages(self, requirements: list[str]) -> str:
+        """Install Python packages such as "requests>=2", where the gateway's operator allows them."""
+        async with self._told():
+            changed = await self._session.install(*requirements)
+        named = [f"{package.name} {package.version}" for package in changed.installed]
+        return f"installed: {', '.join(named)}" if named else "all of them were there already"
 
     # The kernel and its record
 

@@ -99,6 +99,7 @@ class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     env: dict[str, str] | None = None
     language: str | None = None
     tables: int | None = None
+    packages: str | None = None
 
 
 class OneShotBody(ExecuteBody, forbid_unknown_fields=True, frozen=True):
@@ -232,6 +233,7 @@ class ExecuteRequest:
 
     `tables`: rows at most of tables as data, None for no data. `message`: a client's own execute_request, to
     be sent as it is; `cell_id`: the notebook cell it names.
+    `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
     """
 
     code: str
@@ -245,12 +247,15 @@ class ExecuteRequest:
     cell_id: str | None = None
     message: Message | None = None
     tables: int | None = None
+    packages: str | None = None
 
 
 def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
     """The body's values, checked. `interactive`: somebody can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
+    if body.packages not in {None, "auto", "temporary"}:
+        raise InvalidInput("packages must be 'auto' or 'temporary'")
     if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
     if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
@@ -264,4 +269,5 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
         env=check_env(body.env),
         allow_stdin=interactive or lines is not None,
         tables=body.tables,
+        packages=body.packages,
     )

@@ -19,16 +19,19 @@ from gateway.job_input import JobInput
 from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.models import ExecuteRequest, LimitsBody, SessionBody, now
+from gateway.packages.requirements import parse_change
 from gateway.record.events import MemoryStore
 from gateway.record.rows import SessionRow
 from gateway.replay.cells import RecordedCell, recorded_cells
 from gateway.replay.environment import Lock, compare_locks, lock_of, recorded_lock
 from gateway.replay.files import files_report, input_files
+from gateway.replay.packages import RecordedPackage, installed_packages, pins
 from gateway.replay.report import NewRun, environment_report
 from gateway.replay.run import Listener, refuse_other_environment, run_cells
 from gateway.results import ResultBuilder
 from gateway.session_kernel import environment_of
 from gateway.sessions import Session
+from kernels.errors import CellgateError
 
 MOST_AT_ONCE = 4
 
@@ -74,8 +77,9 @@ class Replayer:
             begun, store = now(), MemoryStore()
             session = await self._manager.open_one_shot(principal, wanted, record=False, store=store)
             try:
+                why = await _install(session, installed_packages(notebook))
                 check = compare_locks(recorded_lock(notebook), _lock(session))
-                refuse_other_environment(check, anyway=anyway)
+                refuse_other_environment(check, anyway=anyway, why=why)
                 restored = await restore(self._files, principal, key, inputs, session)
                 await run_cells(cells, partial(_run, session, store), hear)
                 facts = {
@@ -101,9 +105,29 @@ async def _note(
     await listen(cell, run)
 
 
+async def _install(session: Session, packages: list[RecordedPackage]) -> str | None:
+    """Install what the recorded session had; why that could not be done, if so."""
+    if not packages:
+        return None
+    install, constraints = pins(packages)
+    try:
+        change = parse_change(install, constraints=constraints)
+        await session.slot.packages.change(
+            session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
+        )
+    except CellgateError as error:
+        return error.message
+    return None
+
+
 def _lock(session: Session) -> Lock | None:
-    """What the session's kernel told of its environment before its first cell."""
-    return None if session.kernel is None else lock_of(environment_of(session.kernel))
+    """What the session's kernel told of its environment and what was installed since."""
+    if session.kernel is None:
+        return None
+    told = environment_of(session.kernel)
+    if isinstance(packages := told.get("packages"), dict):
+        told = {**told, "packages": {**packages, **session.slot.packages.versions()}}
+    return lock_of(told)
 
 
 async def _run(session: Session, store: MemoryStore, cell: RecordedCell) -> NewRun:

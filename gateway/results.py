@@ -40,6 +40,7 @@ class ResultBuilder:
         self._execution: str | None = None
         self._fields = dict(_NOT_FINISHED)
         self._files: list[dict[str, Any]] = []
+        self._packages: list[dict[str, Any]] = []
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too."""
@@ -55,6 +56,8 @@ class ResultBuilder:
             case "file":
                 if event["action"] != "deleted":
                     self._files.append({k: v for k, v in event.items() if k not in _OF_THE_EVENT})
+            case "packages":
+                self._packages += [{**each, "action": event["action"]} for each in event["packages"]]
             case event_type:
                 self._area.apply(event_type, event)
         if self._fields["status"] == "queued":
@@ -93,7 +96,14 @@ class ResultBuilder:
                 for index, output in enumerate(outputs)
             ]
         known = {"session": self._session, "execution": self._execution, **self._fields}
-        return {**known, "outputs": outputs, **texts, "error": error, "files": self._files}
+        return {
+            **known,
+            "outputs": outputs,
+            **texts,
+            "error": error,
+            "files": self._files,
+            "packages": self._packages,
+        }
 
 
 def shorten(value: str, limit: int, whole: str) -> str:

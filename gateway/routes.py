@@ -32,6 +32,7 @@ from gateway.handlers.kernelspecs import KernelspecHandler, KernelspecResourceHa
 from gateway.handlers.notebook import BundleHandler, NotebookHandler
 from gateway.handlers.notebook_sessions import NotebookSessionHandler, NotebookSessionsHandler
 from gateway.handlers.output import OutputHandler
+from gateway.handlers.packages import PackagesHandler
 from gateway.handlers.replay import ReplayHandler
 from gateway.handlers.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from gateway.services import Services
@@ -72,6 +73,7 @@ def routes(services: Services) -> list[Route]:
         (f"{session}/bundle", BundleHandler),
         (f"{session}/audit", AuditHandler),
         (f"{session}/audit/verify", AuditVerifyHandler),
+        (f"{session}/packages", PackagesHandler),
         (f"{session}/files", FilesHandler),
         (f"{session}/files/(.*)", FileHandler),
         *_jupyter(),

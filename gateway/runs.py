@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from gateway.errors import NotFound
 from gateway.executions import ExecutionRun
 from gateway.queue import ExecutionQueue
+from kernels.errors import InvalidInput
 from kernels.execution import Status
 
 RECENT_EXECUTIONS = 32
@@ -51,6 +53,15 @@ class SessionRuns:
     def find(self, execution: str) -> ExecutionRun | None:
         """The execution of this id, while it waits or runs."""
         return next((run for run in self.unfinished() if run.id == execution), None)
+
+    def answer(self, execution: str, value: str) -> None:
+        """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
+        run = self.find(execution)
+        if run is None:
+            raise NotFound("No queued or running execution has this id")
+        if not run.running:
+            raise InvalidInput("This execution has not started yet")
+        run.answer(value)
 
     def of_message(self, parent: str) -> tuple[ExecutionRun | None, bool]:
         """The execution that a kernel's message belongs to, and whether it has ended already."""

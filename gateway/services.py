@@ -11,6 +11,7 @@ from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.metrics import Metrics
 from gateway.notebook_sessions import NotebookSessions
+from gateway.packages.installer import Installer
 from gateway.record.journal import Journal
 from gateway.replayer import Replayer
 from kernels.pool import KernelPool
@@ -36,5 +37,6 @@ class Services:
     jobs: Jobs
     replayer: Replayer
     engine: Engine | None = None
+    installer: Installer | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0

@@ -1,7 +1,7 @@
 """The kernel of a session: claimed from the pool, listened to, replaced together with its files.
 
-It knows the pool, the workspace folders and the back-pressure between a kernel and the disk. It knows
-nothing of executions or of the session's state; ``sessions`` decides when a kernel is replaced.
+It knows the pool, the folders of files and packages, and the back-pressure between a kernel and the disk. It
+knows nothing of executions or of the session's state; ``sessions`` decides when a kernel is replaced.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.channels.door import Door
 from gateway.files.watch import WorkspaceWatch
+from gateway.packages.session import SessionPackages
 from gateway.record.errors import StorageError
 from gateway.record.events import EventStore
 from gateway.workspace import WorkspaceStore
@@ -28,21 +29,21 @@ class SessionKernel:
 
     def __init__(
         self,
-        session_id: int,
         profile: KernelProfile,
         pool: KernelPool,
         workspaces: WorkspaceStore,
         store: EventStore,
         door: Door,
-        *,
+        packages: SessionPackages,
         receive: Listener,
         exited: Callable[[Kernel], None],
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
         """Held while the files are moved; hold it to use `workspace`."""
+        self.packages = packages
         self.watch = WorkspaceWatch()
-        self._session_id = session_id
+        self._session_id = packages.session_id
         self._profile = profile
         self._pool = pool
         self._workspaces = workspaces
@@ -73,6 +74,7 @@ class SessionKernel:
                     await self.watch.begin(kernel.workspace)
                 else:
                     self.watch = WorkspaceWatch()
+                await self.packages.restore(kernel)
                 self.current = kernel
         except BaseException:
             self._pool.release(kernel)
@@ -85,6 +87,7 @@ class SessionKernel:
         self._pool.adopt(kernel)
         self.current = kernel
         await self.watch.begin(kernel.workspace)
+        await self.packages.load()
         self._attend(kernel)
         return kernel
 
@@ -104,6 +107,7 @@ class SessionKernel:
                 return
             await kernel.shutdown()
             try:
+                await self.packages.keep(kernel)
                 if keep_files:
                     await self._workspaces.keep(self._session_id, kernel.workspace)
             finally:
@@ -123,9 +127,12 @@ class SessionKernel:
             self._throttle = None
         return kernel
 
-    async def forget_files(self) -> None:
-        """Remove what `drop` kept."""
-        await self._workspaces.remove(self._session_id)
+    async def end(self, *, keep_files: bool) -> None:
+        """As `drop`, for good: packages go, files too unless they are to be kept."""
+        await self.drop(keep_files=keep_files)
+        if not keep_files:
+            await self._workspaces.remove(self._session_id)
+        await self.packages.forget()
 
     def _received(self, message: Message) -> None:
         self._receive(message)

@@ -17,6 +17,7 @@ from gateway.channels.client import ChannelSettings
 from gateway.errors import Conflict
 from gateway.executions import ExecutionRun, ExecutionSettings
 from gateway.models import SessionLimits, now
+from gateway.packages.installer import Installer
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.facts import brief
@@ -38,12 +39,13 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What all sessions share. Durations in seconds."""
+    """What all sessions share. Durations in seconds. Without an `installer` none gets packages."""
 
     execution: ExecutionSettings
     channels: ChannelSettings
     max_queue: int = 64
     gateway_version: str = ""
+    installer: Installer | None = None
 
 
 class SessionRecord:

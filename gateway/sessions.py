@@ -15,9 +15,11 @@ import time
 from typing import Any
 
 from gateway.channels.door import Door
-from gateway.errors import NotFound, ShuttingDown
+from gateway.errors import ShuttingDown
 from gateway.executions import ExecutionRun
 from gateway.models import ExecuteRequest, SessionLimits, session_model
+from gateway.packages.cells import run_with_packages
+from gateway.packages.session import SessionPackages
 from gateway.queue import ExecutionQueue, Restart
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
@@ -28,7 +30,7 @@ from gateway.session_state import SessionRecord, SessionSettings, SessionState
 from gateway.session_tasks import SessionTasks
 from gateway.widgets import WidgetMessages
 from gateway.workspace import WorkspaceStore
-from kernels.errors import CellgateError, InvalidInput
+from kernels.errors import CellgateError
 from kernels.execution import Status
 from kernels.kernel import Kernel, KernelProfile
 from kernels.messages import Message
@@ -57,10 +59,8 @@ class Session:
         self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
         self.started = time.monotonic()
         self.door = Door(self, settings.channels)
-        heard = WidgetMessages(log, self._receive)
-        self.slot = SessionKernel(
-            row.id, profile, pool, workspaces, store, self.door, receive=heard, exited=self._exited
-        )
+        heard, packages = WidgetMessages(log, self._receive), SessionPackages(row.id, settings.installer)
+        self.slot = SessionKernel(profile, pool, workspaces, store, self.door, packages, heard, self._exited)
         self._settings = settings
         self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
         self._runs, self._tasks = SessionRuns(self._queue), SessionTasks()
@@ -96,7 +96,8 @@ class Session:
     @property
     def idle_since(self) -> float | None:
         """Since when nobody uses it, by the monotonic clock; None while somebody does."""
-        return None if self._runs.busy or self.door.connections else self.record.idle_since
+        used = self._runs.busy or self.slot.packages.busy or self.door.connections
+        return None if used else self.record.idle_since
 
     def to_wire(self) -> dict[str, Any]:
         """The session model of the wire contract."""
@@ -241,12 +242,7 @@ class Session:
 
     def answer(self, execution: str, value: str) -> None:
         """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
-        run = self.find(execution)
-        if run is None:
-            raise NotFound("No queued or running execution has this id")
-        if not run.running:
-            raise InvalidInput("This execution has not started yet")
-        run.answer(value)
+        self._runs.answer(execution, value)
 
     async def restart(self) -> None:
         """Give the session a fresh kernel and its files: the running cell ends as interrupted, those that
@@ -293,8 +289,7 @@ class Session:
                 replaced = True
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
-            await run.run(self.kernel)
-            await run.clean_up(self.kernel)
+            await run_with_packages(run, self.kernel, self.slot)
         except CellgateError as error:
             run.message = error.message
             run.lose(Status.DIED, error.reason)
@@ -367,6 +362,7 @@ class Session:
 
     async def _let_go(self) -> None:
         """Leave kernel and record as they are, to the gateway that adopts the kernel."""
+        await self.slot.packages.close()
         await self._tasks.cancel()
         self._queue.refuse_restarts(ShuttingDown("The gateway is shutting down"))
         for run in self._runs.unfinished():
@@ -380,6 +376,7 @@ class Session:
         self._queue.cancel_all(cause)
         self._queue.wake()
         self._runs.lose(cause)
+        await self.slot.packages.close()
         await self._tasks.stop_worker(END_PATIENCE)
         self._queue.refuse_restarts(ShuttingDown("The session has ended"))
         if self._runs.current is not None:
@@ -388,9 +385,7 @@ class Session:
         while isinstance(run := self._queue.take(), ExecutionRun):
             await self._finish(run, replaced=False)
         self._quiet.set()
-        await self.slot.drop(keep_files=keep_files)
-        if not keep_files:
-            await self.slot.forget_files()
+        await self.slot.end(keep_files=keep_files)
         await self._tasks.finished()
         self.record.change(SessionState.ENDED, cause, None)
         await self.door.close()

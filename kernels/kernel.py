@@ -49,10 +49,14 @@ class KernelProfile:
 
 @dataclass(frozen=True, slots=True)
 class KernelFolders:
-    """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files."""
+    """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files.
+
+    `packages`: where each has a folder that modules can be put into while it runs; None when none has one.
+    """
 
     runtime: Path
     workspaces: Path
+    packages: Path | None = None
 
 
 class Kernel:
@@ -67,6 +71,7 @@ class Kernel:
         info: Mapping[str, Any],
         environment: Environment | None = None,
         store: KernelStore | None = None,
+        packages: Path | None = None,
     ) -> None:
         provisioner = manager.provisioner
         assert isinstance(provisioner, CellgateProvisioner)
@@ -77,6 +82,7 @@ class Kernel:
         self.workspace = workspace
         self.info = info
         self.environment = environment
+        self.packages = packages
         self._manager = manager
         self._provisioner = provisioner
         self._store = store
@@ -132,9 +138,11 @@ class Kernel:
         await asyncio.shield(self._shutdown)
 
     async def discard(self) -> None:
-        """Shut down, and remove the workspace folder with what is left in it."""
+        """Shut down, and remove the folders of its files and packages with what is left in them."""
         await self.shutdown()
         await remove_tree(self.workspace)
+        if self.packages is not None:
+            await remove_tree(self.packages)
 
     def let_go(self) -> None:
         """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
@@ -158,6 +166,7 @@ class Kernel:
             info=dict(self.info),
             environment=self.environment,
             provisioner=await self._provisioner.get_provisioner_info(),
+            packages=None if self.packages is None else str(self.packages),
         )
         try:
             await asyncio.to_thread(self._store.save, stored)
@@ -226,21 +235,27 @@ class KernelLauncher:
         kernel_id = str(uuid.uuid4())
         runtime = self._folders.runtime / runtime_name(kernel_id)
         workspace = self._folders.workspaces / kernel_id
+        packages = None if self._folders.packages is None else self._folders.packages / kernel_id
+        made = [folder for folder in (runtime, workspace, packages) if folder is not None]
         manager = self._manager(profile.kernelspec, runtime)
         try:
             runtime.mkdir(mode=0o700)
             workspace.mkdir(mode=0o700)
+            if packages is not None:
+                # Readable by the user that the kernel runs as; the folder above is not.
+                packages.mkdir()
+                packages.chmod(0o755)
             async with asyncio.timeout(self._start_timeout):
-                return await self._launch(manager, kernel_id, profile, runtime, workspace)
+                return await self._launch(manager, kernel_id, profile, runtime, workspace, packages)
         except (TimeoutError, OSError, RuntimeError, ValueError) as error:
             try:
                 # Before its end, because what a container wrote goes with it.
                 failure = KernelStartFailed(await self._explain(manager, profile, error))
             finally:
-                await asyncio.shield(self._undo(manager, runtime, workspace))
+                await asyncio.shield(self._undo(manager, made))
             raise failure from error
         except BaseException:
-            await asyncio.shield(self._undo(manager, runtime, workspace))
+            await asyncio.shield(self._undo(manager, made))
             raise
 
     def _manager(self, kernelspec: str, runtime: Path) -> AsyncKernelManager:
@@ -290,9 +305,15 @@ class KernelLauncher:
                 raise KernelStartFailed(f"The kernel does not answer: {error}") from error
             raise
         profile = KernelProfile(stored.kernelspec, stored.limits, stored.env)
-        environment = stored.environment
         return Kernel(
-            profile, manager, connection, Path(stored.workspace), stored.info, environment, self._store
+            profile,
+            manager,
+            connection,
+            Path(stored.workspace),
+            stored.info,
+            stored.environment,
+            self._store,
+            None if stored.packages is None else Path(stored.packages),
         )
 
     async def _launch(
@@ -302,6 +323,7 @@ class KernelLauncher:
         profile: KernelProfile,
         runtime: Path,
         workspace: Path,
+        packages: Path | None,
     ) -> Kernel:
         try:
             await manager.start_kernel(
@@ -310,6 +332,7 @@ class KernelLauncher:
                 extra_env={**self._preload, **dict(profile.env)},
                 runtime_dir=runtime,
                 workspace=workspace,
+                packages=packages,
                 **self._backend_options,
             )
         finally:
@@ -322,7 +345,7 @@ class KernelLauncher:
             assert isinstance(provisioner, CellgateProvisioner)
             info = await ready(connection, provisioner.exited)
             environment = await self._environment(profile, connection, provisioner.exited, info)
-            kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store)
+            kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store, packages)
             await kernel.remember()
             return kernel
         except BaseException:
@@ -346,9 +369,9 @@ class KernelLauncher:
             self._environments[profile.kernelspec] = await ask(connection, exited)
         return self._environments[profile.kernelspec]
 
-    async def _undo(self, manager: AsyncKernelManager, runtime: Path, workspace: Path) -> None:
+    async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path]) -> None:
         await _end_manager(manager)
-        for folder in (runtime, workspace):
+        for folder in folders:
             await remove_tree(folder)
 
     async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:

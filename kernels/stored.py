@@ -39,6 +39,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     info: dict[str, Any]
     environment: Environment | None
     provisioner: dict[str, Any]
+    packages: str | None = None
 
 
 class KernelStore:

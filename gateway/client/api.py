@@ -24,6 +24,8 @@ from gateway.client.values import (
     BlocksResult,
     Event,
     Finished,
+    Package,
+    PackageChanges,
     Result,
     SessionModel,
     SessionPage,
@@ -113,22 +115,25 @@ class Gateway(Asynchronous):
         tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
         language: str | None = None,
+        packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
 
         Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
         `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
+        `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
 
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            body = given(code=code, timeout=timeout, stdin=stdin, tables=tables, language=language)
+            wishes = given(timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
+            body = {"code": code, **wishes}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
         stream = self.stream_execute(
-            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language
+            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages
         )
         async with aclosing(stream) as events:
             async for event in events:
@@ -146,6 +151,7 @@ class Gateway(Asynchronous):
         tables: int | None = None,
         on_disconnect: str | None = None,
         language: str | None = None,
+        packages: str | None = None,
     ) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen, the last one `Finished`.
 
@@ -153,7 +159,7 @@ class Gateway(Asynchronous):
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
         wishes = given(timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
-        body = given(code=code, language=language, **wishes)
+        body = given(code=code, language=language, packages=packages, **wishes)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -179,6 +185,33 @@ class Gateway(Asynchronous):
         body = given(markdown=blocks if listed is None else None, blocks=listed, timeout=timeout)
         path = session_path(session, "execute-blocks")
         return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
+
+    async def packages(
+        self,
+        session: str,
+        *,
+        install: Sequence[str] = (),
+        uninstall: Sequence[str] = (),
+        upgrade: bool = False,
+        constraints: Sequence[str] = (),
+    ) -> PackageChanges:
+        """Installs requirements into the session and removes packages by name; what was changed.
+
+        `constraints` bound the versions of whatever comes along. `upgrade`: newer versions are wanted, too.
+        """
+        body = {
+            "install": list(install),
+            "uninstall": list(uninstall),
+            "upgrade": upgrade,
+            "constraints": list(constraints),
+        }
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("POST", path, body, timeout=None), PackageChanges)
+
+    async def installed(self, session: str) -> list[Package]:
+        """What the session has installed beside its kernel's environment."""
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("GET", path), PackageChanges).packages
 
     async def restart(self, session: str) -> SessionModel:
         """Gives the session a fresh kernel: its variables are lost, its files stay."""

@@ -46,6 +46,10 @@ class Conflict(GatewayError):
     """The request contradicts what exists."""
 
 
+class PackagesNotAllowed(GatewayError):
+    """The gateway's operator allows no packages, or not these."""
+
+
 class QuotaExceeded(GatewayError):
     """The session may not have as much of it."""
 
@@ -76,6 +80,8 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "not_found": NotFound,
     "conflict": Conflict,
     "environment_differs": Conflict,
+    "packages_not_allowed": PackagesNotAllowed,
+    "package_conflict": Conflict,
     "quota_exceeded": QuotaExceeded,
     "queue_full": Overloaded,
     "pool_exhausted": Overloaded,

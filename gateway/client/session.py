@@ -19,7 +19,7 @@ from gateway.client.blocking import Asynchronous
 from gateway.client.calls import Calls
 from gateway.client.errors import NotFound
 from gateway.client.files import Files
-from gateway.client.values import BlocksResult, Event, Result, SessionModel
+from gateway.client.values import BlocksResult, Event, Package, PackageChanges, Result, SessionModel
 from kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class Session(Asynchronous):
         tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
         language: str | None = None,
+        packages: str | None = None,
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
         return await self._gateway.execute(
@@ -98,6 +99,7 @@ class Session(Asynchronous):
             tables=tables,
             on_event=on_event,
             language=language,
+            packages=packages,
         )
 
     async def stream(
@@ -128,6 +130,18 @@ class Session(Asynchronous):
     ) -> BlocksResult:
         """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
         return await self._gateway.execute_blocks(await self.opened(), blocks, timeout=timeout)
+
+    async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
+        """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""
+        return await self._gateway.packages(await self.opened(), install=requirements, upgrade=upgrade)
+
+    async def uninstall(self, *names: str) -> PackageChanges:
+        """Removes packages that were installed into this session."""
+        return await self._gateway.packages(await self.opened(), uninstall=names)
+
+    async def packages(self) -> list[Package]:
+        """What it has installed beside its kernel's environment."""
+        return await self._gateway.installed(self.name)
 
     async def result(self, execution: str) -> Result:
         """An execution's result so far."""

@@ -80,6 +80,27 @@ class FilePage(Value, frozen=True, kw_only=True):
     next: str | None = None
 
 
+class Package(Value, frozen=True, kw_only=True):
+    """A package that a session has beside its kernel's environment; `sha256` is that of its wheel.
+
+    `requested`: it was asked for by name. `action` where it tells of a change: installed, removed.
+    """
+
+    name: str
+    version: str = ""
+    sha256: str = ""
+    requested: bool = False
+    action: str | None = None
+
+
+class PackageChanges(Value, frozen=True, kw_only=True):
+    """What a change of a session's packages did, and all that it has now."""
+
+    packages: list[Package]
+    installed: list[Package] = []
+    removed: list[Package] = []
+
+
 class Result(Value, frozen=True, kw_only=True):
     """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
 
@@ -103,6 +124,7 @@ class Result(Value, frozen=True, kw_only=True):
     stderr: str = ""
     text: str = ""
     files: list[FileModel] = []
+    packages: list[Package] = []
 
     @property
     def tables(self) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from gateway.models import now
 from gateway.replay.cells import RecordedCell, recorded_cells
 from gateway.replay.environment import EnvironmentCheck, compare_locks, recorded_lock
 from gateway.replay.files import InputFile, Restored, files_report, input_files
+from gateway.replay.packages import RecordedPackage, installed_packages, pins
 from gateway.replay.report import (
     Comparison,
     NewRun,
@@ -98,7 +99,8 @@ class ReplayApp(CommandApp):
         gateway, session, begun = self.gateway(), f"replay-{uuid.uuid4().hex[:12]}", now()
         model = await gateway.create_session(session, kernel=self.kernel or _kernel(notebook))
         try:
-            check = await self._check(gateway, session, notebook)
+            why = await _install(gateway, session, installed_packages(notebook))
+            check = await self._check(gateway, session, notebook, why)
             restored = [await _restore(gateway, session, source, file) for file in inputs]
             runs: list[NewRun | None] = []
             await run_cells(cells, partial(_run, gateway, session), partial(_keep, runs))
@@ -116,11 +118,13 @@ class ReplayApp(CommandApp):
         }
         return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts))
 
-    async def _check(self, gateway: Gateway, session: str, notebook: dict[str, Any]) -> EnvironmentCheck:
+    async def _check(
+        self, gateway: Gateway, session: str, notebook: dict[str, Any], why: str | None
+    ) -> EnvironmentCheck:
         now_there = recorded_lock(await gateway.provenance(session))
         check = compare_locks(recorded_lock(notebook), now_there)
         try:
-            refuse_other_environment(check, anyway=self.anyway)
+            refuse_other_environment(check, anyway=self.anyway, why=why)
         except EnvironmentDiffers as error:
             raise UsageError(error.message) from error
         return check
@@ -167,6 +171,20 @@ async def _restore(gateway: Gateway, session: str, source: Source, file: InputFi
             raise
         return Restored(file.path, error.detail)
     return Restored(file.path)
+
+
+async def _install(gateway: Gateway, session: str, packages: list[RecordedPackage]) -> str | None:
+    """Install what the recorded session had; why that could not be done, if so."""
+    if not packages:
+        return None
+    install, constraints = pins(packages)
+    try:
+        await gateway.packages(session, install=install, constraints=constraints)
+    except GatewayError as error:
+        if error.status == 0:
+            raise
+        return error.detail
+    return None
 
 
 async def _run(gateway: Gateway, session: str, cell: RecordedCell) -> NewRun:

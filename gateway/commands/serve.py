@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from gateway.commands.base import BaseApp, UsageError
+from gateway.commands.base import UsageError
+from gateway.commands.package_options import PackageOptions
 
 if TYPE_CHECKING:
     from gateway.commands.backends import Backend
 
 
-class ServeApp(BaseApp):
+class ServeApp(PackageOptions):
     """The command and all settings of a gateway."""
 
     name = "cellgate-serve"
@@ -197,7 +198,7 @@ class ServeApp(BaseApp):
         "idle-timeout": "ServeApp.idle_timeout",
         "preload": "ServeApp.preload",
         "journal-sync": "ServeApp.journal_sync",
-        **BaseApp.aliases,
+        **PackageOptions.aliases,
     }
     flags = {  # noqa: RUF012
         "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask nobody for a token; on loopback addresses only."),
@@ -288,15 +289,11 @@ class ServeApp(BaseApp):
 
         for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
             check_seconds(getattr(self, name), name)
-        resources = ResourceLimits(
-            memory=parse_size(self.memory, name="memory"),
-            cpus=self.cpus,
-            pids=self.pids,
-            disk=parse_size(self.disk, name="disk"),
+        memory, disk, texts, data = (
+            parse_size(getattr(self, name), name=name) for name in ("memory", "disk", "text_cap", "data_cap")
         )
-        caps = OutputCaps(
-            parse_size(self.text_cap, name="text_cap"), parse_size(self.data_cap, name="data_cap")
-        )
+        resources = ResourceLimits(memory=memory, cpus=self.cpus, pids=self.pids, disk=disk)
+        caps = OutputCaps(texts, data)
         manager = ManagerSettings(
             session=SessionSettings(
                 ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue, self.version
@@ -332,6 +329,7 @@ class ServeApp(BaseApp):
             start_timeout=self.start_timeout,
             shutdown_grace=self.shutdown_grace,
             keep_kernels=self.keep_kernels,
+            packages=self.package_settings(self.environment),
             keep_alive=self.keep_alive,
             retention=self._retention(),
             journal_sync="full" if self.journal_sync == "full" else "normal",

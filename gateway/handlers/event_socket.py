@@ -19,7 +19,7 @@ from tornado.websocket import WebSocketHandler
 from gateway.channels.frames import frame
 from gateway.errors import TooLarge, status_of
 from gateway.handlers.base import BaseHandler, encode, problem
-from gateway.handlers.executions import in_language
+from gateway.handlers.executions import check_packages, in_language
 from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode
 from gateway.record.events import EventLog
 from kernels.errors import CellgateError, InvalidInput
@@ -128,6 +128,7 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
             session.interrupt()
             return {}
         request = check_execute(command.execute, interactive=True)
+        check_packages(self.services, request)
         request = in_language(self.services, session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":

@@ -24,6 +24,7 @@ from gateway.models import (
     check_session_key,
     check_text,
 )
+from gateway.packages.settings import not_allowed
 from gateway.pictures import parse_images
 from gateway.services import Services
 from gateway.sessions import Session
@@ -43,6 +44,12 @@ def in_language(
     if language is None:
         return request
     return replace(request, code=cell_of(parse_language(language), request.code, spec.language))
+
+
+def check_packages(services: Services, request: ExecuteRequest) -> None:
+    """Raises PackagesNotAllowed for a cell that wants packages of a gateway that has none."""
+    if request.packages is not None and services.installer is None:
+        raise not_allowed()
 
 
 class ExecutionAnswers(StreamingHandler):
@@ -95,6 +102,7 @@ class ExecuteHandler(ExecutionAnswers):
         form, view = self.accepted(), self.view()
         body = self.body(ExecuteBody)
         request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
+        check_packages(self.services, request)
         idempotency = self._idempotency(request, body.language)
         body_of_session = await self._session_body(key, body.language)
         session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
@@ -160,6 +168,7 @@ class OneShotHandler(ExecutionAnswers):
         form, view = self.accepted(), self.view()
         body = self.body(OneShotBody)
         request = check_execute(body, interactive=False)
+        check_packages(self.services, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
         manager = self.services.manager

@@ -59,12 +59,14 @@ class InfoHandler(BaseHandler):
     """What this gateway is and offers."""
 
     async def get(self) -> None:
-        """Version, isolation, kernelspecs, default limits, pool."""
+        """Version, isolation, kernelspecs, default limits, packages that may be installed, pool."""
         self.check()
         services = self.services
         specs = {
             name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
         }
+        installer = services.installer
+        allowed = [] if installer is None else sorted(installer.settings.allowed)
         pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
         self.answer(
             {
@@ -77,6 +79,7 @@ class InfoHandler(BaseHandler):
                     for name, spec in specs.items()
                 },
                 "limits": services.manager.settings.limits.to_wire(),
+                "packages": allowed,
                 "pool": pool,
                 "sessions": services.manager.counts(),
             }

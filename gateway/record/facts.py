@@ -39,6 +39,7 @@ class SessionFacts:
 
     `fields`: of the session's row, those that the events tell. `environment`: the whole of the newest.
     `executions` by id. `files`: the newest size and hash of each file that was put into the workspace.
+    `packages`: what was installed and not removed since the session was made or resumed, by name.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class SessionFacts:
         self.recorded_by: str | None = None
         self.executions: dict[str, ExecutionFacts] = {}
         self.files: dict[str, dict[str, Any]] = {}
+        self.packages: dict[str, dict[str, Any]] = {}
 
     @property
     def introduced(self) -> bool:
@@ -64,6 +66,8 @@ class SessionFacts:
                 self._finished(event)
             case "file":
                 self._file(event)
+            case "packages":
+                self._packages(event)
         self.touch(event["execution"], event["seq"])
 
     def touch(self, execution: str | None, seq: int) -> None:
@@ -78,6 +82,7 @@ class SessionFacts:
             self.fields["last_activity"] = event["last_activity"]
         if event.get("cause") in _BEGINNINGS:
             self.fields["execution_count"] = 0
+            self.packages.clear()
         if "environment" in event:
             self.environment = event["environment"]
             self.fields["environment"] = brief(self.environment)
@@ -102,6 +107,13 @@ class SessionFacts:
             self.fields["execution_count"] = event["execution_count"]
         if "last_activity" in self.fields:
             self.fields["last_activity"] = event["at"]
+
+    def _packages(self, event: Mapping[str, Any]) -> None:
+        for package in event["packages"]:
+            if event["action"] == "installed":
+                self.packages[package["name"]] = package
+            else:
+                self.packages.pop(package["name"], None)
 
     def _file(self, event: Mapping[str, Any]) -> None:
         if event.get("execution") is not None:

@@ -97,8 +97,13 @@ class Notebook:
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """All that is known of where the newest kernel's cells ran."""
-        return self._survey.facts.environment or self._session.environment
+        """All that is known of where the newest kernel's cells ran, with what the session installed."""
+        facts = self._survey.facts
+        known = facts.environment or self._session.environment
+        if not facts.packages:
+            return known
+        installed = {name: package["version"] for name, package in facts.packages.items()}
+        return {**known, "packages": {**known.get("packages", {}), **installed}}
 
     def _provenance(self) -> dict[str, Any]:
         """Where the notebook comes from; of the environment whatever the record holds."""
@@ -123,6 +128,8 @@ class Notebook:
             known["recorded_by"] = facts.recorded_by
         if self._survey.widgets_left_out:
             known["widget_messages_left_out"] = self._survey.widgets_left_out
+        if facts.packages:
+            known["installed_packages"] = [facts.packages[name] for name in sorted(facts.packages)]
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
         return known
@@ -171,7 +178,7 @@ class _Cell:
             case "queued":
                 event = _decode(row.body)
                 self.source = event["code"]
-                self.flags = {
+                self.flags |= {
                     key: event[key]
                     for key, usual in (("silent", False), ("store_history", True))
                     if event.get(key, usual) is not usual
@@ -181,6 +188,8 @@ class _Cell:
                 self.source = self.started["code"]
             case "finished":
                 self.finished = _decode(row.body)
+            case "packages":
+                self.flags.setdefault("packages", []).append(_changed_packages(_decode(row.body)))
             case event_type if outputs:
                 self.area.apply(event_type, _decode(row.body))
 
@@ -249,6 +258,10 @@ class _Cell:
         if ended["error"]:
             return {"note": f"{ended['error']['ename']}: {ended['error']['evalue']}"}
         return {"note": f"This cell was ended early: {ended['status']}{why}."}
+
+
+def _changed_packages(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: event[name] for name in ("action", "packages")}
 
 
 def _note(note: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gateway.record.rows import EventRow
 from kernels.limits import MIB
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_TOLD = frozenset({"session", "queued", "started", "finished", "file"})
+_TOLD = frozenset({"session", "queued", "started", "finished", "file", "packages"})
 _WIDGETS = frozenset({"comm_open", "comm_msg"})
 MOST_WIDGET_BYTES = 64 * MIB
 """Bytes of rows that the state of all widgets of a notebook may be made of: it is in memory as a whole."""

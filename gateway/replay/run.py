@@ -16,11 +16,15 @@ Runner = Callable[[RecordedCell], Awaitable[NewRun]]
 Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]
 
 
-def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool) -> None:
-    """Raises EnvironmentDiffers when the locks differ, unless it is wanted `anyway`."""
+def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str | None = None) -> None:
+    """Raises EnvironmentDiffers when the locks differ, unless it is wanted `anyway`.
+
+    `why`: what kept the recorded packages from being installed.
+    """
     if check.agreement is Agreement.DIFFERENT and not anyway:
+        reason = f" Its packages could not be installed: {why}." if why else ""
         raise EnvironmentDiffers(
-            f"The kernel's environment is not the recorded one: {check.summary()}."
+            f"The kernel's environment is not the recorded one: {check.summary()}.{reason}"
             " Restore it, or replay anyway (anyway: true, --anyway)"
         )
 

@@ -86,11 +86,15 @@ class KernelExit:
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home."""
+    """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home.
+
+    `packages`: the folder of that name in its launch, if there is one.
+    """
 
     connection_file: str
     socket_prefix: str
     home: str
+    packages: str = "/run/packages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,11 @@ class CellgateProvisioner(KernelProvisionerBase):
     """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
 
     `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
-    `workspace` (an existing folder, never removed here; `cwd` is its other name), `runtime_dir` (a folder for
-    this kernel alone, for its sockets; made if missing, and removed in `cleanup`). What is not given is made
-    in the temporary folder and removed. The `env` that Jupyter programs pass is ignored: it is their own
-    environment.
+    `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
+    folder that the kernel imports modules from and can't write to, never removed here), `runtime_dir` (a
+    folder for this kernel alone, for its sockets; made if missing, and removed in `cleanup`). What else is
+    not given is made in the temporary folder and removed. The `env` that Jupyter programs pass is ignored: it
+    is their own environment.
     """
 
     isolation: str = "none"
@@ -217,7 +222,9 @@ class CellgateProvisioner(KernelProvisionerBase):
             # A restart keeps folders and key, because clients that exist keep their sockets.
             if self._folders is None:
                 self._folders = LaunchFolders.make(
-                    _path(kwargs.get("runtime_dir")), _path(kwargs.get("workspace") or kwargs.get("cwd"))
+                    _path(kwargs.get("runtime_dir")),
+                    _path(kwargs.get("workspace") or kwargs.get("cwd")),
+                    _path(kwargs.get("packages")),
                 )
                 self.connection_info, self._inner_info = self._connection(self._folders)
             launch = self._plan(cmd, self._folders, kwargs)
@@ -284,6 +291,8 @@ class CellgateProvisioner(KernelProvisionerBase):
         for name, value in self.kernel_spec.env.items():
             env[name] = Template(value).safe_substitute(env)
         env |= options.get("extra_env") or {}
+        if folders.packages is not None:
+            env |= packages_environment(view.packages, env)
         _check_environment(env)
         return Launch(argv, env, limits, folders)
 
@@ -327,6 +336,20 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
         "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
         "SHELL": "/bin/sh",
     } | dict.fromkeys(_THREAD_VARIABLES, threads)
+
+
+def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a kernel and its children find what is put into its folder of packages.
+
+    pip in such a kernel takes what is there for installed, and asks no index for the rest.
+    """
+    given = env.get("PYTHONPATH")
+    return {
+        "PYTHONPATH": f"{folder}:{given}" if given else folder,
+        "PATH": f"{env.get('PATH', SYSTEM_PATH)}:{folder}/bin",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
 
 
 def _check_environment(env: Mapping[str, str]) -> None:

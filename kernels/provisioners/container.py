@@ -134,10 +134,14 @@ def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[s
 
 def _mounts(launch: Launch, settings: ContainerSettings) -> list[dict[str, Any]]:
     folders = launch.folders
+    packages = (
+        [] if folders.packages is None else [_bind(str(folders.packages), VIEW.packages, writable=False)]
+    )
     return [
         _bind(str(folders.workspace), WORKSPACE, writable=True),
         _bind(str(folders.sockets), VIEW.socket_prefix.rpartition("/")[0], writable=True),
         _bind(str(folders.connection_file), VIEW.connection_file, writable=False),
+        *packages,
         *map(_extra_mount, settings.mounts),
     ]
 

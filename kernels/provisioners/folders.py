@@ -26,21 +26,28 @@ SOCKETS = "ipc"
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolders:
-    """Host folders of one kernel. `runtime` is ours to remove, `workspace` only if we made it."""
+    """Host folders of one kernel. `runtime` is ours to remove, `workspace` only if we made it.
+
+    `packages`: a folder that the kernel may read and others fill, for modules; None when there is none.
+    """
 
     runtime: Path
     workspace: Path
     owns_workspace: bool
+    packages: Path | None = None
 
     @classmethod
-    def make(cls, runtime: Path | None, workspace: Path | None) -> LaunchFolders:
+    def make(
+        cls, runtime: Path | None, workspace: Path | None, packages: Path | None = None
+    ) -> LaunchFolders:
         """Make what is missing, private to this user. Raises KernelStartFailed when a path does not fit."""
         made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
         runtime = (runtime or made[0]).absolute()
         try:
             if workspace is None:
                 made.append(Path(tempfile.mkdtemp(prefix="cellgate-workspace-")))
-            folders = cls(runtime, (workspace or made[-1]).resolve(strict=True), workspace is None)
+            packages = None if packages is None else packages.resolve(strict=True)
+            folders = cls(runtime, (workspace or made[-1]).resolve(strict=True), workspace is None, packages)
             _check_socket_path(folders.socket_prefix)
             for folder in (runtime, folders.sockets, folders.home):
                 folder.mkdir(mode=0o700, exist_ok=True)

@@ -26,7 +26,9 @@ class ProcessProvisioner(ChildProvisioner):
         find_program("setpriv", "util-linux")
 
     def _view(self, folders: LaunchFolders) -> KernelView:
-        return KernelView(str(folders.connection_file), folders.socket_prefix, str(folders.home))
+        return KernelView(
+            str(folders.connection_file), folders.socket_prefix, str(folders.home), str(folders.packages)
+        )
 
     def _spawn(self, launch: Launch) -> Child:
         # Both see to it that no kernel outlives us: ipykernel watches its parent, the kernel of the system

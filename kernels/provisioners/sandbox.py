@@ -198,6 +198,8 @@ def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) 
     yield from ("--bind", str(launch.folders.workspace), "/workspace", "--chdir", "/workspace")
     yield from ("--bind", str(launch.folders.sockets), "/run/kernel")
     yield from ("--ro-bind", str(launch.folders.connection_file), _VIEW.connection_file)
+    if launch.folders.packages is not None:
+        yield from ("--ro-bind", str(launch.folders.packages), _VIEW.packages)
     yield from ("--remount-ro", "/")
 
 

@@ -56,7 +56,15 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
     async with serving(gateway, tmp_path) as client:
         tools = {tool.name for tool in (await client.list_tools()).tools}
         assert tools == {
-            *("run_code", "run_blocks", "read_output", "list_files", "read_file", "write_file"),
+            *(
+                "run_code",
+                "run_blocks",
+                "read_output",
+                "list_files",
+                "read_file",
+                "write_file",
+                "install_packages",
+            ),
             *("interrupt", "restart", "export_notebook"),
         }
         assert await call(client, "run_code", code="x = 20; open('made.txt', 'w').write('it')") == (

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kernels.environment import EXPRESSION, Environment, _read
+from kernels.environment import EXPRESSION, MISSING, Environment, _environment, _read
 from kernels.messages import Channel, new_message
 
 
@@ -21,8 +21,13 @@ def test_the_expression_tells_this_interpreters_packages() -> None:
 
 
 def _reply(text: Any) -> Environment | None:
-    content = {"user_expressions": {"environment": {"status": "ok", "data": {"text/plain": text}}}}
-    return _read(new_message(Channel.SHELL, "execute_reply", content, session="s"))
+    content = {"user_expressions": {"value": {"status": "ok", "data": {"text/plain": text}}}}
+    return _environment(_read(new_message(Channel.SHELL, "execute_reply", content, session="s")))
+
+
+def test_the_other_expression_tells_modules_that_are_missing() -> None:
+    names = ["json", "sys", "tornado", "pytest", "_pytest", "no_such_module"]
+    assert eval(MISSING.format(names=names)) == ["no_such_module"]
 
 
 @pytest.mark.parametrize(

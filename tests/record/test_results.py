@@ -67,6 +67,7 @@ def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
         "stderr": "err\n",
         "text": "out\nerr\n42",
         "files": [],
+        "packages": [],
     }
 
 

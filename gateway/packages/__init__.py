@@ -1,0 +1,1 @@
+"""Packages of sessions: what may be installed, how wheels are got, kept and given to kernels."""

@@ -1,0 +1,110 @@
+"""Packages that a cell asks for: by lines that run pip, or by what it imports when its request wants that.
+
+It acts before the cell is sent and after it has ended; the cell itself is sent as it is. A line such as
+``%pip install`` then runs the kernel's own pip, which finds what was asked for and says so. An install stops
+when the cell is interrupted or lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from gateway.errors import PackageNotFound
+from gateway.executions import ExecutionRun
+from gateway.packages.imports import distribution_of, imported_modules
+from gateway.packages.requirements import Change, changes_of_cell
+from gateway.packages.session import Changed
+from kernels.environment import missing_modules
+from kernels.errors import CellgateError
+from kernels.execution import Status
+from kernels.kernel import Kernel
+
+if TYPE_CHECKING:
+    from gateway.session_kernel import SessionKernel
+
+AUTO, TEMPORARY = "auto", "temporary"
+LOOK = 0.05
+"""Seconds between two looks whether the cell is still wanted."""
+
+
+async def run_with_packages(run: ExecutionRun, kernel: Kernel, slot: SessionKernel) -> None:
+    """Run the cell with what it asks for; a refusal or a failure of that is its end."""
+    temporary = await _install_for(run, slot)
+    if not run.machine.finished:
+        await run.run(kernel)
+        await run.clean_up(kernel)
+    if temporary and not slot.packages.closed:
+        await slot.packages.change(slot, Change(uninstall=temporary), run.emit)
+
+
+async def _install_for(run: ExecutionRun, slot: SessionKernel) -> tuple[str, ...]:
+    """Install what the cell asks for; the names of what is to go again after it.
+
+    What is refused or fails ends the execution with an error that says why; the cell then does not run.
+    """
+    kernel, installer = slot.current, slot.packages.installer
+    if installer is None or kernel is None or kernel.environment is None:
+        return ()
+    try:
+        for change in changes_of_cell(run.request.code):
+            await _apply(run, slot, change)
+        if run.request.packages is None or _unwanted(run):
+            return ()
+        modules = imported_modules(run.request.code)
+        missing = await missing_modules(kernel.connection, kernel.exited, modules)
+        names = [name for name in map(distribution_of, missing) if installer.settings.allows(name)]
+        added = await _install_known(run, slot, names)
+    except CellgateError as error:
+        if not run.machine.finished:
+            _fail(run, error)
+        return ()
+    return added if run.request.packages == TEMPORARY else ()
+
+
+async def _install_known(run: ExecutionRun, slot: SessionKernel, names: Iterable[str]) -> tuple[str, ...]:
+    """Install these, those that the index does not have left out: the cell's own error tells of them."""
+    wanted = tuple(Requirement(name) for name in dict.fromkeys(names))
+    try:
+        changed = [await _apply(run, slot, Change(wanted))] if wanted else []
+    except PackageNotFound:
+        if len(wanted) == 1:
+            return ()
+        changed = []
+        for requirement in wanted:
+            try:
+                changed.append(await _apply(run, slot, Change((requirement,))))
+            except PackageNotFound:
+                continue
+    return tuple(package.name for each in changed for package in each.installed)
+
+
+async def _apply(run: ExecutionRun, slot: SessionKernel, change: Change) -> Changed:
+    """Make the change, unless the cell is not wanted any more before it is done."""
+    if _unwanted(run):
+        return Changed()
+    task = slot.packages.begin(slot, change, run.emit)
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK)
+            if _unwanted(run):
+                task.cancel()
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+    return Changed() if task.cancelled() else task.result()
+
+
+def _unwanted(run: ExecutionRun) -> bool:
+    return run.machine.finished or run.machine.disturbed
+
+
+def _fail(run: ExecutionRun, error: CellgateError) -> None:
+    kind = type(error).__name__
+    told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
+    run.emit("error", told)
+    run.machine.error = told
+    run.lose(Status.ERROR, error.reason)

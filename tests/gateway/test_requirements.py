@@ -1,0 +1,79 @@
+"""What cells ask for, told from their text alone: pip's lines and imports."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.packages.imports import distribution_of, imported_modules
+from gateway.packages.requirements import changes_of_cell
+from kernels.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("%pip install pandas", ["pandas"]),
+        ("  !pip3 install -q pandas numpy # comment", ["pandas numpy"]),
+        ("!python -m pip install --no-cache-dir 'pandas>=2' && echo done", ["pandas>=2"]),
+        ("!{sys.executable} -m pip install pandas>=2", ["pandas"]),
+        ("%pip install \\\n  pandas \\\n  numpy", ["pandas numpy"]),
+        ("%pip install a\nimport a\n%pip install b[c]", ["a", "b[c]"]),
+        ("!pip install --progress-bar off a 2>/dev/null", ["a"]),
+        ("%%bash\nset -e\npip install a | tail -1\npython3 -m pip install b", ["a", "b"]),
+        ("%%script bash\npip install a", ["a"]),
+        ("%pip list\npip install a\nprint('%pip install b')", []),
+        ("%%time\n%pip install a", ["a"]),
+        ("%pip install", []),
+        ("", []),
+    ],
+)
+def test_lines_of_a_cell_that_run_pip(code: str, wanted: list[str]) -> None:
+    found = [" ".join(str(requirement) for requirement in change.install) for change in changes_of_cell(code)]
+    assert found == wanted
+
+
+def test_lines_that_remove_or_upgrade() -> None:
+    remove, upgrade = changes_of_cell("%pip uninstall -y Some_Name other\n%pip install -U name")
+    assert (remove.install, remove.uninstall) == ((), ("some-name", "other"))
+    assert (upgrade.upgrade, upgrade.names) == (True, {"name"})
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-r requirements.txt",
+        "-i http://127.0.0.1/ a",
+        "--target=/tmp a",
+        "-e .",
+        "./a.whl",
+        "git+https://h/a",
+        "'a",
+    ],
+)
+def test_lines_that_choose_a_source_are_refused(line: str) -> None:
+    with pytest.raises(InvalidInput):
+        changes_of_cell(f"%pip install {line}")
+
+
+@pytest.mark.parametrize(
+    ("code", "modules"),
+    [
+        ("import a, b.c as d\nfrom e.f import g\nfrom . import h", {"a", "b", "e"}),
+        ("def f():\n    try:\n        import a\n    except ImportError:\n        !pip install a\n", {"a"}),
+        ("%matplotlib inline\nimport a\nx = 1\n?x", {"a"}),
+        ("%%time\nimport a", {"a"}),
+        ("%%bash\nimport a", set()),
+        ("import a b", set()),
+        ("'import a'", set()),
+    ],
+)
+def test_modules_that_a_cell_imports(code: str, modules: set[str]) -> None:
+    assert imported_modules(code) == modules
+
+
+def test_the_distribution_of_a_module() -> None:
+    assert [distribution_of(name) for name in ("cv2", "sklearn", "Some_Module")] == [
+        "opencv-python-headless",
+        "scikit-learn",
+        "some-module",
+    ]
