@@ -130,7 +130,7 @@ class FakeConnection:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def send(self, request: Message) -> None:
+    def send(self, request: Message, *, rest: float = 0.0) -> None:
         """Take a request; its answers come with the loop's next turn, as messages from a socket would."""
         asyncio.get_running_loop().call_soon(self._answer, request)
 
@@ -153,6 +153,7 @@ class FakeKernel:
     info: dict[str, Any] = {}  # noqa: RUF012
     image: dict[str, str] = {}  # noqa: RUF012
     environment = None
+    packages = None
 
     def __init__(self, number: int, folder: Path) -> None:
         self.id = f"fake-{number}"

@@ -32,6 +32,8 @@ END_OF_FILE = "\x04"
 # ipykernel loses its reply when a KeyboardInterrupt hits it outside the cell's own code; seconds after idle.
 LOST_REPLY = 0.5
 DRAIN_INTERVAL = 0.1
+OUTPUT_REST = 0.01
+"""How long the output of a cell that nobody watches may wait for its end: one wake-up instead of six."""
 
 # Code of our own that runs in the user's namespace without a name of its own there. Doubled braces: format.
 SET_ENV = (
@@ -226,7 +228,9 @@ class ExecutionRun:
 
     def _send(self, kernel: Kernel) -> None:
         self.machine.sent()
-        kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
+        request = execute_request(self.request, kernel.connection.session, self.msg_id)
+        watched = self._log.followed or self.request.message is not None
+        kernel.connection.send(request, rest=0.0 if watched else OUTPUT_REST)
 
     async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
         """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""

@@ -23,9 +23,6 @@ logger = logging.getLogger(__name__)
 
 Listener = Callable[[Message], None]
 
-REST_SECONDS = 0.01
-"""How long a cell's output may wait for its reply, so that a quick cell costs one wake-up and not six."""
-
 
 class KernelConnection:
     """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`."""
@@ -86,14 +83,17 @@ class KernelConnection:
 
         return stop
 
-    def send(self, message: Message) -> None:
-        """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
+    def send(self, message: Message, *, rest: float = 0.0) -> None:
+        """Send to the message's channel without waiting. Raises KernelDied when that can't be done.
+
+        `rest`: seconds that the kernel's output may wait for the next reply, to be read with it at one go.
+        """
         socket = self._sockets.get(message.channel)
         if socket is None:
             raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
         socket.send(self._signer.serialize(message))
-        if message.header.msg_type == "execute_request":
-            self._sockets[Channel.IOPUB].rest(REST_SECONDS)
+        if rest:
+            self._sockets[Channel.IOPUB].rest(rest)
         for listener in tuple(self._sent_listeners):
             listener(message)
 

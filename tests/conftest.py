@@ -6,6 +6,7 @@ import asyncio
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -51,15 +52,22 @@ def stop_cleanly(gateway: GatewayProcess) -> None:
     assert_nothing_left(gateway, kernels)
 
 
-@pytest.fixture(scope="session")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One gateway for all tests that need no options of their own; use a `session` key of your own."""
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", "auto", docker_url=NO_ENGINE)
+@contextmanager
+def serving(data_dir: Path, backend: str = "process", **options: object) -> Iterator[GatewayProcess]:
+    """A gateway with options; it must stop cleanly, unless what it is for has failed."""
+    process = GatewayProcess(data_dir, backend, **options)
     try:
         yield process
         stop_cleanly(process)
     finally:
         process.kill()
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One gateway for all tests that need no options of their own; use a `session` key of your own."""
+    with serving(tmp_path_factory.mktemp("gateway") / "data", "auto", docker_url=NO_ENGINE) as process:
+        yield process
 
 
 @pytest.fixture

@@ -84,6 +84,11 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
 
+    @property
+    def followed(self) -> bool:
+        """Whether somebody follows it now."""
+        return bool(self._followers)
+
     def append(
         self, event_type: str, execution: str | None, fields: Mapping[str, Any], *, withhold: bool = False
     ) -> dict[str, Any]:

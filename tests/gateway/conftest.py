@@ -10,7 +10,7 @@ import pytest
 from docker.api.client import APIClient
 
 from kernels.provisioners.container import INSTANCE_LABEL
-from tests.conftest import stop_cleanly
+from tests.conftest import serving
 from tests.server import GatewayProcess
 
 Containers = Callable[[GatewayProcess], set[str]]
@@ -19,21 +19,16 @@ Containers = Callable[[GatewayProcess], set[str]]
 @pytest.fixture(scope="session")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway whose queues, graces and caps are small, for all tests of them."""
-    process = GatewayProcess(
+    with serving(
         tmp_path_factory.mktemp("strict") / "data",
-        "process",
         max_queue=2,
         interrupt_grace=0.5,
         keep_alive=0.2,
         cull_interval=0.05,
         text_cap="64k",
         data_cap="64k",
-    )
-    try:
+    ) as process:
         yield process
-        stop_cleanly(process)
-    finally:
-        process.kill()
 
 
 @pytest.fixture

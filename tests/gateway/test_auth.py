@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartGateway
+from tests.conftest import StartGateway, serving
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, Response, until
 
@@ -246,15 +246,8 @@ def test_a_foreign_host_learns_how_to_be_allowed(gateway: GatewayProcess) -> Non
 def allowing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with a name of its own, and a web page that may use it."""
     data = tmp_path_factory.mktemp("allowing") / "data"
-    gateway = GatewayProcess(
-        data, "process", pool_size=0, allowed_hosts="gate.example.org", allowed_origins=PAGE
-    )
-    try:
+    with serving(data, pool_size=0, allowed_hosts="gate.example.org", allowed_origins=PAGE) as gateway:
         yield gateway
-        assert gateway.stop() == 0
-        assert "Traceback" not in gateway.log.read_text()
-    finally:
-        gateway.kill()
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import StartGateway
+from tests.conftest import StartGateway, serving
 from tests.server import TOKEN, GatewayProcess, Response, until
 
 MIB = 1024 * 1024
@@ -800,22 +800,12 @@ OBJECTS = st.lists(st.sampled_from(sorted(FIELDS)), max_size=4, unique=True).fla
 @pytest.fixture(scope="module")
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway whose only kernel is taken, so that what is valid can't start another one."""
-    gateway = GatewayProcess(
-        tmp_path_factory.mktemp("full") / "data",
-        "process",
-        pool_size=1,
-        max_kernels=1,
-        claim_timeout=0.1,
-    )
-    try:
+    data = tmp_path_factory.mktemp("full") / "data"
+    with serving(data, pool_size=1, max_kernels=1, claim_timeout=0.1) as gateway:
         until(lambda: gateway.get("/readyz").status == 200, "no kernel becomes ready")
         assert gateway.post("/v1/sessions", {"session": "holder"}).status == 201
         yield gateway
         assert list(sessions_of(gateway)) == ["holder"]
-        assert gateway.stop() == 0
-        assert "Traceback" not in gateway.log.read_text()
-    finally:
-        gateway.kill()
 
 
 @pytest.mark.parametrize("path", ["/v1/sessions", "/v1/sessions/random/execute", "/v1/execute"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import StartGateway, stop_cleanly
+from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess
 
 MIB = 1024 * 1024
@@ -20,7 +20,7 @@ def contained(
 ) -> Iterator[GatewayProcess]:
     """A gateway with small kernels on each level of containers."""
     request.getfixturevalue(request.param)
-    process = GatewayProcess(
+    with serving(
         tmp_path_factory.mktemp("contained") / "data",
         "docker",
         runtime="runsc" if request.param == "gvisor" else "",
@@ -29,12 +29,8 @@ def contained(
         memory="256m",
         pids=64,
         disk="64m",
-    )
-    try:
+    ) as process:
         yield process
-        stop_cleanly(process)
-    finally:
-        process.kill()
 
 
 @pytest.fixture

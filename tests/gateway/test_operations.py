@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kernels.specs.catalog import data_folder
-from tests.conftest import StartGateway
+from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess, Response, until
 
 KERNELSPECS = data_folder(Path(sys.prefix)) / "kernels"
@@ -106,15 +106,9 @@ def test_logs_are_json_lines_on_demand(start_gateway: StartGateway) -> None:
 @pytest.fixture(scope="module")
 def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway with room for one kernel, and little patience."""
-    gateway = GatewayProcess(
-        tmp_path_factory.mktemp("narrow") / "data", "process", pool_size=1, max_kernels=1, claim_timeout=0.2
-    )
-    try:
+    data = tmp_path_factory.mktemp("narrow") / "data"
+    with serving(data, pool_size=1, max_kernels=1, claim_timeout=0.2) as gateway:
         yield gateway
-        assert gateway.stop() == 0
-        assert "Traceback" not in gateway.log.read_text()
-    finally:
-        gateway.kill()
 
 
 @pytest.fixture

@@ -6,20 +6,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conftest import serving
 from tests.server import GatewayProcess
 
 
 @pytest.fixture(scope="session")
 def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests of the Jupyter door."""
-    from tests.conftest import stop_cleanly
-
-    process = GatewayProcess(tmp_path_factory.mktemp("jupyter") / "data", "process", pool_size=2)
-    try:
+    with serving(tmp_path_factory.mktemp("jupyter") / "data", pool_size=2) as process:
         yield process
-        stop_cleanly(process)
-    finally:
-        process.kill()
 
 
 @pytest.fixture

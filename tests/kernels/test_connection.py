@@ -651,7 +651,8 @@ async def test_the_output_of_a_cell_is_heard_before_its_reply(local: tuple[Kerne
     messages = collect(connection)
     for number in range(50):
         messages.clear()
-        connection.request(Channel.SHELL, "execute_request", {"code": "1"})
+        asked = new_message(Channel.SHELL, "execute_request", {"code": "1"}, session=connection.session)
+        connection.send(asked, rest=0.01)
         identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
         peer.publish("output", request)
         if number % 2:

@@ -19,7 +19,7 @@ import pytest
 from gateway.replay.environment import Agreement, compare_locks, lock_of
 from gateway.replay.files import input_files
 from kernels.errors import InvalidInput
-from tests.conftest import stop_cleanly
+from tests.conftest import serving
 from tests.server import GatewayProcess, until
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
@@ -45,14 +45,9 @@ display(Image(b'\\x89PNG\\r\\n\\x1a\\n' + made))
 @pytest.fixture(scope="module")
 def replaying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for the tests of this module."""
-    process = GatewayProcess(
-        tmp_path_factory.mktemp("replay") / "data", "process", pool_size=2, keep_alive=0.3, cull_interval=0.5
-    )
-    try:
+    data = tmp_path_factory.mktemp("replay") / "data"
+    with serving(data, pool_size=2, keep_alive=0.3, cull_interval=0.5) as process:
         yield process
-        stop_cleanly(process)
-    finally:
-        process.kill()
 
 
 @pytest.fixture
