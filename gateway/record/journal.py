@@ -140,10 +140,8 @@ class Journal:
         pending.size += len(row.body) + ROW_COST
         if self.full:
             self._has_room.clear()
-        if pending.size >= FLUSH_BYTES and self.healthy and not self._wanted:
-            # At the loop's next turn, so that what this one enqueues stays together.
-            self._wanted = True
-            self._loop.call_soon(self._write)
+        if pending.size >= FLUSH_BYTES and self.healthy:
+            self._write_next()
         else:
             self._write_soon()
 
@@ -161,7 +159,7 @@ class Journal:
         waiter = self._loop.create_future()
         group.waiters.append(waiter)
         if group is self._pending:
-            self._write()
+            self._write_next()
         await waiter
 
     @property
@@ -204,6 +202,12 @@ class Journal:
     def _write_soon(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(FLUSH_SECONDS, self._write)
+
+    def _write_next(self) -> None:
+        """At the loop's next turn, so that what this one enqueues stays together, of all sessions."""
+        if not self._wanted:
+            self._wanted = True
+            self._loop.call_soon(self._write)
 
     def _write(self) -> None:
         """Hand what is enqueued to the writer, or as soon as it has written what it has."""
