@@ -16,9 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gateway.record.errors import StorageError, StorageFull
-
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+from gateway.record.errors import StorageError, not_written
 
 
 class JobInput:
@@ -74,6 +72,5 @@ class JobInput:
 
 
 def _explained(error: OSError) -> StorageError:
-    if error.errno in _NO_ROOM:
-        return StorageFull("There is no room on the gateway's disk for a copy of this session's notebook")
-    return StorageError(f"A copy of this session's notebook can't be written: {error.strerror}")
+    full = "There is no room on the gateway's disk for a copy of this session's notebook"
+    return not_written(error, full, "A copy of this session's notebook can't be written")

@@ -17,7 +17,7 @@ import zmq
 
 from kernels.errors import KernelDied
 from kernels.messages import Channel, MalformedMessage, Message, Signer, new_message
-from kernels.sockets import ChannelSocket, open_socket
+from kernels.sockets import ChannelSocket, as_bytes, open_socket
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ class KernelConnection:
         self.session = session or uuid.uuid4().hex
         self.malformed = 0
         self._info = dict(info)
-        key = info["key"]
-        self._signer = Signer(key if isinstance(key, bytes) else key.encode())
+        self._signer = Signer(as_bytes(info["key"]))
         self._context = context
         self._sockets: dict[Channel, ChannelSocket] = {}
         self._listeners: list[Listener] = []

@@ -288,8 +288,8 @@ class ZmqSocket:
             zmq_socket.setsockopt(zmq.ROUTING_ID, identity)
         if curve := info.get("curve_publickey"):
             # ipykernel's own pair serves both sides, as in jupyter_client: it is the shared secret.
-            zmq_socket.curve_serverkey = zmq_socket.curve_publickey = _bytes(curve)
-            zmq_socket.curve_secretkey = _bytes(info["curve_secretkey"])
+            zmq_socket.curve_serverkey = zmq_socket.curve_publickey = as_bytes(curve)
+            zmq_socket.curve_secretkey = as_bytes(info["curve_secretkey"])
         zmq_socket.connect(endpoint(info, channel))
         self._loop.add_reader(zmq_socket.FD, self._drain)
 
@@ -378,5 +378,6 @@ def open_socket(
         raise
 
 
-def _bytes(value: bytes | str) -> bytes:
+def as_bytes(value: bytes | str) -> bytes:
+    """A key of a connection info, which comes as either."""
     return value if isinstance(value, bytes) else value.encode()

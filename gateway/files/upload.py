@@ -7,17 +7,15 @@ memory whatever its size. It knows no session and no HTTP.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import tempfile
 from pathlib import Path
 
 from gateway.errors import QuotaExceeded
-from gateway.record.errors import StorageError, StorageFull
+from gateway.record.errors import not_written
 
 PIECE = 2 * 1024 * 1024
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Upload:
@@ -59,9 +57,8 @@ class Upload:
             try:
                 await writing
             except OSError as error:
-                if error.errno in _NO_ROOM:
-                    raise StorageFull("There is no room on the gateway's disk for this file") from error
-                raise StorageError(f"The file can't be written: {error.strerror}") from error
+                full = "There is no room on the gateway's disk for this file"
+                raise not_written(error, full, "The file can't be written") from error
 
     def _write(self, pieces: list[bytes]) -> None:
         for piece in pieces:

@@ -9,7 +9,11 @@ It is not the mapping to HTTP: that is ``gateway.errors``.
 
 from __future__ import annotations
 
+import errno
+
 from kernels.errors import CellgateError
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class StorageError(CellgateError):
@@ -22,3 +26,8 @@ class StorageFull(StorageError):
     """There is no space for the record: on the disk, or in memory while the disk takes nothing."""
 
     reason = "storage_full"
+
+
+def not_written(error: OSError, full: str, failed: str) -> StorageError:
+    """What it means that a file could not be written: `full` says it for want of space, else `failed`."""
+    return StorageFull(full) if error.errno in _NO_ROOM else StorageError(f"{failed}: {error.strerror}")

@@ -16,7 +16,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from gateway.client import Conflict, Gateway
 from gateway.model_tools import SessionTools
 from tests.channels import channels, text
-from tests.conftest import NO_ENGINE, StartGateway, stop_cleanly
+from tests.conftest import NO_ENGINE, StartGateway, serving, stop_cleanly
 from tests.gateway.test_storage import mount
 from tests.gateway.wheels import PATIENCE, Index, build_wheel
 from tests.requirements import require
@@ -65,14 +65,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Iterator[
 
 def _gateway(data: Path, backend: str, index: Index) -> Iterator[GatewayProcess]:
     options = {} if backend == "docker" else {"docker_url": NO_ENGINE}
-    process = GatewayProcess(
+    with serving(
         data, backend, packages="*", package_index=index.url, package_disk="2m", pool_size=1, **options
-    )
-    try:
+    ) as process:
         yield process
-        stop_cleanly(process)
-    finally:
-        process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -273,20 +269,15 @@ def test_a_full_disk_is_told_and_leaves_room_for_the_next(index: Index, tmp_path
     folder = tmp_path / "disk"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=10m,mode=0700", "tmpfs", str(folder))
-    process = None
+    options = {"packages": "*", "package_index": index.url, "pool_size": 0, "storage_reserve": 0}
     try:
-        process = GatewayProcess(
-            folder / "data", packages="*", package_index=index.url, pool_size=0, storage_reserve=0
-        )
-        for name in ("too-large-to-download", "too-large-to-unpack"):
-            answer = install(process, "s", name)
-            assert (answer.status, answer.reason) == (507, "storage_full"), answer.body
-        assert versions(install(process, "s", "apple")) == {"apple": "2.0"}
-        assert imported(process, "s", "apple") == "2.0"
-        stop_cleanly(process)
+        with serving(folder / "data", **options) as process:
+            for name in ("too-large-to-download", "too-large-to-unpack"):
+                answer = install(process, "s", name)
+                assert (answer.status, answer.reason) == (507, "storage_full"), answer.body
+            assert versions(install(process, "s", "apple")) == {"apple": "2.0"}
+            assert imported(process, "s", "apple") == "2.0"
     finally:
-        if process is not None:
-            process.kill()
         subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
 
 
