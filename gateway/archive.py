@@ -1,7 +1,8 @@
 """Reading sessions, live or ended: models, events, executions, results, notebooks.
 
 One view over ``manager`` (what lives) and the journal (what is recorded); it changes nothing. Handlers
-that only look at things talk to this module.
+that only look at things talk to this module. A Jupyter client knows a cell's end from the kernel, so a look
+at the session waits until that end is recorded.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from gateway.record.journal import Journal
 from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.results import ResultBuilder
 from gateway.session_state import SessionState
+from gateway.sessions import Session
 from kernels.errors import InvalidInput
 
 _decode = msgspec.json.Decoder().decode
@@ -35,9 +37,16 @@ class Archive:
         self._journal = journal
         self._manager = manager
 
+    async def _live(self, principal: str, key: str) -> Session | None:
+        """The session if it lives, with every end recorded that its kernel has told."""
+        session = self._manager.get(principal, check_session_key(key))
+        if session is not None:
+            await session.recorded()
+        return session
+
     async def row(self, principal: str, key: str) -> SessionRow:
         """The session's row, live or ended."""
-        session = self._manager.get(principal, check_session_key(key))
+        session = await self._live(principal, key)
         row = session.row if session is not None else await self._journal.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
@@ -45,14 +54,14 @@ class Archive:
 
     async def log(self, principal: str, key: str) -> EventLog:
         """The event log; that of an ended session is closed."""
-        session = self._manager.get(principal, check_session_key(key))
+        session = await self._live(principal, key)
         if session is not None:
             return session.log
         return await self._manager.stored_log(await self.row(principal, key))
 
     async def model(self, principal: str, key: str) -> dict[str, Any]:
         """The session model."""
-        session = self._manager.get(principal, check_session_key(key))
+        session = await self._live(principal, key)
         return session.to_wire() if session is not None else session_model(await self.row(principal, key))
 
     async def models(

@@ -7,6 +7,7 @@ still print.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -49,6 +50,14 @@ class SessionRuns:
         """What runs, what waits and what has just ended."""
         yield from self.unfinished()
         yield from self._recent.values()
+
+    def ending(self) -> list[asyncio.Future[None]]:
+        """The `done` of those whose end the kernel has told and the record does not hold yet."""
+        return [
+            run.done
+            for run in self.known()
+            if run.machine.replied and run.machine.idle and not run.done.done()
+        ]
 
     def find(self, execution: str) -> ExecutionRun | None:
         """The execution of this id, while it waits or runs."""

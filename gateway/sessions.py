@@ -110,6 +110,11 @@ class Session:
             self._quiet.clear()
             await self._quiet.wait()
 
+    async def recorded(self) -> None:
+        """Return when each end that the kernel has told is in the record, or could not be written in time."""
+        if ending := self._runs.ending():
+            await asyncio.wait(ending, timeout=self._settings.execution.settle)
+
     def find(self, execution: str) -> ExecutionRun | None:
         """The execution of this id, while it waits or runs."""
         return self._runs.find(execution)

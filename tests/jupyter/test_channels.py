@@ -173,6 +173,21 @@ async def test_a_subshell_runs_beside_a_cell(jupyter: GatewayProcess, kernel: st
     assert [event["status"] for event in events if event["type"] == "finished"] == ["ok", "ok"]
 
 
+async def test_what_a_client_was_told_is_in_the_record_when_it_looks(
+    jupyter: GatewayProcess, kernel: str
+) -> None:
+    async with channels(jupyter, kernel) as client:
+        # A cell's end is recorded after a look at its files, which here takes a while.
+        await client.run("for i in range(3000): open(f'{i}.txt', 'w').close()")
+        for number in range(2, 12):
+            await client.run("pass")
+            events = await asyncio.to_thread(jupyter.recorded, kernel)
+            assert sum(event["type"] == "finished" for event in events) == 2 * number - 2
+            await client.run("pass")
+            model = await asyncio.to_thread(jupyter.model, kernel)
+            assert (model["state"], model["execution_count"]) == ("idle", 2 * number - 1)
+
+
 async def test_an_interrupt_by_message_and_by_rest(jupyter: GatewayProcess, kernel: str) -> None:
     async with channels(jupyter, kernel) as client:
         for by_message in (True, False):
