@@ -61,16 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     options = Options(parsed.backend, parsed.peer_python, parsed.quick)
     figures: list[Figure] = []
-    for name in parsed.names or USUAL:
-        say(f"{name} ...")
-        figures += BENCHMARKS[name](options)
-    if parsed.json is not None:
+    try:
+        for name in parsed.names or USUAL:
+            say(f"{name} ...")
+            figures += BENCHMARKS[name](options)
+    finally:
+        # Also those before a benchmark that fails: they took minutes.
+        _tell(figures, options, parsed.json)
+    return 1 if any(figure.met is False for figure in figures) else 0
+
+
+def _tell(figures: list[Figure], options: Options, path: Path | None) -> None:
+    if path is not None:
         content = {"machine": _machine(), "backend": options.backend, "figures": [asdict(f) for f in figures]}
-        parsed.json.write_text(json.dumps(content, indent=2) + "\n")
+        path.write_text(json.dumps(content, indent=2) + "\n")
     print(table(figures))
     if options.quick:
         say("A quick run shows that the benchmarks work; its figures mean nothing.")
-    return 1 if any(figure.met is False for figure in figures) else 0
 
 
 def _parser() -> argparse.ArgumentParser:

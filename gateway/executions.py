@@ -61,7 +61,10 @@ class ExecutionSettings:
 
 
 class ExecutionRun:
-    """An execution from its request to its recorded end. `done` completes when the end is durable."""
+    """An execution from its request to its recorded end.
+
+    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop.
+    """
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class ExecutionRun:
         self.last_seq = 0
         self.created_at = ""
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.unwanted = asyncio.Event()
         msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
         self.machine = Execution(msg_id, request.code, OutputLimiter(settings.caps))
         self.builder: ResultBuilder | None = ResultBuilder()
@@ -90,7 +94,6 @@ class ExecutionRun:
         self.message: str | None = None
         self._status: str | None = None
         self._unrecorded = False
-        self._stop_wanted = False
         self._interrupt_at_start = False
         self._settings = settings
         self._log = log
@@ -180,7 +183,7 @@ class ExecutionRun:
     def interrupt(self, cause: str = "interrupt_requested") -> None:
         """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
         self.machine.interrupt_requested(cause)
-        self._stop_wanted = True
+        self.unwanted.set()
         self._send_interrupt()
 
     def _send_interrupt(self) -> None:
@@ -198,10 +201,11 @@ class ExecutionRun:
     def interrupt_asked(self) -> None:
         """Somebody sends an interrupt_request of their own."""
         self.machine.interrupt_requested()
+        self.unwanted.set()
 
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
-        if self._stop_wanted:
+        if self.unwanted.is_set():
             self.machine.kernel_lost(Status.CANCELLED, "cancelled")
             return
         self._kernel = kernel
@@ -389,4 +393,5 @@ class ExecutionRun:
     def lose(self, status: Status, cause: str) -> None:
         """End it from outside: taken from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
+        self.unwanted.set()
         self._progress.set()

@@ -18,11 +18,11 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from traitlets import Float, Unicode
+from traitlets import Unicode
 
 from gateway.client import Finished, Gateway, GatewayError, InputRequest
-from gateway.commands.base import CommandApp, UsageError
-from gateway.commands.exec import check_timeout
+from gateway.commands.base import UsageError
+from gateway.commands.cell_options import TimeoutOption
 from gateway.commands.terminal import CellOutput
 
 _HISTORY = 1000
@@ -44,7 +44,7 @@ def _keys_kept(descriptor: int) -> Iterator[None]:
         termios.tcsetattr(descriptor, termios.TCSADRAIN, saved)
 
 
-class ConsoleApp(CommandApp):
+class ConsoleApp(TimeoutOption):
     """``cellgate console``."""
 
     name = "cellgate-console"
@@ -62,27 +62,18 @@ class ConsoleApp(CommandApp):
         cellgate console work --images figures
     """
 
-    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
-        config=True, metavar="NAME"
-    )
-    timeout = Float(
-        None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
-    ).tag(config=True, metavar="SECONDS")
     images = Unicode(help="The folder that pictures are saved in; default: SESSION-images.").tag(
         config=True, metavar="DIR"
     )
 
     aliases: Any = {  # noqa: RUF012
-        "kernel": "ConsoleApp.kernel",
-        "timeout": "ConsoleApp.timeout",
         "images": "ConsoleApp.images",
-        **CommandApp.aliases,
+        **TimeoutOption.aliases,
     }
 
     async def run_command(self) -> int:
         """Prompts until Ctrl-D."""
         (name,) = self.arguments("SESSION")
-        check_timeout(self.timeout)
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("console needs a terminal; use cellgate exec")
         gateway = self.gateway()

@@ -6,22 +6,22 @@ What `run` does with a file's cells this does with one cell; Ctrl-C and deadline
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 import sys
 from typing import Any
 
-from traitlets import Float, Unicode
+from traitlets import Unicode
 
 from gateway.cells import Cell, CellFile, CellKind
 from gateway.client import Finished
-from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.base import UsageError
+from gateway.commands.cell_options import SessionOptions
 from gateway.commands.run import Run
 from gateway.commands.screen import Plain, summary
 from kernels.errors import InvalidInput
 
 
-class ExecApp(CommandApp):
+class ExecApp(SessionOptions):
     """``cellgate exec``."""
 
     name = "cellgate-exec"
@@ -38,31 +38,18 @@ class ExecApp(CommandApp):
         cellgate exec 'ls -l' --language bash --session work
     """
 
-    session = Unicode(
-        help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
-    ).tag(config=True, metavar="NAME")
-    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
-        config=True, metavar="NAME"
-    )
     language = Unicode(help="What CODE is in; default: the language of the session's kernel.").tag(
         config=True, metavar="NAME"
     )
-    timeout = Float(
-        None, allow_none=True, help="Seconds that it may take; default: the session's own limit."
-    ).tag(config=True, metavar="SECONDS")
 
     aliases: Any = {  # noqa: RUF012
-        "session": "ExecApp.session",
-        "kernel": "ExecApp.kernel",
         "language": "ExecApp.language",
-        "timeout": "ExecApp.timeout",
-        **CommandApp.aliases,
+        **SessionOptions.aliases,
     }
 
     async def run_command(self) -> int:
         """Runs the code; 1 when it fails."""
         (code,) = self.arguments("CODE")
-        check_timeout(self.timeout)
         if code == "-":
             code = await asyncio.to_thread(_read_stdin)
         if not code.strip():
@@ -83,12 +70,6 @@ class ExecApp(CommandApp):
         finally:
             if not self.session:
                 await gateway.delete_session(session)
-
-
-def check_timeout(seconds: float | None) -> None:
-    """Raises UsageError for a value of --timeout that is no duration."""
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise UsageError("--timeout must be a number of seconds above 0")
 
 
 def _read_stdin() -> str:

@@ -15,10 +15,11 @@ from typing import Any
 
 from traitlets import Bool, Float, Int, List, Unicode
 
-from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.base import UsageError
+from gateway.commands.cell_options import KernelOption
 
 
-class McpApp(CommandApp):
+class McpApp(KernelOption):
     """``cellgate mcp``."""
 
     name = "cellgate-mcp"
@@ -40,9 +41,6 @@ class McpApp(CommandApp):
         help="The session to work in, made when absent, left running; default: a fresh one, ended "
         "afterwards. Not with --http."
     ).tag(config=True, metavar="NAME")
-    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
-        config=True, metavar="NAME"
-    )
     language = Unicode(help="The language of a new session, in place of its kernelspec.").tag(
         config=True, metavar="NAME"
     )
@@ -72,7 +70,6 @@ class McpApp(CommandApp):
 
     aliases: Any = {  # noqa: RUF012
         "session": "McpApp.session",
-        "kernel": "McpApp.kernel",
         "language": "McpApp.language",
         "notebooks": "McpApp.notebooks",
         "max-text": "McpApp.max_text",
@@ -81,7 +78,7 @@ class McpApp(CommandApp):
         "allow-host": "McpApp.allowed_hosts",
         "allow-origin": "McpApp.allowed_origins",
         "idle-timeout": "McpApp.idle_timeout",
-        **CommandApp.aliases,
+        **KernelOption.aliases,
     }
     flags = {"http": ({"McpApp": {"http": True}}, "Serve over HTTP.")}  # noqa: RUF012
 

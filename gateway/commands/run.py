@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import re
 import secrets
 import tempfile
@@ -17,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-from traitlets import Bool, Float, Unicode
+from traitlets import Bool, Unicode
 
 from gateway.cells import Cell, CellFile, read_cells, weave
 from gateway.client import Finished, Gateway, GatewayError
-from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.base import UsageError
+from gateway.commands.cell_options import SessionOptions
 from gateway.commands.screen import Screen, make_screen
 from kernels.errors import InvalidInput
 from kernels.specs.languages import parse_language
@@ -35,7 +35,7 @@ def session_name(path: Path) -> str:
     return "-".join(filter(None, ("run", stem, secrets.token_hex(4))))
 
 
-class RunApp(CommandApp):
+class RunApp(SessionOptions):
     """``cellgate run``."""
 
     name = "cellgate-run"
@@ -55,18 +55,9 @@ class RunApp(CommandApp):
         cellgate run guide.md --all-languages     its blocks of bash and JavaScript too
     """
 
-    session = Unicode(
-        help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
-    ).tag(config=True, metavar="NAME")
-    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
-        config=True, metavar="NAME"
-    )
     language = Unicode(help="The language of a new session, and of a Markdown file's blocks.").tag(
         config=True, metavar="NAME"
     )
-    timeout = Float(
-        None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
-    ).tag(config=True, metavar="SECONDS")
     output = Unicode(help="Where to write the notebook with the outputs, also when a cell has failed.").tag(
         config=True, metavar="FILE"
     )
@@ -75,11 +66,8 @@ class RunApp(CommandApp):
 
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "RunApp.output",
-        "session": "RunApp.session",
-        "kernel": "RunApp.kernel",
         "language": "RunApp.language",
-        "timeout": "RunApp.timeout",
-        **CommandApp.aliases,
+        **SessionOptions.aliases,
     }
     flags = {  # noqa: RUF012
         "all-languages": (
@@ -113,8 +101,6 @@ class RunApp(CommandApp):
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
-        if self.timeout is not None and not 0 < self.timeout < math.inf:
-            raise UsageError("--timeout must be a number of seconds above 0")
         if not self.output:
             return Path(name), None
         output = Path(self.output).expanduser()

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from gateway.session_kernel import SessionKernel
 
 AUTO, TEMPORARY = "auto", "temporary"
-LOOK = 0.05
-"""Seconds between two looks whether the cell is still wanted."""
 
 
 async def run_with_packages(run: ExecutionRun, kernel: Kernel, slot: SessionKernel) -> None:
@@ -52,7 +50,7 @@ async def _install_for(run: ExecutionRun, slot: SessionKernel) -> tuple[str, ...
     try:
         for change in changes_of_cell(run.request.code):
             await _apply(run, slot, change)
-        if run.request.packages is None or _unwanted(run):
+        if run.request.packages is None or run.unwanted.is_set():
             return ()
         modules = imported_modules(run.request.code)
         missing = await missing_modules(kernel.connection, kernel.exited, modules)
@@ -84,22 +82,17 @@ async def _install_known(run: ExecutionRun, slot: SessionKernel, names: Iterable
 
 async def _apply(run: ExecutionRun, slot: SessionKernel, change: Change) -> Changed:
     """Make the change, unless the cell is not wanted any more before it is done."""
-    if _unwanted(run):
+    if run.unwanted.is_set():
         return Changed()
     task = slot.packages.begin(slot, change, run.emit)
+    unwanted = asyncio.create_task(run.unwanted.wait(), name=f"install for {run.id}")
     try:
-        while not task.done():
-            await asyncio.wait({task}, timeout=LOOK)
-            if _unwanted(run):
-                task.cancel()
+        await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         task.cancel()
-        await asyncio.wait({task})
+        unwanted.cancel()
+        await asyncio.wait({task, unwanted})
     return Changed() if task.cancelled() else task.result()
-
-
-def _unwanted(run: ExecutionRun) -> bool:
-    return run.machine.finished or run.machine.disturbed
 
 
 def _fail(run: ExecutionRun, error: CellgateError) -> None:
