@@ -28,7 +28,7 @@ class Upload:
         self.size = 0
         self._most = most
         self._hash = hashlib.sha256()
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._waiting = 0
         self._writing: asyncio.Future[None] | None = None
         self._descriptor, name = tempfile.mkstemp(dir=staging)
@@ -39,8 +39,11 @@ class Upload:
         """The hash of what was written, once it is finished."""
         return self._hash.hexdigest()
 
-    async def write(self, chunk: bytes) -> None:
-        """Add a chunk. Raises QuotaExceeded and, on a later call, what went wrong with an earlier chunk."""
+    async def write(self, chunk: bytes | memoryview) -> None:
+        """Add a chunk; a memoryview has `PIECE` bytes or is the last, and may change after the next call.
+
+        Raises QuotaExceeded and, on a later call, what went wrong with an earlier chunk.
+        """
         self.size += len(chunk)
         if self.size > self._most:
             raise QuotaExceeded(f"The workspace has room for {self._most} more bytes, and no more")
@@ -60,7 +63,7 @@ class Upload:
                 full = "There is no room on the gateway's disk for this file"
                 raise not_written(error, full, "The file can't be written") from error
 
-    def _write(self, pieces: list[bytes]) -> None:
+    def _write(self, pieces: list[bytes | memoryview]) -> None:
         for piece in pieces:
             self._hash.update(piece)
             view = memoryview(piece)

@@ -70,8 +70,8 @@ class UploadHandler(BaseHandler):
     def begin(self) -> None:
         """Check what can be checked before anything is made. Raises InvalidInput, UnsupportedMedia."""
 
-    async def receive(self, chunk: bytes) -> None:
-        """Take a chunk of the body."""
+    async def receive(self, chunk: bytes | memoryview) -> None:
+        """Take a chunk of the body, which is another's after the next."""
         raise NotImplementedError
 
     def new_upload(self) -> Upload:
@@ -80,7 +80,7 @@ class UploadHandler(BaseHandler):
         self._uploads.append(upload)
         return upload
 
-    async def data_received(self, chunk: bytes) -> None:  # type: ignore[override]
+    async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         """Hand the chunk on, unless the request is refused already; tornado waits for it."""
         if self._refused is None and self.request.method in {"PUT", "POST"}:
             try:
@@ -88,7 +88,7 @@ class UploadHandler(BaseHandler):
             except CellgateError as error:
                 self._refused = error
         else:
-            super().data_received(chunk)
+            super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
         """The client has gone: nothing of its upload stays."""
@@ -111,9 +111,9 @@ class FilesHandler(UploadHandler):
         self._form = FormReader(self.request.headers.get("Content-Type", ""))
         self._staged: dict[int, Staged] = {}
 
-    async def receive(self, chunk: bytes) -> None:
+    async def receive(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the form."""
-        for number, name, data in self._form.feed(chunk):
+        for number, name, data in self._form.feed(bytes(chunk)):
             if number not in self._staged:
                 self._staged[number] = Staged(parse_path(name), self.new_upload())
             await self._staged[number].upload.write(data)
@@ -153,7 +153,7 @@ class FileHandler(UploadHandler):
         self._parts: Parts = parse_path(self.path_args[1])
         self._upload: Upload | None = None
 
-    async def receive(self, chunk: bytes) -> None:
+    async def receive(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the file."""
         if self._upload is None:
             self._upload = self.new_upload()

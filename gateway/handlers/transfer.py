@@ -1,32 +1,53 @@
 """Large bodies without tornado's buffers: a file sent by the system itself, and uploads read in wide pieces.
 
-Through `write` each megabyte would be copied three times and sent in eight parts. It knows sockets and one
-detail of tornado's connection, and no sessions; ``handlers.files`` uses it.
+Through `write` each megabyte would be copied three times and sent in eight parts, and on its way in copied
+twice. It knows sockets and two details of tornado's connection, and no sessions; ``handlers.files`` uses it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 import errno
 import os
+import select
+from functools import partial
+from itertools import cycle
 
 from tornado.http1connection import HTTP1Connection
+from tornado.httputil import HTTPMessageDelegate
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
+from gateway.files.upload import PIECE
+
 WIDE = 512 * 1024
-"""Bytes that are read at once of a large upload, and below which a file is sent as any other answer."""
+"""Bytes from which on a body is worth it."""
 
 _TURN = 8 * 1024 * 1024  # bytes that one turn of a thread sends at most: others wait for threads too
+_PATIENCE = 5  # milliseconds for which a thread waits for a socket that is full; then the loop does
+_READ = "_read_fixed_body"
 _REMAINING = "_expected_content_remaining"
 
 
 def read_wide(connection: object) -> None:
-    """Read what is left of this connection's bodies in pieces of up to `WIDE` bytes, not of 64 KiB."""
-    if isinstance(connection, HTTP1Connection) and connection.params.chunk_size < WIDE:
-        connection.params = copy.copy(connection.params)
-        connection.params.chunk_size = WIDE
-        connection.stream.read_chunk_size = WIDE
+    """Read bodies of this connection that have a length straight into an upload's pieces.
+
+    The handler gets memoryviews of three that take turns; it may use one until it has taken the next.
+    """
+    if isinstance(connection, HTTP1Connection) and hasattr(connection, _READ):
+        setattr(connection, _READ, partial(_read_pieces, connection))
+
+
+async def _read_pieces(connection: HTTP1Connection, length: int, delegate: HTTPMessageDelegate) -> None:
+    """As tornado's own: read the body and hand it on, each piece while the next is read."""
+    pieces = cycle([memoryview(bytearray(min(PIECE, length))) for _ in range(3)])
+    piece = next(pieces)[:length]
+    reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
+    while length:
+        length -= await reading
+        full, piece = piece, next(pieces)[:length]
+        if length:
+            reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
+        await connection._deliver_body(delegate, full)  # type: ignore[arg-type]
 
 
 def can_send(connection: object) -> bool:
@@ -42,8 +63,9 @@ def can_send(connection: object) -> bool:
 async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int) -> bool:
     """Send a file's bytes `start` to `end` as the whole body, behind headers that are written out.
 
-    Threads send what the socket takes and never wait for it. False: the file has become shorter. Raises
-    StreamClosedError when the client leaves.
+    Threads send what the socket takes, and wait for it no longer than `_PATIENCE`: a client that reads at
+    once is not kept waiting for the loop, a slow one keeps no thread. False: the file has become shorter.
+    Raises StreamClosedError when the client leaves.
     """
     stream = connection.stream
     if stream.closed():
@@ -69,6 +91,8 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
 
 def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
     """The bytes that the socket took; None at the end of the file."""
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
     done = start
     while done < end:
         try:
@@ -76,7 +100,9 @@ def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
         except OSError as error:
             if error.errno != errno.EAGAIN:
                 raise
-            break
+            if not poll.poll(_PATIENCE):
+                break
+            continue
         if not count:
             return None
         done += count
