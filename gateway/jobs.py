@@ -1,13 +1,14 @@
 """Heavy work on what user code made, in a process of its own: conversions, comparisons.
 
-A job is a module of ours that reads stdin and writes stdout. In a process it can't block the loop, a crash
-or a bomb in it ends nothing but the job, and a deadline can end it. `Jobs` starts few at a time; what a
-job does is its module's affair.
+A job is a module of ours that reads stdin and writes stdout, both of them files. In a process it can't block
+the loop, a crash or a bomb in it ends nothing but the job, and a deadline can end it. `Jobs` starts few at a
+time; what a job does is its module's affair.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import resource
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 from gateway.errors import JobFailed, QueueFull
-from gateway.job_input import JobInput
+from gateway.job_files import JobFile
 from kernels.limits import GIB
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ MEMORY = 4 * GIB
 
 
 class Jobs:
-    """Runs jobs, two at a time; sixteen may wait, more are refused. Inputs are made in `folder`.
+    """Runs jobs, two at a time; sixteen may wait, more are refused. Their files are in `folder`.
 
     They leave `reserve` bytes of its disk free.
     """
@@ -37,30 +38,31 @@ class Jobs:
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._waiting = 0
 
-    def input(self) -> JobInput:
-        """Something to be written and given to a job. Raises StorageError."""
-        return JobInput(self._folder, self._reserve)
+    def file(self) -> JobFile:
+        """Something to be given to a job, or to be written by it. Raises StorageError."""
+        return JobFile(self._folder, self._reserve)
 
-    async def run(self, module: str, *arguments: str, given: JobInput) -> bytes:
-        """What the module writes to stdout. Raises JobFailed, QueueFull and StorageError."""
+    async def run(self, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
+        """Run the module from `given` to `made`. Raises JobFailed, QueueFull and StorageError."""
         if self._waiting >= MOST_WAITING:
             raise QueueFull("Too many conversions are under way; try again later", retry_after=5)
         self._waiting += 1
         try:
             async with self._free:
                 await given.finish()
-                return await self._run(module, arguments, given)
+                await self._run(module, arguments, given, made)
         finally:
             self._waiting -= 1
 
-    async def _run(self, module: str, arguments: tuple[str, ...], given: JobInput) -> bytes:
+    async def _run(self, module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile) -> None:
+        room = made.room
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             module,
             *arguments,
             stdin=given.file,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=made.file,
             stderr=asyncio.subprocess.PIPE,
             # Nothing of the gateway's environment, which may hold its token; only where our modules are.
             env={
@@ -71,17 +73,19 @@ class Jobs:
         )
         try:
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
             async with asyncio.timeout(self._deadline):
-                made, said = await process.communicate()
+                _, said = await process.communicate()
         except TimeoutError as error:
             raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+        if process.returncode and made.size >= room:
+            raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
         if process.returncode:
             logger.warning(
                 "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
             )
             raise JobFailed("What this session shows can't be converted; the gateway's log says why")
-        return made

@@ -15,7 +15,7 @@ from gateway.archive import Archive
 from gateway.errors import QueueFull
 from gateway.files.inputs import restore
 from gateway.files.store import SessionFiles
-from gateway.job_input import JobInput
+from gateway.job_files import JobFile
 from gateway.jobs import Jobs
 from gateway.manager import SessionManager
 from gateway.models import ExecuteRequest, LimitsBody, SessionBody, now
@@ -68,7 +68,7 @@ class Replayer:
         row, notebook = moment.session, await self._archive.outline(moment)
         cells, inputs = recorded_cells(notebook), input_files(notebook)
         wanted = SessionBody(kernel=row.kernel, limits=_limits(row))
-        with self._jobs.input() as given:
+        with self._jobs.file() as given, self._jobs.file() as made:
             # A `Comparison` in JSON, written as it comes: neither notebook nor runs are held in memory.
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))
@@ -95,11 +95,12 @@ class Replayer:
             finally:
                 self._manager.end_later(session, "replay")
             await given.write(b'],"facts":' + msgspec.json.encode(facts) + b"}")
-            return await self._jobs.run("gateway.replay.report", form, given=given)
+            await self._jobs.run("gateway.replay.report", form, given=given, made=made)
+            return await made.read()
 
 
 async def _note(
-    given: JobInput, first: RecordedCell | None, listen: Listener, cell: RecordedCell, run: NewRun | None
+    given: JobFile, first: RecordedCell | None, listen: Listener, cell: RecordedCell, run: NewRun | None
 ) -> None:
     await given.write((b"" if cell is first else b",") + msgspec.json.encode(run))
     await listen(cell, run)

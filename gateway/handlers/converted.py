@@ -5,27 +5,24 @@
 
 from __future__ import annotations
 
-from gateway.handlers.base import BaseHandler
+from gateway.handlers.download import DownloadHandler
 from gateway.record.convert import PAGE_POLICY, check_form, extension_of
 
 
-async def answer_converted(handler: BaseHandler, key: str, form: str) -> None:
+async def answer_converted(handler: DownloadHandler, key: str, form: str) -> None:
     """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
     converted = check_form(form)
     outputs = handler.flag("outputs", default=True)
     archive, jobs = handler.services.archive, handler.services.jobs
     moment = await archive.moment(handler.principal.name, key)
     head = moment.head.hex()
-    handler.set_header("Etag", f'"{head}-{form}"' if outputs else f'"{head}-{form}-code"')
-    if handler.check_etag_header():
-        handler.set_status(304)
+    if handler.known(f"{head}-{form}" if outputs else f"{head}-{form}-code"):
         return
-    with jobs.input() as given:
+    with jobs.file() as given, jobs.file() as made:
         await given.take(archive.exports.notebook(moment, outputs=outputs))
-        made = await jobs.run("gateway.record.convert", form, given=given)
-    told = (await archive.outline(moment))["metadata"].get("language_info", {})
-    name = key + extension_of(form, told)
-    handler.set_header("Content-Type", f"{converted.media_type}; charset=utf-8")
-    handler.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
-    handler.set_header("Content-Disposition", f'attachment; filename="{name}"')
-    handler.finish(made)
+        await jobs.run("gateway.record.convert", form, given=given, made=made)
+        told = (await archive.outline(moment))["metadata"].get("language_info", {})
+        handler.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+        handler.set_header("Content-Length", made.size)
+        kind, name = f"{converted.media_type}; charset=utf-8", key + extension_of(form, told)
+        await handler.send(made.parts(), kind=kind, name=name)
