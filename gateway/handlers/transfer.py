@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import mmap
 import os
 import select
 from functools import partial
@@ -39,7 +40,7 @@ def read_wide(connection: object) -> None:
 
 async def _read_pieces(connection: HTTP1Connection, length: int, delegate: HTTPMessageDelegate) -> None:
     """As tornado's own: read the body and hand it on, each piece while the next is read."""
-    pieces = cycle([memoryview(bytearray(min(PIECE, length))) for _ in range(3)])
+    pieces = cycle([memoryview(mmap.mmap(-1, PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)) for _ in range(3)])
     piece = next(pieces)[:length]
     reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
     while length:
@@ -56,7 +57,7 @@ def can_send(connection: object) -> bool:
         isinstance(connection, HTTP1Connection)
         and isinstance(connection.stream, IOStream)
         and not isinstance(connection.stream, SSLIOStream)
-        and getattr(connection, _REMAINING, None) is not None
+        and hasattr(connection, _REMAINING)
     )
 
 
