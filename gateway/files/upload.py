@@ -1,7 +1,7 @@
 """A file on its way in: written and hashed beside the workspaces, placed as a whole or not at all.
 
-Bytes are written in threads, one piece while the next is received, so an upload holds a few megabytes of
-memory whatever its size. It knows no session and no HTTP.
+Bytes are hashed and written in threads, one piece while the next is received, so an upload holds a few
+megabytes of memory whatever its size. It knows no session and no HTTP.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from gateway.errors import QuotaExceeded
@@ -17,7 +18,9 @@ from gateway.record.errors import not_written
 
 PIECE = 2 * 1024 * 1024
 AT_ONCE = 256 * 1024
-"""Bytes that one system call writes: ext4 takes several times as long for 1 MiB and more (Linux 6.18)."""
+"""Bytes that one system call writes: more would want large pieces of memory, which are few."""
+
+Piece = bytes | memoryview
 
 
 class Upload:
@@ -30,9 +33,9 @@ class Upload:
         self.size = 0
         self._most = most
         self._hash = hashlib.sha256()
-        self._pieces: list[bytes | memoryview] = []
+        self._pieces: list[Piece] = []
         self._waiting = 0
-        self._writing: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[tuple[None, None]] | None = None
         self._descriptor, name = tempfile.mkstemp(dir=staging)
         self.path = Path(name)
 
@@ -41,7 +44,7 @@ class Upload:
         """The hash of what was written, once it is finished."""
         return self._hash.hexdigest()
 
-    async def write(self, chunk: bytes | memoryview) -> None:
+    async def write(self, chunk: Piece) -> None:
         """Add a chunk; a memoryview has `PIECE` bytes or is the last, and may change after the next call.
 
         Raises QuotaExceeded and, on a later call, what went wrong with an earlier chunk.
@@ -53,38 +56,46 @@ class Upload:
         self._waiting += len(chunk)
         if self._waiting >= PIECE:
             await self._settle()
-            pieces, self._pieces, self._waiting = self._pieces, [], 0
-            self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, pieces))
+            self._begin()
 
-    async def _settle(self) -> None:
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            try:
-                await writing
-            except OSError as error:
-                full = "There is no room on the gateway's disk for this file"
-                raise not_written(error, full, "The file can't be written") from error
+    def _begin(self) -> None:
+        """Hash and write what waits, side by side: together they would take as long as both."""
+        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        self._writing = asyncio.gather(
+            asyncio.to_thread(self._add_to_hash, pieces), asyncio.to_thread(self._write, pieces)
+        )
 
-    def _write(self, pieces: list[bytes | memoryview]) -> None:
+    def _add_to_hash(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
             self._hash.update(piece)
+
+    def _write(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
             view = memoryview(piece)
             while view:
                 view = view[os.write(self._descriptor, view[:AT_ONCE]) :]
 
+    async def _settle(self) -> None:
+        if self._writing is None:
+            return
+        try:
+            await asyncio.shield(self._writing)
+        except OSError as error:
+            full = "There is no room on the gateway's disk for this file"
+            raise not_written(error, full, "The file can't be written") from error
+
     async def finish(self) -> None:
         """Write the rest. Raises as `write`."""
         await self._settle()
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, self._pieces))
-        self._pieces = []
+        self._begin()
         await self._settle()
         os.fchmod(self._descriptor, 0o644)
 
     async def discard(self) -> None:
         """Close the file, and remove it where it still is. May be called again."""
-        if self._writing is not None:
+        while self._writing is not None and not self._writing.done():
+            # Not before: the number of a closed descriptor may soon be another file's.
             await asyncio.gather(self._writing, return_exceptions=True)
-            self._writing = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
