@@ -1,7 +1,7 @@
 """A file on its way in: written and hashed beside the workspaces, placed as a whole or not at all.
 
-Bytes are hashed and written in threads, one piece while the next is received, so an upload holds a few
-megabytes of memory whatever its size. It knows no session and no HTTP.
+Bytes are hashed and written in threads, one piece while the next is received, so an upload holds at most
+three pieces in memory, whatever its size. It knows no session and no HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from gateway.errors import QuotaExceeded
 from gateway.record.errors import not_written
 
-PIECE = 2 * 1024 * 1024
+PIECE = 4 * 1024 * 1024
 AT_ONCE = 256 * 1024
 """Bytes that one system call writes: more would want large pieces of memory, which are few."""
 
@@ -35,7 +35,7 @@ class Upload:
         self._hash = hashlib.sha256()
         self._pieces: list[Piece] = []
         self._waiting = 0
-        self._writing: asyncio.Future[tuple[None, None]] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._descriptor, name = tempfile.mkstemp(dir=staging)
         self.path = Path(name)
 
@@ -59,18 +59,12 @@ class Upload:
             self._begin()
 
     def _begin(self) -> None:
-        """Hash and write what waits, side by side: together they would take as long as both."""
         pieces, self._pieces, self._waiting = self._pieces, [], 0
-        self._writing = asyncio.gather(
-            asyncio.to_thread(self._add_to_hash, pieces), asyncio.to_thread(self._write, pieces)
-        )
-
-    def _add_to_hash(self, pieces: Iterable[Piece]) -> None:
-        for piece in pieces:
-            self._hash.update(piece)
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, pieces))
 
     def _write(self, pieces: Iterable[Piece]) -> None:
         for piece in pieces:
+            self._hash.update(piece)
             view = memoryview(piece)
             while view:
                 view = view[os.write(self._descriptor, view[:AT_ONCE]) :]
