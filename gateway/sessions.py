@@ -138,14 +138,14 @@ class Session:
         self.touch()
 
     def _receive(self, message: Message) -> None:
-        """Everything the kernel says comes by here, in order: first the record, then the clients."""
+        """Everything the kernel says comes by here, in order: to the clients, who wait, and to the record."""
+        self.door.receive(message)
         run, ended = self._runs.of_message(message.parent.msg_id)
         if run is not None:
             run.receive(message)
             if ended:
                 # A thread of an ended cell still prints: Jupyter shows it under that cell, so do we.
                 self.record.save_execution(run)
-        self.door.receive(message)
 
     def _exited(self, kernel: Kernel) -> None:
         """A kernel that dies between cells is a death too; one that dies in a cell is the run's affair."""

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 GOING_AWAY, UNSUPPORTED_DATA, INVALID_PAYLOAD = 1001, 1003, 1007
 MAX_ID = 1024
+MUCH = 64 * 1024
 FULL_KERNEL_PAUSE = 0.02
 PINGS = 6  # while a client may be silent
 TCP_INFO = struct.Struct("=3xB20xI28xI")  # tcpi_probes, tcpi_unacked, tcpi_last_ack_recv
@@ -122,11 +123,14 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
         if stream is None:
             return False
         try:
-            # Shielded: tornado's stream fails over a write that was cancelled.
-            await asyncio.shield(stream.write(frames))
+            written = stream.write(frames)
+            # What the system took at once costs no turn of the loop, unless it is much: others want theirs.
+            if stream.writing() or len(frames) > MUCH:
+                # Shielded: tornado's stream fails over a write that was cancelled.
+                await asyncio.shield(written)
         except StreamClosedError:
             return False
-        return True
+        return not stream.closed()
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
         """Hand a client's message on; tornado reads the next one when this is done."""
@@ -148,7 +152,8 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             self._session.door.send(self._client, decoded)
         except KernelDied:
             return self._send_when_there_is_room(self._client, decoded)
-        return None
+        # A turn of the loop for the session: it sends the cell before we look for the next message.
+        return asyncio.sleep(0) if decoded.msg_type == "execute_request" else None
 
     async def _send_when_there_is_room(self, client: Client, message: Message) -> None:
         """The kernel takes no more for now: neither do we, so the client feels it."""
