@@ -1,7 +1,7 @@
 """Large bodies without tornado's buffers: a file sent by the system itself, and uploads read in wide pieces.
 
 Through `write` each megabyte would be copied three times and sent in eight parts, and on its way in copied
-twice. It knows sockets and two details of tornado's connection, and no sessions; ``handlers.files`` uses it.
+twice. It knows sockets and a few details of tornado's connection, no sessions; ``handlers.files`` uses it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ async def _read_pieces(connection: HTTP1Connection, length: int, delegate: HTTPM
         full, piece = piece, next(pieces)[:length]
         if length:
             reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
-        await connection._deliver_body(delegate, full)  # type: ignore[arg-type]
+        # Once it is answered nobody wants the rest.
+        taken = None if connection._write_finished else delegate.data_received(full)  # type: ignore[arg-type]
+        if taken is not None:
+            await taken
 
 
 def _whole_pages(size: int) -> memoryview:
