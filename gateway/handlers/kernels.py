@@ -59,9 +59,11 @@ class KernelHandler(JupyterHandler):
     """One kernel."""
 
     async def get(self, wanted: str) -> None:
-        """Its model."""
+        """Its model; a client that was told the end of a cell finds the kernel idle."""
         self.check()
-        self.answer(kernel_model(self.session_of(wanted)))
+        session = self.session_of(wanted)
+        await session.recorded()
+        self.answer(kernel_model(session))
 
     async def delete(self, wanted: str) -> None:
         """End it; the record stays."""

@@ -182,10 +182,13 @@ async def test_what_a_client_was_told_is_in_the_record_when_it_looks(
         for number in range(2, 12):
             await client.run("pass")
             events = await asyncio.to_thread(jupyter.recorded, kernel)
-            assert sum(event["type"] == "finished" for event in events) == 2 * number - 2
+            assert sum(event["type"] == "finished" for event in events) == 3 * number - 4
             await client.run("pass")
             model = await asyncio.to_thread(jupyter.model, kernel)
             assert (model["state"], model["execution_count"]) == ("idle", 2 * number - 1)
+            await client.run("pass", silent=True)
+            kernel_model = await asyncio.to_thread(jupyter.get, f"/api/kernels/{kernel}")
+            assert kernel_model.json()["execution_state"] == "idle"
 
 
 async def test_an_interrupt_by_message_and_by_rest(jupyter: GatewayProcess, kernel: str) -> None:
