@@ -87,9 +87,11 @@ class Upload:
 
     async def discard(self) -> None:
         """Close the file, and remove it where it still is. May be called again."""
-        while self._writing is not None and not self._writing.done():
-            # Not before: the number of a closed descriptor may soon be another file's.
-            await asyncio.gather(self._writing, return_exceptions=True)
+        # The descriptor is not closed before: its number may soon be another file's.
+        while (writing := self._writing) is not None:
+            await asyncio.gather(writing, return_exceptions=True)
+            if writing is self._writing:
+                self._writing = None
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
