@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -31,6 +32,12 @@ StartGateway = Callable[..., GatewayProcess]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     parser.addoption("--crash-rounds", type=int, default=3, help="how often the gateway is killed under load")
+
+
+def pytest_configure() -> None:
+    """A job in the background ignores SIGINT, and so would the programs that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:
