@@ -8,6 +8,7 @@ parts; an exit of bash is the exit of the kernel. Like there, a terminal has no 
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -25,6 +26,7 @@ from bash_kernel.kernel import BashKernel  # noqa: E402
 
 FLUSH_TIMEOUT = 1.0  # seconds
 READ_BYTES = 64 * 1024
+LOOK_AGAIN, LOOKS = 0.2, 5  # seconds after an interrupt, and how often
 SHOWS = "bash_kernel: saved "  # begins a line of bash_kernel's `display`, which names a file
 
 
@@ -40,9 +42,11 @@ class CellgateBashKernel(BashKernel):
     """bash_kernel, with another way of running a cell."""
 
     interrupted = running = False
+    looks = 0
 
     def _start_bash(self):
         super()._start_bash()
+        signal.signal(signal.SIGALRM, self.look_again)
         self.bashwrapper.run_command("stty -onlcr; set +o history")
         self.cells = Path.home() / ".cells"
         self.cells.mkdir(parents=True, exist_ok=True)
@@ -54,9 +58,23 @@ class CellgateBashKernel(BashKernel):
 
     def interrupt(self, number, frame):
         """The terminal's own: what runs in it gets the signal."""
-        self.interrupted = True
+        self.interrupted, self.looks = True, LOOKS
+        self.send_interrupt()
+
+    def send_interrupt(self):
+        """Send it to what runs, and look soon whether that was there already."""
         if self.running:
             self.bashwrapper.child.sendintr()
+            signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN)
+
+    def look_again(self, number, frame):
+        """Send it again to bash, or to a program that it would have ended: bash was just starting it."""
+        self.looks -= 1
+        if self.running and self.looks >= 0:
+            child = self.bashwrapper.child
+            program = os.tcgetpgrp(child.fileno())
+            if program == child.pid or ends_by_interrupt(program):
+                self.send_interrupt()
 
     async def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False):
         """Run a cell; its last command's exit status is its error."""
@@ -150,6 +168,16 @@ class CellgateBashKernel(BashKernel):
         if child.signalstatus:
             os.kill(os.getpid(), child.signalstatus)
         os._exit(child.exitstatus or 0)
+
+
+def ends_by_interrupt(pid):
+    """Whether the process neither catches nor ignores SIGINT; False where the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Ign|Cgt):\s*(\w+)", status, re.MULTILINE)]
+    return len(masks) == 2 and not any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
 
 
 if __name__ == "__main__":

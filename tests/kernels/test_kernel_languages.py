@@ -162,6 +162,17 @@ async def test_an_interrupt_keeps_what_was_there_and_an_exit_is_the_kernels_end(
     assert ended.code == 3
 
 
+async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    code = "(trap '' INT; echo deaf; sleep 0.1; trap - INT; exec sleep 600)"
+    msg_id = kernel.send(code)
+    async with asyncio.timeout(60):
+        while (await kernel.client.get_iopub_msg())["msg_type"] != "stream":
+            pass
+    await kernel.manager.interrupt_kernel()
+    assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
+
+
 async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: StartKernel) -> None:
     kernel = await start_kernel(kernel_name="bash")
     text = "\t".join(["a", "!b", "'c'", "x" * 10_000])
