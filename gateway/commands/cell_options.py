@@ -30,11 +30,7 @@ class TimeoutOption(KernelOption):
         None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
     ).tag(config=True, metavar="SECONDS")
 
-    aliases: Any = {  # noqa: RUF012
-        "kernel": "KernelOption.kernel",
-        "timeout": "TimeoutOption.timeout",
-        **CommandApp.aliases,
-    }
+    aliases: Any = {"timeout": "TimeoutOption.timeout", **KernelOption.aliases}  # noqa: RUF012
 
     @validate("timeout")
     def _duration(self, proposal: Any) -> float | None:

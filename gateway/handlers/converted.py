@@ -21,8 +21,10 @@ async def answer_converted(handler: DownloadHandler, key: str, form: str) -> Non
     with jobs.file() as given, jobs.file() as made:
         await given.take(archive.exports.notebook(moment, outputs=outputs))
         await jobs.run("gateway.record.convert", form, given=given, made=made)
-        told = (await archive.outline(moment))["metadata"].get("language_info", {})
+        # Only a script's name depends on its language, and that is read from the whole record.
+        metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
+        extension = extension_of(form, metadata.get("language_info", {}))
         handler.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
         handler.set_header("Content-Length", made.size)
-        kind, name = f"{converted.media_type}; charset=utf-8", key + extension_of(form, told)
-        await handler.send(made.parts(), kind=kind, name=name)
+        kind = f"{converted.media_type}; charset=utf-8"
+        await handler.send(made.parts(), kind=kind, name=f"{key}{extension}")

@@ -53,7 +53,8 @@ class CellgateBashKernel(BashKernel):
 
     def pre_handler_hook(self):
         """An interrupt goes to bash, and is no KeyboardInterrupt here: that could come anywhere."""
-        self.interrupted = False
+        # No look that an interrupt of the cell before has left.
+        self.interrupted, self.looks = False, 0
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, number, frame):
