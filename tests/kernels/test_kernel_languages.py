@@ -173,6 +173,18 @@ async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(start_k
     assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
 
 
+async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    for _ in range(3):
+        msg_id = kernel.send("echo on; sleep 600")
+        async with asyncio.timeout(60):
+            while (await kernel.client.get_iopub_msg())["msg_type"] != "stream":
+                pass
+        await kernel.manager.interrupt_kernel()
+        assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
+        assert await kernel.print("sleep 0.5; echo done") == "done\n"
+
+
 async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: StartKernel) -> None:
     kernel = await start_kernel(kernel_name="bash")
     text = "\t".join(["a", "!b", "'c'", "x" * 10_000])
