@@ -12,7 +12,7 @@ import logging
 
 from gateway.record.events import EventLog
 from kernels.connection import Listener
-from kernels.execution import comm_event
+from kernels.contents import comm_event
 from kernels.limits import MIB
 from kernels.messages import Message
 from kernels.outputs import COMM_EVENTS

@@ -113,8 +113,8 @@ class KernelConnection:
             socket.resume()
 
     def _receive(self, channel: Channel, frames: list[bytes]) -> None:
-        if channel is Channel.SHELL:
-            # The output that came before a reply is heard before it.
+        if channel is Channel.SHELL or channel is Channel.STDIN:
+            # The output that came before a reply or a question is heard before it.
             self._sockets[Channel.IOPUB].wake()
         try:
             message = self._signer.parse(channel, frames)

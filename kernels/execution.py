@@ -11,27 +11,17 @@ notebook outputs of the events. Source: jupyter-client's "Messaging in Jupyter",
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 from typing import Any, ClassVar
 
-import msgspec
-
-from kernels.messages import Channel, MalformedMessage, Message
+from kernels.contents import FIELDS, comm_event, content_of, count_of, error_of, text_of
+from kernels.messages import Channel, Message
 from kernels.outputs import KernelEvent, OutputLimiter, byte_size
 
 Events = tuple[KernelEvent, ...]
 
-DEEPEST = 100
-"""Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
-
-WIDGETS = "jupyter.widget"
-"""The target of widgets' comms."""
-
-_JSON_MIME = re.compile(r"application/(.*\+)?json")
 # ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
 _DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
@@ -181,7 +171,7 @@ class Execution:
     # Each takes a message of its own channel whose parent is this request.
 
     def _on_status(self, message: Message) -> Events:
-        state = _content(message).get("execution_state")
+        state = content_of(message).get("execution_state")
         if state == "busy":
             self.phase = Phase.BUSY
         elif state == "idle":
@@ -190,19 +180,26 @@ class Execution:
         return ()
 
     def _on_execute_input(self, message: Message) -> Events:
+        self._take_count(content_of(message))
+        return self._start()
+
+    def _start(self) -> Events:
         if self._started:
             return ()
         self._started = True
         self.phase = Phase.BUSY
-        self._take_count(_content(message))
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
+
+    def _on_input_request(self, message: Message) -> Events:
+        """A cell that asks has begun, even where its execute_input, on another socket, is not here yet."""
+        return (*self._start(), *self._on_output(message))
 
     def _on_output(self, message: Message) -> Events:
         event_type, size = message.header.msg_type, len(message.content_frame)
         if not self.limiter.wants(event_type):
             self.limiter.drop(event_type, size)
             return ()
-        fields = _FIELDS[event_type](_content(message))
+        fields = FIELDS[event_type](content_of(message))
         if fields is None:
             return ()
         if event_type == "stream":
@@ -227,18 +224,18 @@ class Execution:
     def _on_execute_reply(self, message: Message) -> Events:
         if self.replied:
             return ()
-        content = _content(message)
-        status = _text(content.get("status"))
+        content = content_of(message)
+        status = text_of(content.get("status"))
         self.replied = True
         self._end = self._end_of_reply(status)
         self._take_count(content)
         if status == "error":
-            self._reply_error = _error(content), len(message.content_frame)
+            self._reply_error = error_of(content), len(message.content_frame)
         return self._finish() if self.idle else ()
 
     def _take_count(self, content: dict[str, Any]) -> None:
         if self.execution_count is None:
-            self.execution_count = _count(content.get("execution_count"))
+            self.execution_count = count_of(content.get("execution_count"))
 
     def _finish(self) -> Events:
         self.phase = Phase.FINISHED
@@ -267,110 +264,9 @@ class Execution:
         "comm_open": (Channel.IOPUB, _on_comm),
         "comm_msg": (Channel.IOPUB, _on_comm),
         "comm_close": (Channel.IOPUB, _on_comm),
-        "input_request": (Channel.STDIN, _on_output),
+        "input_request": (Channel.STDIN, _on_input_request),
         "execute_reply": (Channel.SHELL, _on_execute_reply),
     }
-
-
-def _content(message: Message) -> dict[str, Any]:
-    """The content, or nothing when it can't be read."""
-    try:
-        content = message.content()
-    except MalformedMessage:
-        return {}
-    frame = message.content_frame
-    if frame.count(b"[") + frame.count(b"{") > DEEPEST and _too_deep(content):
-        return {}
-    return content
-
-
-def _too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        children = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
-        level = [child for child in children if isinstance(child, (dict, list))]
-        if not level:
-            return False
-    return True
-
-
-def _text(value: Any) -> str:
-    """A string of whatever stands where the protocol has one; nbformat's list of lines is one too."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return ""
-    if isinstance(value, list) and all(isinstance(line, str) for line in value):
-        return "".join(value)
-    return msgspec.json.encode(value).decode()
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**53 else None
-
-
-def _stream(content: dict[str, Any]) -> dict[str, Any] | None:
-    text = _text(content.get("text"))
-    return {"name": "stderr" if content.get("name") == "stderr" else "stdout", "text": text} if text else None
-
-
-def _display(content: dict[str, Any]) -> dict[str, Any] | None:
-    data, metadata, transient = content.get("data"), content.get("metadata"), content.get("transient")
-    if not isinstance(data, dict):
-        return None
-    data = {mime: value if _JSON_MIME.fullmatch(mime) else _text(value) for mime, value in data.items()}
-    fields: dict[str, Any] = {"data": data, "metadata": metadata if isinstance(metadata, dict) else {}}
-    display_id = transient.get("display_id") if isinstance(transient, dict) else None
-    if display_id and isinstance(display_id, str):
-        fields["display_id"] = display_id
-    return fields
-
-
-def _update(content: dict[str, Any]) -> dict[str, Any] | None:
-    fields = _display(content)
-    return fields if fields is not None and "display_id" in fields else None
-
-
-def _result(content: dict[str, Any]) -> dict[str, Any] | None:
-    fields = _display(content)
-    return {"execution_count": _count(content.get("execution_count")), **fields} if fields else None
-
-
-def _clear(content: dict[str, Any]) -> dict[str, Any]:
-    return {"wait": bool(content.get("wait"))}
-
-
-def _error(content: dict[str, Any]) -> dict[str, Any]:
-    lines = content.get("traceback")
-    return {
-        "ename": _text(content.get("ename")),
-        "evalue": _text(content.get("evalue")),
-        "traceback": [_text(line) for line in lines] if isinstance(lines, list) else [],
-    }
-
-
-def comm_event(message: Message) -> KernelEvent | None:
-    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing."""
-    event_type = message.header.msg_type
-    fields = _comm(event_type, _content(message))
-    if fields is not None and event_type != "comm_close":
-        fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
-    return None if fields is None else KernelEvent(event_type, fields)
-
-
-def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """A comm's fields where it is a widget's: comm_open names the target, later messages have a state."""
-    comm_id, data = content.get("comm_id"), content.get("data")
-    if not isinstance(comm_id, str) or not comm_id:
-        return None
-    if event_type == "comm_close":
-        return {"comm_id": comm_id}
-    if not isinstance(data, dict) or not isinstance(data.get("state"), dict):
-        return None
-    if event_type == "comm_msg":
-        return {"comm_id": comm_id, "data": data}
-    target = content.get("target_name")
-    return {"comm_id": comm_id, "target_name": target, "data": data} if target == WIDGETS else None
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:
@@ -380,18 +276,3 @@ def _limit_reached(error: Mapping[str, Any]) -> str | None:
     no_thread = error["evalue"].startswith("can't start new thread")
     no_process = error["ename"] == "BlockingIOError" and any("fork" in line for line in error["traceback"])
     return "pids_limit" if no_thread or no_process else None
-
-
-def _input(content: dict[str, Any]) -> dict[str, Any]:
-    return {"prompt": _text(content.get("prompt")), "password": content.get("password") is True}
-
-
-_FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
-    "stream": _stream,
-    "display_data": _display,
-    "update_display_data": _update,
-    "execute_result": _result,
-    "clear_output": _clear,
-    "error": _error,
-    "input_request": _input,
-}

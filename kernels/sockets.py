@@ -60,7 +60,7 @@ class ChannelSocket(Protocol):
         """Read nothing before `wake`, but no longer than `seconds`: what comes is then read at one go."""
 
     def wake(self) -> None:
-        """Read at once what came while it rested."""
+        """Read at once what has come, whether it rested or not."""
 
     def close(self) -> None:
         """Give everything back. The receiver is not called any more."""
@@ -248,8 +248,8 @@ class LocalSocket:
             self._resting.cancel()
             self._resting = None
             self._watch()
-            if self._socket is not None and not self._paused:
-                self._readable()
+        if self._socket is not None and not self._paused:
+            self._readable()
 
     def close(self) -> None:
         """See `ChannelSocket`."""
@@ -338,7 +338,9 @@ class ZmqSocket:
         """Nothing: libzmq's thread would read on."""
 
     def wake(self) -> None:
-        """Nothing."""
+        """See `ChannelSocket`."""
+        if not self._paused:
+            self._drain()
 
     def close(self) -> None:
         """See `ChannelSocket`."""

@@ -36,6 +36,15 @@ def test_an_exhausted_stdin_is_the_end_of_the_file(
     assert result["stdout"] == "".join(f"{line}\n" for line in lines)
 
 
+def test_what_a_cell_printed_before_it_asked_comes_before_the_question(
+    gateway: GatewayProcess, session: str
+) -> None:
+    gateway.execute(session, "for n in range(2): print(n); input()", stdin=["", ""])
+    types = [event["type"] for event in gateway.recorded(session)]
+    turn = ["stream", "input_request"]
+    assert types[types.index("queued") :] == ["queued", "started", *turn, *turn, "finished"]
+
+
 def test_input_without_anybody_to_ask_is_a_clear_error(gateway: GatewayProcess, session: str) -> None:
     result = gateway.execute(session, "input('name? ')")
     assert (result["status"], result["error"]["ename"]) == ("error", "StdinNotImplementedError")

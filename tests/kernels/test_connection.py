@@ -645,19 +645,23 @@ async def test_what_a_kernel_does_not_take_at_once_is_sent_later(
     assert received == sent
 
 
-async def test_the_output_of_a_cell_is_heard_before_its_reply(local: tuple[KernelConnection, Peer]) -> None:
+@pytest.mark.parametrize(
+    ("channel", "msg_type"), [(Channel.SHELL, "execute_reply"), (Channel.STDIN, "input_request")]
+)
+async def test_the_output_of_a_cell_is_heard_before_its_reply_or_question(
+    local: tuple[KernelConnection, Peer], channel: Channel, msg_type: str
+) -> None:
     """It rests for a moment after the request, so that all of it is read at one go; never for long."""
     connection, peer = local
     messages = collect(connection)
     for number in range(50):
         messages.clear()
         asked = new_message(Channel.SHELL, "execute_request", {"code": "1"}, session=connection.session)
-        connection.send(asked, rest=0.01)
+        connection.send(asked, rest=0.01 if number % 3 else 0.0)
         identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
         peer.publish("output", request)
         if number % 2:
             await until(lambda: messages, "output without a reply is never heard")
-        reply = peer.frames("execute_reply", {}, request)
-        peer.sockets[Channel.SHELL].send_multipart([identity, *reply])
+        peer.sockets[channel].send_multipart([identity, *peer.frames(msg_type, {}, request)])
         await until(lambda: len(messages) == 2)
-    assert {message.channel for message in messages} == {Channel.IOPUB, Channel.SHELL}
+        assert [message.channel for message in messages] == [Channel.IOPUB, channel]

@@ -183,7 +183,12 @@ def test_only_the_first_start_and_the_first_reply_count() -> None:
 def test_input_is_asked_for_on_stdin() -> None:
     asked = (Channel.STDIN, "input_request", {"prompt": "Name: ", "password": True})
 
-    assert feed(execution(), asked) == [KernelEvent("input_request", {"prompt": "Name: ", "password": True})]
+    question = KernelEvent("input_request", {"prompt": "Name: ", "password": True})
+    assert feed(execution(), BUSY, INPUT, asked)[1:] == [question]
+    # Two sockets: the question may overtake the beginning of the cell.
+    early = execution()
+    assert [event.type for event in feed(early, asked, BUSY, INPUT)] == ["started", "input_request"]
+    assert early.execution_count is not None
 
 
 def test_a_result_or_display_may_have_a_display_id() -> None:
