@@ -9,13 +9,13 @@ belong to ``sessions``. This is the shell between them: it owns the waiting and 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gateway.cell_environment import RESTORING, setting
 from gateway.cell_request import execute_request
 from gateway.models import ExecuteRequest, now
 from gateway.record.errors import StorageFull
@@ -34,17 +34,6 @@ LOST_REPLY = 0.5
 DRAIN_INTERVAL = 0.1
 OUTPUT_REST = 0.01
 """How long the output of a cell that nobody watches may wait for its end: one wake-up instead of six."""
-
-# Code of our own that runs in the user's namespace without a name of its own there. Doubled braces: format.
-SET_ENV = (
-    "(lambda o, e: (setattr(o, '_cellgate_env', {{k: o.environ.get(k) for k in e}}),"
-    " o.environ.update(e), None)[2])"
-    "(__import__('os'), __import__('json').loads({0!r}))"
-)
-RESTORE_ENV = (
-    "(lambda o: ([o.environ.pop(k, None) if v is None else o.environ.__setitem__(k, v)"
-    " for k, v in o.__dict__.pop('_cellgate_env', {}).items()], None)[1])(__import__('os'))"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,20 +192,26 @@ class ExecutionRun:
         self.machine.interrupt_requested()
         self.unwanted.set()
 
+    def send(self, kernel: Kernel) -> None:
+        """Send the cell, which needs nothing before it; `run` then waits for its end."""
+        self._kernel, self._sent_at = kernel, time.monotonic()
+        try:
+            self._send(kernel)
+        except KernelDied:
+            self.machine.kernel_lost(Status.DIED, "kernel_exit")
+
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
-        if self.unwanted.is_set():
+        if self._kernel is None and self.unwanted.is_set():
             self.machine.kernel_lost(Status.CANCELLED, "cancelled")
             return
-        self._kernel = kernel
-        self._sent_at = time.monotonic()
         kernel.exited.add_done_callback(self._wake)
         try:
             async with asyncio.timeout(self.timeout) as deadline:
-                if self.request.env:
-                    await self._silent(kernel, SET_ENV.format(json.dumps(dict(self.request.env))))
-                if not self.machine.finished:
-                    self._send(kernel)
+                if self._kernel is None:
+                    await self._begin(kernel)
+                if not (self._log.followed or self.request.message is not None):
+                    kernel.connection.rest(OUTPUT_REST)
                 await self._finished(kernel, deadline)
         except TimeoutError:
             await self._escalate(kernel)
@@ -230,11 +225,16 @@ class ExecutionRun:
     def _wake(self, _: object) -> None:
         self._progress.set()
 
+    async def _begin(self, kernel: Kernel) -> None:
+        self._kernel, self._sent_at = kernel, time.monotonic()
+        if self.request.env:
+            await self._silent(kernel, setting(self.request.env))
+        if not self.machine.finished:
+            self._send(kernel)
+
     def _send(self, kernel: Kernel) -> None:
         self.machine.sent()
-        request = execute_request(self.request, kernel.connection.session, self.msg_id)
-        watched = self._log.followed or self.request.message is not None
-        kernel.connection.send(request, rest=0.0 if watched else OUTPUT_REST)
+        kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
 
     async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
         """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""
@@ -294,7 +294,7 @@ class ExecutionRun:
             return
         try:
             async with asyncio.timeout(self._settings.interrupt_grace):
-                await self._silent(kernel, RESTORE_ENV)
+                await self._silent(kernel, RESTORING)
         except (TimeoutError, KernelDied):
             kernel.interrupt()
 

@@ -25,10 +25,9 @@ class Restart:
 
 
 class ExecutionQueue:
-    """A bounded FIFO. The bound counts executions that wait, not the one that runs."""
+    """A FIFO, bounded by `check_room`: what waits counts, not what runs."""
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
+    def __init__(self) -> None:
         self._runs: deque[ExecutionRun] = deque()
         self._restarts: deque[Restart] = deque()
         self._cancelled: deque[ExecutionRun] = deque()
@@ -50,9 +49,9 @@ class ExecutionQueue:
         """Whether a restart waits."""
         return bool(self._restarts)
 
-    def check_room(self, bound: int | None = None) -> None:
-        """Raises QueueFull when there is no room for one more, by the queue's own bound or another."""
-        if len(self._runs) >= (bound or self._bound):
+    def check_room(self, bound: int) -> None:
+        """Raises QueueFull when `bound` executions wait."""
+        if len(self._runs) >= bound:
             raise QueueFull(
                 f"{len(self._runs)} executions wait in this session; send the next when one has finished",
                 retry_after=1.0,

@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from gateway.errors import NotFound
-from gateway.executions import ExecutionRun
+from gateway.executions import ExecutionRun, ExecutionSettings
+from gateway.models import ExecuteRequest
 from gateway.queue import ExecutionQueue
+from gateway.record.events import EventLog
 from kernels.errors import InvalidInput
 from kernels.execution import Status
 
@@ -21,13 +23,28 @@ RECENT_EXECUTIONS = 32
 
 
 class SessionRuns:
-    """`current` is the cell that runs; the session sets it."""
+    """`current` is the cell that runs; the session sets it. `made`: how many executions there have been."""
 
     def __init__(self, queue: ExecutionQueue) -> None:
         self.current: ExecutionRun | None = None
+        self.made = 0
         self._queue = queue
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
+
+    def make(
+        self,
+        request: ExecuteRequest,
+        log: EventLog,
+        settings: ExecutionSettings,
+        timeout: float | None,
+        idempotency: tuple[str, str] | None,
+    ) -> ExecutionRun:
+        """A new execution, recorded as queued behind all others."""
+        self.made += 1
+        run = ExecutionRun(request, log, settings, number=self.made, timeout=timeout, idempotency=idempotency)
+        run.queued(len(self._queue) + (self.current is not None))
+        return run
 
     @property
     def running(self) -> Iterator[ExecutionRun]:

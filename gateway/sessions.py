@@ -2,9 +2,8 @@
 
 It owns the kernel, the FIFO of executions and the one task that works it off. It knows no HTTP and no other
 session: ``manager`` makes, finds and ends sessions, ``executions`` runs a single cell, ``session_state``
-keeps the row, ``channels.door`` serves Jupyter clients. A kernel that died, was killed or restarted is
-replaced by a fresh one from the pool; the loss of its variables is an event of the record, and what waited
-for them in the queue is cancelled.
+keeps the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a fresh one from
+the pool; the loss of its variables is an event of the record, and what waited for them is cancelled.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class Session:
         heard, packages = WidgetMessages(log, self._receive), SessionPackages(row.id, settings.installer)
         self.slot = SessionKernel(profile, pool, workspaces, store, self.door, packages, heard, self._exited)
         self._settings = settings
-        self._executions_made, self._queue = 0, ExecutionQueue(settings.max_queue)
-        self._runs, self._tasks = SessionRuns(self._queue), SessionTasks()
+        self._queue, self._tasks = ExecutionQueue(), SessionTasks()
+        self._runs = SessionRuns(self._queue)
         self._revivals, self._replacing = 0, False
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
@@ -129,7 +128,7 @@ class Session:
         """Claim the first kernel, or go on with an adopted one and its cell. Raises the pool's errors."""
         kernel = await (self.slot.claim() if adopted is None else self.slot.adopt(adopted))
         self.record.attached(kernel)
-        self._executions_made = executions_made
+        self._runs.made = executions_made
         cause = "created" if self.log.last_seq == 0 else "resumed" if adopted is None else "adopted"
         self.record.change(SessionState.IDLE, cause, kernel)
         if running is not None:
@@ -181,20 +180,27 @@ class Session:
 
     def submit(self, request: ExecuteRequest, *, idempotency: tuple[str, str] | None = None) -> ExecutionRun:
         """Queue a cell. Raises QueueFull or ShuttingDown; then nothing was changed."""
-        self._check_open()
-        self._queue.check_room()
-        run = self._make_run(request, request.timeout or self.limits.cell_timeout, idempotency)
-        self._queue.put(run)
-        return run
+        timeout = request.timeout or self.limits.cell_timeout
+        return self._begin_or_queue(self._make_run(request, timeout, idempotency, self._settings.max_queue))
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it at once in a subshell. Raises as `submit` does."""
-        self._check_open()
-        self._queue.check_room(self._settings.channels.max_queue)
-        run = self._make_run(request, self._settings.channels.cell_timeout, None)
-        if beside and self.kernel is not None and self.kernel.alive:
-            self._runs.begin_beside(run)
-            self._tasks.begin(self._run_beside(run, self.kernel), f"subshell {run.id}")
+        channels = self._settings.channels
+        run = self._make_run(request, channels.cell_timeout, None, channels.max_queue)
+        if not beside or self.kernel is None or not self.kernel.alive:
+            return self._begin_or_queue(run)
+        self._runs.begin_beside(run)
+        self._tasks.begin(self._run_beside(run, self.kernel), f"subshell {run.id}")
+        return run
+
+    def _begin_or_queue(self, run: ExecutionRun) -> ExecutionRun:
+        """Queue it; where nothing is before it, send it now, a turn of the loop before the worker would."""
+        prepared = run.request.env or self.slot.packages.installer
+        free = self.slot.alive and not self._replacing and not self._runs.busy
+        if self.kernel is not None and free and not prepared:
+            self._runs.current, self.record.state = run, SessionState.BUSY
+            run.send(self.kernel)
+            self._queue.wake()
         else:
             self._queue.put(run)
         return run
@@ -208,15 +214,12 @@ class Session:
         self.record.idle_since = time.monotonic()
 
     def _make_run(
-        self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None
+        self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None, room: int
     ) -> ExecutionRun:
+        self._check_open()
+        self._queue.check_room(room)
         self.record.check_writable()
-        self._executions_made += 1
-        number, settings = self._executions_made, self._settings.execution
-        run = ExecutionRun(
-            request, self.log, settings, number=number, timeout=timeout, idempotency=idempotency
-        )
-        run.queued(len(self._queue) + (self._runs.current is not None))
+        run = self._runs.make(request, self.log, self._settings.execution, timeout, idempotency)
         self.record.save_execution(run)
         self.record.touch(run.created_at)
         return run
@@ -249,28 +252,24 @@ class Session:
         """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
         self._runs.answer(execution, value)
 
-    async def restart(self) -> None:
-        """Give the session a fresh kernel and its files: the running cell ends as interrupted, those that
-        wait are cancelled. Raises the pool's errors.
+    def restart(self) -> asyncio.Future[None]:
+        """Replace the kernel: the running cell ends as interrupted, those that wait are cancelled. The future
+        is done when there is a fresh one with the session's files, or has the pool's errors.
         """
-        await asyncio.shield(self.ask_restart())
-
-    def ask_restart(self) -> asyncio.Future[None]:
-        """As `restart`, without waiting for it: the future does."""
         self._check_open()
         self._queue.cancel_all("kernel_restarted")
         self._runs.lose("kernel_restarted")
-        return self._queue.put_restart("kernel_restarted")
+        return asyncio.shield(self._queue.put_restart("kernel_restarted"))
 
     async def _work(self) -> None:
         while self._end is None:
-            item = self._queue.take()
+            item = self._runs.current or self._queue.take()
             if isinstance(item, Restart):
                 await self._do_restart(item)
             elif item is None:
                 self._quiet.set()
                 await self._queue.wait()
-            elif item.machine.finished:
+            elif item.machine.finished and item is not self._runs.current:
                 await self._finish(item, replaced=False)
             else:
                 await self._execute(item)
@@ -285,13 +284,14 @@ class Session:
         self.record.touch()
 
     async def _execute(self, run: ExecutionRun) -> None:
-        self._runs.current = run
+        begun, self._runs.current = self._runs.current is run, run
         self._revivals, replaced = 0, False
         try:
-            self.record.check_writable()
-            if not self.slot.alive:
-                await self._replace_kernel(self.record.cause or "kernel_exit")
-                replaced = True
+            if not begun:
+                self.record.check_writable()
+                if not self.slot.alive:
+                    await self._replace_kernel(self.record.cause or "kernel_exit")
+                    replaced = True
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
             await run_with_packages(run, self.kernel, self.slot)
@@ -315,7 +315,7 @@ class Session:
         """Run a cell in a subshell while others run; it shares the kernel and its end with them."""
         await run.run(kernel)
         if run.gave_up and kernel is self.kernel:
-            self.ask_restart().add_done_callback(lambda future: future.exception())
+            self.restart().add_done_callback(lambda future: future.exception())
         await self._finish(run, replaced=False)
         self._runs.end_beside(run)
         self.record.touch()

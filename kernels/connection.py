@@ -82,17 +82,12 @@ class KernelConnection:
 
         return stop
 
-    def send(self, message: Message, *, rest: float = 0.0) -> None:
-        """Send to the message's channel without waiting. Raises KernelDied when that can't be done.
-
-        `rest`: seconds that the kernel's output may wait for the next reply, to be read with it at one go.
-        """
+    def send(self, message: Message) -> None:
+        """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
         socket = self._sockets.get(message.channel)
         if socket is None:
             raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
         socket.send(self._signer.serialize(message))
-        if rest:
-            self._sockets[Channel.IOPUB].rest(rest)
         for listener in tuple(self._sent_listeners):
             listener(message)
 
@@ -101,6 +96,11 @@ class KernelConnection:
         message = new_message(channel, msg_type, content, session=self.session)
         self.send(message)
         return message.header.msg_id
+
+    def rest(self, seconds: float) -> None:
+        """Let the kernel's output wait for the next reply, but no longer, to be read with it at one go."""
+        if socket := self._sockets.get(Channel.IOPUB):
+            socket.rest(seconds)
 
     def pause(self) -> None:
         """Stop reading iopub, so that what the kernel prints waits in the kernel's own memory."""

@@ -177,7 +177,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             self.services.manager.end_later(self._session, "shutdown_request")
             return
         try:
-            self._session.ask_restart().add_done_callback(_note_failure)
+            self._session.restart().add_done_callback(_note_failure)
         except ShuttingDown:
             logger.debug("A client wants a restart of a session that ends")
 

@@ -657,7 +657,9 @@ async def test_the_output_of_a_cell_is_heard_before_its_reply_or_question(
     for number in range(50):
         messages.clear()
         asked = new_message(Channel.SHELL, "execute_request", {"code": "1"}, session=connection.session)
-        connection.send(asked, rest=0.01 if number % 3 else 0.0)
+        connection.send(asked)
+        if number % 3:
+            connection.rest(0.01)
         identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
         peer.publish("output", request)
         if number % 2:
