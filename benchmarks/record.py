@@ -130,9 +130,12 @@ class FakeConnection:
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def send(self, request: Message, *, rest: float = 0.0) -> None:
+    def send(self, request: Message) -> None:
         """Take a request; its answers come with the loop's next turn, as messages from a socket would."""
         asyncio.get_running_loop().call_soon(self._answer, request)
+
+    def rest(self, seconds: float) -> None:
+        """They come at one go."""
 
     def _answer(self, request: Message) -> None:
         self._count += 1

@@ -22,6 +22,7 @@ from gateway.record.errors import StorageFull
 from gateway.record.events import EventLog
 from gateway.record.rows import ExecutionRow
 from gateway.results import ResultBuilder
+from gateway.silence import Silence
 from kernels.errors import CellgateError, InvalidInput, KernelDied
 from kernels.execution import Execution, Outcome, Phase, Status
 from kernels.kernel import Kernel
@@ -89,6 +90,8 @@ class ExecutionRun:
         self._progress = asyncio.Event()
         self._stdin = list(request.stdin or ())
         self._kernel: Kernel | None = None
+        self._deadline: asyncio.Timeout | None = None
+        self._silence: Silence | None = None
         self._queued_at = time.monotonic()
         self._sent_at: float | None = None
         self._started_at: str | None = None
@@ -133,8 +136,22 @@ class ExecutionRun:
         if self._interrupt_at_start:
             self._send_interrupt()
         # Whoever waits cares for the end only; waking the task for each output would cost more than it.
-        if self.machine.replied or self.machine.idle:
+        if self.machine.finished:
             self._progress.set()
+        elif self.machine.replied or self.machine.idle:
+            # The cell is over and has no deadline any more; what is missing of its end may not take long.
+            if self._deadline is not None and not self._deadline.expired():
+                self._deadline.reschedule(None)
+            self._silence = self._silence or Silence(self._patience, self._settle)
+            self._silence.heard()
+
+    def _patience(self) -> float:
+        return LOST_REPLY if self.machine.idle and self.machine.disturbed else self._settings.settle
+
+    def _settle(self) -> None:
+        """The rest of the end is lost."""
+        self._emit_all(self.machine.settle())
+        self._progress.set()
 
     def _emit_all(self, events: Iterable[KernelEvent]) -> None:
         for event in events:
@@ -207,20 +224,22 @@ class ExecutionRun:
             return
         kernel.exited.add_done_callback(self._wake)
         try:
-            async with asyncio.timeout(self.timeout) as deadline:
+            async with asyncio.timeout(self.timeout) as self._deadline:
                 if self._kernel is None:
                     await self._begin(kernel)
                 if not (self._log.followed or self.request.message is not None):
                     kernel.connection.rest(OUTPUT_REST)
-                await self._finished(kernel, deadline)
+                await self._finished(kernel)
         except TimeoutError:
             await self._escalate(kernel)
         except KernelDied:
             self.machine.kernel_lost(Status.DIED, "kernel_exit")
         finally:
             kernel.exited.remove_done_callback(self._wake)
+            if self._silence is not None:
+                self._silence.stop()
             self.waiting_for_input = False
-            self._kernel = None
+            self._kernel = self._deadline = self._silence = None
 
     def _wake(self, _: object) -> None:
         self._progress.set()
@@ -236,33 +255,16 @@ class ExecutionRun:
         self.machine.sent()
         kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
 
-    async def _finished(self, kernel: Kernel, deadline: asyncio.Timeout | None) -> None:
-        """Wait for the end. Once the reply or idle is there the cell is over and has no deadline any more."""
+    async def _finished(self, kernel: Kernel) -> None:
+        """Wait for the end."""
         while not self.machine.finished:
             if kernel.exited.done():
                 await self._drained()
                 if not self.machine.finished:
                     self._lost(kernel)
                 return
-            ending = self.machine.replied or self.machine.idle
-            if ending and deadline is not None:
-                deadline.reschedule(None)
             self._progress.clear()
-            if not ending:
-                await self._progress.wait()
-            elif not await self._progress_within(self._patience()):
-                self._emit_all(self.machine.settle())
-
-    def _patience(self) -> float:
-        return LOST_REPLY if self.machine.idle and self.machine.disturbed else self._settings.settle
-
-    async def _progress_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._progress.wait()
-        except TimeoutError:
-            return False
-        return True
+            await self._progress.wait()
 
     async def _drained(self) -> None:
         """A dead kernel's last messages may still be on their way through zmq: read until it is quiet."""
@@ -283,7 +285,7 @@ class ExecutionRun:
         try:
             self._send_interrupt()
             async with asyncio.timeout(self._settings.interrupt_grace):
-                await self._finished(kernel, None)
+                await self._finished(kernel)
         except (TimeoutError, KernelDied):
             self.gave_up = True
             self.machine.kernel_lost(Status.TIMEOUT, "cell_timeout")

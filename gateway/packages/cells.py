@@ -32,9 +32,8 @@ AUTO, TEMPORARY = "auto", "temporary"
 async def run_with_packages(run: ExecutionRun, kernel: Kernel, slot: SessionKernel) -> None:
     """Run the cell with what it asks for; a refusal or a failure of that is its end."""
     temporary = await _install_for(run, slot)
-    if not run.machine.finished:
-        await run.run(kernel)
-        await run.clean_up(kernel)
+    await run.run(kernel)
+    await run.clean_up(kernel)
     if temporary and not slot.packages.closed:
         await slot.packages.change(slot, Change(uninstall=temporary), run.emit)
 
