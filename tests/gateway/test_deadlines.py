@@ -73,6 +73,35 @@ def test_the_queue_of_a_cell_that_was_only_interrupted_goes_on(gateway: GatewayP
     assert gateway.ended(session, following)["text"] == "'ran'"
 
 
+# What a kernel sends once at the end of a cell is not sent: of that type, from the next message on.
+MUTE = """
+session = get_ipython().kernel.session
+send = session.send
+def mute(stream, message, *args, **kwargs):
+    content = message.get('content', {{}}) if isinstance(message, dict) else args[0]
+    kind = message if isinstance(message, str) else message['header']['msg_type']
+    if kind != '{kind}' or content.get('execution_state', 'idle') != 'idle':
+        return send(stream, message, *args, **kwargs)
+    session.send = send
+    return session.msg(kind, content)
+session.send = mute
+print('done')
+"""
+
+
+@pytest.mark.parametrize("kind", ["execute_reply", "status"])
+def test_a_cell_whose_reply_or_idle_is_lost_is_over_all_the_same(
+    gateway: GatewayProcess, session: str, kind: str
+) -> None:
+    gateway.execute(session, "1")
+    result = gateway.execute(session, MUTE.format(kind=kind), timeout=2)
+    # It ended before its deadline; what was missing then had a time of its own.
+    assert (result["status"], result["cause"], result["stdout"]) == ("ok", None, "done\n")
+    assert result["duration_ms"] >= 5000
+    assert result["kernel"] == {"state": "idle", "replaced": False}
+    assert gateway.execute(session, "2")["text"] == "2"
+
+
 def test_time_in_the_queue_does_not_count(gateway: GatewayProcess, session: str) -> None:
     held = gateway.hold(session, "import time; input(); time.sleep(0.6)")
     waiting = gateway.submit(session, "'ran'", timeout=0.5)
