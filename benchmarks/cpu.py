@@ -1,23 +1,27 @@
 """What a cell costs the server: processor time of the gateway's process alone, its kernels' left out.
 
-Cellgate, by HTTP and with its record, and jupyter_kernel_gateway, by its WebSocket and without any record,
-take turns, block by block. Both run kernels of the same kernelspec. Processor time is counted by the
+Cellgate, by HTTP and with its record, jupyter_kernel_gateway, by its WebSocket and without any record, and
+the floor of ``bare``, by both, take turns, block by block. All have kernels of the same kernelspec; the
+floor's is one of Cellgate, which is stopped while the floor has its turn. Processor time is counted by the
 operating system in steps of 10 ms, so it is summed over all blocks and divided once.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.channels import Channels, start_kernel
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
-from benchmarks.servers import Server, cellgate, jupyter_kernel_gateway
-from benchmarks.sessions import Session
+from benchmarks.servers import Server, bare, cellgate, jupyter_kernel_gateway
+from benchmarks.sessions import Session, connection_file
 
 CODE = "print('x'); 1+1"
 CELLS = 50
 WARM_UP = 50
+CATCH_UP = 0.2
+"""Seconds a stopped gateway gets to read what it missed."""
 
 
 class Meter:
@@ -44,7 +48,7 @@ class Meter:
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Both costs per cell, and the peer's round trip."""
+    """The costs per cell, and the peer's round trip."""
     with (
         cellgate(options.backend) as ours,
         jupyter_kernel_gateway(options.peer_python) as theirs,
@@ -52,18 +56,31 @@ def measure(options: Options) -> Sequence[Figure]:
     ):
         with theirs.client() as rest:
             kernel_id = start_kernel(rest)
-        with Channels(theirs.url, theirs.token, kernel_id) as channels:
+        path = connection_file(ours, Session(client, "floor").printed)
+        with (
+            bare(path) as floor,
+            floor.client() as floor_client,
+            Channels(theirs.url, theirs.token, kernel_id) as channels,
+            Channels(floor.url, floor.token, "floor") as floor_channels,
+        ):
             cellgate_meter = Meter(ours, Session(client, "cpu").execute)
             peer_meter = Meter(theirs, channels.execute)
+            floor_meter = Meter(floor, Session(floor_client, "floor").execute)
+            relay_meter = Meter(floor, floor_channels.execute)
             ours.settle()
             theirs.settle()
             rounds = options.count(10, 2)
             for number in range(rounds):
                 cellgate_meter.block()
                 peer_meter.block()
+                with ours.suspended():
+                    floor_meter.block()
+                    relay_meter.block()
+                time.sleep(CATCH_UP)
                 say(
                     f"cpu: round {number + 1} of {rounds}, Cellgate {cellgate_meter.per_cell:.2f} ms,"
-                    f" jupyter_kernel_gateway {peer_meter.per_cell:.2f} ms a cell so far"
+                    f" jupyter_kernel_gateway {peer_meter.per_cell:.2f} ms,"
+                    f" a bare handler {floor_meter.per_cell:.2f} ms a cell so far"
                 )
     name, peer = "gateway CPU per cell, record on", "  jupyter_kernel_gateway, no record"
     peer_p50 = quantile(peer_meter.times, 0.5) * 1000
@@ -71,4 +88,6 @@ def measure(options: Options) -> Sequence[Figure]:
         Figure(name, cellgate_meter.per_cell, "ms", at_most(1.5), summary(cellgate_meter.times)),
         Figure(f"{peer}, CPU", peer_meter.per_cell, "ms", details=summary(peer_meter.times)),
         Figure(f"{peer}, round trip p50", peer_p50, "ms"),
+        Figure("  a bare handler of tornado, CPU", floor_meter.per_cell, "ms"),
+        Figure("  a bare WebSocket of tornado, CPU", relay_meter.per_cell, "ms"),
     ]

@@ -143,9 +143,7 @@ def jupyter_kernel_gateway(
 ) -> Iterator[Server]:
     """The peer, run by `python`, with the same kernelspecs as Cellgate and no other."""
     token = secrets.token_urlsafe(24)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = _free_port()
     arguments = [
         str(python),
         "-m",
@@ -169,6 +167,30 @@ def jupyter_kernel_gateway(
         ) as server,
     ):
         yield server
+
+
+@contextmanager
+def bare(connection_file: Path) -> Iterator[Server]:
+    """The least that a server on tornado can do, for a kernel that another server runs; see ``bare``."""
+    port = _free_port()
+    command = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).with_name("bare.py")),
+        str(port),
+        str(connection_file),
+    ]
+    with (
+        _folder() as folder,
+        _running(command, folder, "", lambda: f"http://127.0.0.1:{port}", "/api") as server,
+    ):
+        yield server
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

@@ -1,21 +1,23 @@
 """The Jupyter WebSocket: a cell's way and its cost, against jupyter_kernel_gateway and against raw zmq.
 
-All three clients do the same with the same code: one client library for both servers' WebSockets, and a raw
-zmq client that joins the very kernel that Cellgate serves. They take turns, block by block. While the raw
-client has its turn the gateway's process is stopped, as in ``roundtrip``.
+All clients do the same with the same code: one client library for all servers' WebSockets, and a raw zmq
+client that joins the very kernel that Cellgate serves. So does the relay of ``bare``, which shows what is
+left to gain. They take turns, block by block; who else hears that kernel is stopped meanwhile, as in
+``roundtrip``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.channels import Channels, start_kernel
 from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.raw import RawKernel
-from benchmarks.servers import Server, cellgate, jupyter_kernel_gateway
+from benchmarks.servers import Server, bare, cellgate, jupyter_kernel_gateway
 from benchmarks.sessions import connection_file
 
 CODES = ("1+1", "print('x'); 1+1")
@@ -66,29 +68,36 @@ def measure(options: Options) -> Sequence[Figure]:
         with (
             Channels(ours.url, ours.token, our_kernel) as our_socket,
             Channels(theirs.url, theirs.token, their_kernel) as their_socket,
+            ExitStack() as stack,
         ):
             path = connection_file(ours, our_socket.printed)
+            floor = stack.enter_context(bare(path))
+            floor_socket = stack.enter_context(Channels(floor.url, floor.token, "floor"))
             ours.settle()
             theirs.settle()
             for code in CODES:
-                cellgate_samples, peer, raw = Samples(), Samples(), Samples()
+                cellgate_samples, peer, raw, relay = Samples(), Samples(), Samples(), Samples()
                 rounds = options.count(10, 2)
                 for number in range(rounds):
-                    with ours.suspended(), RawKernel(path) as kernel:
+                    with ours.suspended(), floor.suspended(), RawKernel(path) as kernel:
                         alone = raw.block(kernel.execute, code)
+                    with ours.suspended():
+                        time.sleep(CATCH_UP)
+                        relay.block(floor_socket.execute, code, floor)
                     time.sleep(CATCH_UP)
-                    here = cellgate_samples.block(our_socket.execute, code, ours)
-                    there = peer.block(their_socket.execute, code, theirs)
+                    with floor.suspended():
+                        here = cellgate_samples.block(our_socket.execute, code, ours)
+                        there = peer.block(their_socket.execute, code, theirs)
                     say(
                         f"wire: {code}: round {number + 1} of {rounds}, against raw zmq {here / alone:.2f},"
                         f" against the peer {here / there:.2f}, CPU {cellgate_samples.per_cell:.2f} ms"
                         f" against {peer.per_cell:.2f} ms"
                     )
-                figures += _figures(code, cellgate_samples, peer, raw)
+                figures += _figures(code, cellgate_samples, peer, raw, relay)
     return figures
 
 
-def _figures(code: str, ours: Samples, peer: Samples, raw: Samples) -> list[Figure]:
+def _figures(code: str, ours: Samples, peer: Samples, raw: Samples, relay: Samples) -> list[Figure]:
     name = f"`{code}` by WebSocket"
     return [
         Figure(f"{name}, p50 against jupyter_kernel_gateway", ours.p50 / peer.p50, "x", at_most(1 / 5)),
@@ -99,4 +108,6 @@ def _figures(code: str, ours: Samples, peer: Samples, raw: Samples) -> list[Figu
         Figure("  raw zmq, p50", raw.p50, "ms", details=summary(raw.times)),
         Figure("  Cellgate, record on, CPU per cell", ours.per_cell, "ms"),
         Figure("  jupyter_kernel_gateway, no record, CPU per cell", peer.per_cell, "ms"),
+        Figure("  a bare relay of tornado, p50 against raw zmq", relay.p50 / raw.p50, "x"),
+        Figure("  a bare relay of tornado, CPU against the peer's", relay.per_cell / peer.per_cell, "x"),
     ]
