@@ -17,6 +17,7 @@ from typing import Any
 
 from gateway.cell_environment import RESTORING, setting
 from gateway.cell_request import execute_request
+from gateway.interrupts import CellInterrupts
 from gateway.models import ExecuteRequest, now
 from gateway.record.errors import StorageFull
 from gateway.record.events import EventLog
@@ -24,7 +25,7 @@ from gateway.record.rows import ExecutionRow
 from gateway.results import ResultBuilder
 from gateway.silence import Silence
 from kernels.errors import CellgateError, InvalidInput, KernelDied
-from kernels.execution import Execution, Outcome, Phase, Status
+from kernels.execution import Execution, Outcome, Status
 from kernels.kernel import Kernel
 from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
@@ -84,7 +85,7 @@ class ExecutionRun:
         self.message: str | None = None
         self._status: str | None = None
         self._unrecorded = False
-        self._interrupt_at_start = False
+        self._interrupts = CellInterrupts(self.machine, silent=request.silent)
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
@@ -133,8 +134,8 @@ class ExecutionRun:
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""
         self._emit_all(self.machine.receive(message))
-        if self._interrupt_at_start:
-            self._send_interrupt()
+        if self._kernel is not None:
+            self._interrupts.received(self._kernel)
         # Whoever waits cares for the end only; waking the task for each output would cost more than it.
         if self.machine.finished:
             self._progress.set()
@@ -190,19 +191,8 @@ class ExecutionRun:
         """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
         self.machine.interrupt_requested(cause)
         self.unwanted.set()
-        self._send_interrupt()
-
-    def _send_interrupt(self) -> None:
-        """Interrupt now, or once the cell has begun.
-
-        ipykernel ignores SIGINT outside its handlers; `busy` comes before the handler, execute_input from it.
-        """
-        if self._kernel is None or self.machine.finished:
-            return
-        begun = self._started_at is not None or (self.request.silent and self.machine.phase is Phase.BUSY)
-        self._interrupt_at_start = not begun
-        if begun:
-            self._kernel.interrupt()
+        if self._kernel is not None:
+            self._interrupts.send(self._kernel)
 
     def interrupt_asked(self) -> None:
         """Somebody sends an interrupt_request of their own."""
@@ -240,6 +230,8 @@ class ExecutionRun:
                 self._silence.stop()
             self.waiting_for_input = False
             self._kernel = self._deadline = self._silence = None
+        if not self.gave_up:
+            await self._interrupts.heard(kernel)
 
     def _wake(self, _: object) -> None:
         self._progress.set()
@@ -283,7 +275,7 @@ class ExecutionRun:
         """The deadline has passed: interrupt, give it the grace, then give the kernel up."""
         self.machine.deadline_passed()
         try:
-            self._send_interrupt()
+            self._interrupts.send(kernel)
             async with asyncio.timeout(self._settings.interrupt_grace):
                 await self._finished(kernel)
         except (TimeoutError, KernelDied):

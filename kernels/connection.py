@@ -7,6 +7,7 @@ It talks to ``messages`` and to ``sockets``; ``kernel`` owns it.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -97,10 +98,28 @@ class KernelConnection:
         self.send(message)
         return message.header.msg_id
 
+    def ask(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> asyncio.Future[Message]:
+        """As `request`; the future is the kernel's answer. Cancel it to listen no more."""
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        msg_id = self.request(channel, msg_type, content)
+
+        def receive(message: Message) -> None:
+            if message.channel is channel and message.parent.msg_id == msg_id and not answer.done():
+                answer.set_result(message)
+
+        stop = self.listen(receive)
+        answer.add_done_callback(lambda _: stop())
+        return answer
+
     def rest(self, seconds: float) -> None:
         """Let the kernel's output wait for the next reply, but no longer, to be read with it at one go."""
         if socket := self._sockets.get(Channel.IOPUB):
             socket.rest(seconds)
+
+    def wake(self) -> None:
+        """Hear at once all that has come."""
+        for socket in tuple(self._sockets.values()):
+            socket.wake()
 
     def pause(self) -> None:
         """Stop reading iopub, so that what the kernel prints waits in the kernel's own memory."""

@@ -64,8 +64,9 @@ class Execution:
     It is finished when both its reply (shell) and its idle status (iopub) have come. They race on two
     sockets, so output may come after the reply.
 
-    `replied`, `idle`: whether the two have come. `execution_count`: the kernel's prompt number, once it is
-    known. `error`: `ename`, `evalue` and `traceback` of the last error, cut to the caps like its event.
+    `started`: whether the kernel has said so. `replied`, `idle`: whether the two have come.
+    `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
+    `traceback` of the last error, cut to the caps like its event.
     """
 
     def __init__(self, msg_id: str, code: str, limiter: OutputLimiter) -> None:
@@ -77,7 +78,7 @@ class Execution:
         self.idle = False
         self.execution_count: int | None = None
         self.error: dict[str, Any] | None = None
-        self._started = False
+        self.started = False
         self._reply_error: tuple[dict[str, Any], int] | None = None
         self._interrupted_by: str | None = None
         self._late = False
@@ -184,9 +185,9 @@ class Execution:
         return self._start()
 
     def _start(self) -> Events:
-        if self._started:
+        if self.started:
             return ()
-        self._started = True
+        self.started = True
         self.phase = Phase.BUSY
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 

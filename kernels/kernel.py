@@ -24,7 +24,7 @@ from kernels.connection import KernelConnection
 from kernels.environment import Environment, ask
 from kernels.errors import KernelStartFailed
 from kernels.limits import ResourceLimits
-from kernels.messages import Channel
+from kernels.messages import Channel, Message
 from kernels.provisioners.base import CellgateProvisioner, KernelExit
 from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import remove_tree
@@ -123,9 +123,12 @@ class Kernel:
         """To be called when files were put into the workspace, before the first cell."""
         await self._provisioner.files_given()
 
-    def interrupt(self) -> None:
-        """Ask the kernel to interrupt what it runs (control channel, interrupt_request)."""
-        self.connection.request(Channel.CONTROL, "interrupt_request", {})
+    def interrupt(self) -> asyncio.Future[Message]:
+        """Ask the kernel to interrupt what it runs (control channel, interrupt_request).
+
+        Once it has answered, as the future tells, the interrupt hits nothing any more.
+        """
+        return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
 
     async def shutdown(self) -> None:
         """Kill the kernel and remove all it had but its workspace folder. Concurrent calls share one end.
