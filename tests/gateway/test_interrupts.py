@@ -20,7 +20,7 @@ import asyncio
 kernel = get_ipython().kernel
 seen_to = kernel.control_handlers["interrupt_request"]
 async def slowly(*request):
-    await asyncio.sleep(0.8)
+    await asyncio.sleep(1)
     await seen_to(*request)
 kernel.control_handlers["interrupt_request"] = slowly
 """
@@ -30,12 +30,14 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(
     gateway: GatewayProcess, session: str
 ) -> None:
     gateway.execute(session, SLOW)
-    first = gateway.submit(session, "import time; time.sleep(0.3)")
-    second = gateway.submit(session, "time.sleep(1.5); 'ran'")
+    waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    first, second = (gateway.submit(session, code) for code in (waits, "time.sleep(1.5); 'ran'"))
     until(lambda: gateway.result(session, first)["status"] == "running", "it does not begin")
     assert gateway.post(f"/v1/sessions/{session}/executions/{first}/cancel").status == 204
+    (gateway.workspace(session) / "go").touch()
     assert gateway.ended(session, second)["text"] == "'ran'"
-    assert gateway.result(session, first)["status"] == "ok"
+    # Unless this process was held up for a second.
+    assert gateway.result(session, first)["status"] in {"ok", "interrupted"}
 
 
 class StubKernel:
