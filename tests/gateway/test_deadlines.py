@@ -94,7 +94,7 @@ def test_a_cell_whose_reply_or_idle_is_lost_is_over_all_the_same(
     gateway: GatewayProcess, session: str, kind: str
 ) -> None:
     gateway.execute(session, "1")
-    result = gateway.execute(session, MUTE.format(kind=kind), timeout=2)
+    result = gateway.execute(session, MUTE.format(kind=kind), timeout=4)
     # It ended before its deadline; what was missing then had a time of its own.
     assert (result["status"], result["cause"], result["stdout"]) == ("ok", None, "done\n")
     assert result["duration_ms"] >= 5000
