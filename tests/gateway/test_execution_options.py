@@ -39,7 +39,8 @@ def test_an_exhausted_stdin_is_the_end_of_the_file(
 def test_what_a_cell_printed_before_it_asked_comes_before_the_question(
     gateway: GatewayProcess, session: str
 ) -> None:
-    gateway.execute(session, "for n in range(2): print(n); input()", stdin=["", ""])
+    # Without an end of its own: the kernel may send that apart.
+    gateway.execute(session, "for n in range(2): print(n, end=''); input()", stdin=["", ""])
     types = [event["type"] for event in gateway.recorded(session)]
     turn = ["stream", "input_request"]
     assert types[types.index("queued") :] == ["queued", "started", *turn, *turn, "finished"]
