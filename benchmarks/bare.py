@@ -21,12 +21,10 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
 from benchmarks.raw import DELIMITER, execute_content
+from gateway.executions import OUTPUT_REST
 from kernels.messages import Channel, Message, Signer, new_message
 from kernels.sockets import ChannelSocket, as_bytes, open_socket
 from kernels.websocket import Subprotocol, decode
-
-REST = 0.01
-"""Seconds that output may wait for the reply of a cell over HTTP, as in Cellgate."""
 
 FRAME = b'{"channel":"%s","msg_type":%s,"header":%s,"parent_header":%s,"metadata":%s,"content":%s}'
 
@@ -59,7 +57,7 @@ class BareKernel:
 
     def rest(self) -> None:
         """Let the cell's output wait for its reply."""
-        self._sockets[Channel.IOPUB].rest(REST)
+        self._sockets[Channel.IOPUB].rest(OUTPUT_REST)
 
 
 class CellHandler(RequestHandler):

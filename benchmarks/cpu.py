@@ -8,7 +8,6 @@ operating system in steps of 10 ms, so it is summed over all blocks and divided 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.channels import Channels, start_kernel
@@ -20,8 +19,6 @@ from benchmarks.sessions import Session, connection_file
 CODE = "print('x'); 1+1"
 CELLS = 50
 WARM_UP = 50
-CATCH_UP = 0.2
-"""Seconds a stopped gateway gets to read what it missed."""
 
 
 class Meter:
@@ -76,7 +73,6 @@ def measure(options: Options) -> Sequence[Figure]:
                 with ours.suspended():
                     floor_meter.block()
                     relay_meter.block()
-                time.sleep(CATCH_UP)
                 say(
                     f"cpu: round {number + 1} of {rounds}, Cellgate {cellgate_meter.per_cell:.2f} ms,"
                     f" jupyter_kernel_gateway {peer_meter.per_cell:.2f} ms,"

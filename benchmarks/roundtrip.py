@@ -7,7 +7,6 @@ messages too and take processor time from its rival; while HTTP has its turn the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from benchmarks.figures import Figure, at_most, quantile, summary
@@ -19,8 +18,6 @@ from benchmarks.sessions import Session, connection_file
 CODE = "1+1"
 CELLS = 50
 WARM_UP = 5
-CATCH_UP = 0.2
-"""Seconds the gateway gets to read what it missed while it was stopped."""
 
 
 def measure(options: Options) -> Sequence[Figure]:
@@ -36,7 +33,6 @@ def measure(options: Options) -> Sequence[Figure]:
         for number in range(rounds):
             with server.suspended(), RawKernel(path) as kernel:
                 raw += (alone := _block(kernel.execute))
-            time.sleep(CATCH_UP)
             over_http += (gateway := _block(session.execute))
             ratios.append(quantile(gateway, 0.5) / quantile(alone, 0.5))
             say(f"roundtrip: round {number + 1} of {rounds}, HTTP / raw = {ratios[-1]:.2f}")

@@ -26,6 +26,9 @@ from benchmarks.client import AnswerError, HttpClient
 
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 30.0
+CATCH_UP = 0.2
+"""Seconds a server gets to read what it missed while it was stopped."""
+
 SETTLE_TIMEOUT = 90.0
 SETTLE_WINDOW = 0.5
 SETTLE_SHARE = 0.06
@@ -76,12 +79,16 @@ class Server:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Stop the server's process for a while, so that it can't disturb a rival's measurement."""
+        """Stop the server's process for a while, so that it can't disturb a rival's measurement.
+
+        Then it gets a moment to read what it missed.
+        """
         self.process.suspend()
         try:
             yield
         finally:
             self.process.resume()
+            time.sleep(CATCH_UP)
 
     def settle(self) -> None:
         """Wait until the server and all its kernels are at rest. Raises ServerError when they never are."""

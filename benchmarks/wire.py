@@ -8,7 +8,6 @@ left to gain. They take turns, block by block; who else hears that kernel is sto
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,8 +22,6 @@ from benchmarks.sessions import connection_file
 CODES = ("1+1", "print('x'); 1+1")
 CELLS = 50
 WARM_UP = 5
-CATCH_UP = 0.2
-"""Seconds the gateway gets to read what it missed while it was stopped."""
 
 
 @dataclass(slots=True)
@@ -82,9 +79,7 @@ def measure(options: Options) -> Sequence[Figure]:
                     with ours.suspended(), floor.suspended(), RawKernel(path) as kernel:
                         alone = raw.block(kernel.execute, code)
                     with ours.suspended():
-                        time.sleep(CATCH_UP)
                         relay.block(floor_socket.execute, code, floor)
-                    time.sleep(CATCH_UP)
                     with floor.suspended():
                         here = cellgate_samples.block(our_socket.execute, code, ours)
                         there = peer.block(their_socket.execute, code, theirs)

@@ -27,7 +27,7 @@ from gateway.silence import Silence
 from kernels.errors import CellgateError, InvalidInput, KernelDied
 from kernels.execution import Execution, Outcome, Status
 from kernels.kernel import Kernel
-from kernels.messages import Channel, Message, new_message
+from kernels.messages import Channel, Message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 
 END_OF_FILE = "\x04"
@@ -298,25 +298,17 @@ class ExecutionRun:
         Returns early when the execution is ended from outside or the kernel dies.
         """
         content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
-        message = new_message(Channel.SHELL, "execute_request", content, session=kernel.connection.session)
-        lost_before, replied = self.machine.finished, False
-
-        def receive(received: Message) -> None:
-            nonlocal replied
-            if received.parent.msg_id == message.header.msg_id and received.msg_type == "execute_reply":
-                replied = True
-                self._progress.set()
-
-        stop = kernel.connection.listen(receive)
-        kernel.exited.add_done_callback(self._wake)
+        lost_before = self.machine.finished
+        reply = kernel.connection.ask(Channel.SHELL, "execute_request", content)
+        for ended in (reply, kernel.exited):
+            ended.add_done_callback(self._wake)
         try:
-            kernel.connection.send(message)
-            while not (replied or kernel.exited.done() or self.machine.finished is not lost_before):
+            while not (reply.done() or kernel.exited.done() or self.machine.finished is not lost_before):
                 self._progress.clear()
                 await self._progress.wait()
         finally:
             kernel.exited.remove_done_callback(self._wake)
-            stop()
+            reply.cancel()
 
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
         """Record the end, withheld from followers until the caller has made it durable."""

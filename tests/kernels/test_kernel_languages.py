@@ -114,11 +114,11 @@ def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-async def interrupted(kernel: RunningKernel, code: str) -> dict[str, object]:
-    """The reply of a cell that was interrupted once it had begun."""
+async def interrupted(kernel: RunningKernel, code: str, after: str = "execute_input") -> dict[str, object]:
+    """The reply of a cell that was interrupted once it had begun, as its first message of a type told."""
     msg_id = kernel.send(code)
     async with asyncio.timeout(60):
-        while (await kernel.client.get_iopub_msg())["msg_type"] != "execute_input":
+        while (await kernel.client.get_iopub_msg())["msg_type"] != after:
             pass
     await kernel.manager.interrupt_kernel()
     return (await kernel.result(msg_id)).reply
@@ -165,23 +165,14 @@ async def test_an_interrupt_keeps_what_was_there_and_an_exit_is_the_kernels_end(
 async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(start_kernel: StartKernel) -> None:
     kernel = await start_kernel(kernel_name="bash")
     code = "(trap '' INT; echo deaf; sleep 0.1; trap - INT; exec sleep 600)"
-    msg_id = kernel.send(code)
-    async with asyncio.timeout(60):
-        while (await kernel.client.get_iopub_msg())["msg_type"] != "stream":
-            pass
-    await kernel.manager.interrupt_kernel()
-    assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
+    assert (await interrupted(kernel, code, after="stream"))["ename"] == "KeyboardInterrupt"
 
 
 async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: StartKernel) -> None:
     kernel = await start_kernel(kernel_name="bash")
     for _ in range(3):
-        msg_id = kernel.send("echo on; sleep 600")
-        async with asyncio.timeout(60):
-            while (await kernel.client.get_iopub_msg())["msg_type"] != "stream":
-                pass
-        await kernel.manager.interrupt_kernel()
-        assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
+        reply = await interrupted(kernel, "echo on; sleep 600", after="stream")
+        assert reply["ename"] == "KeyboardInterrupt"
         assert await kernel.print("sleep 0.5; echo done") == "done\n"
 
 
