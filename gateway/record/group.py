@@ -6,6 +6,7 @@ A plain data structure; ``journal`` fills it, writes it and settles it.
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 from gateway.record.errors import StorageError
@@ -14,13 +15,14 @@ from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 
 @dataclass(slots=True)
 class Group:
-    """Of a session or an execution only the last row counts."""
+    """Of a session or an execution only the last row counts. `number`: the commit's, once it has one."""
 
     sessions: dict[int, SessionRow] = field(default_factory=dict)
     executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
     events: list[EventRow] = field(default_factory=list)
     size: int = 0
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    number: int = 0
 
     @property
     def empty(self) -> bool:
@@ -28,12 +30,24 @@ class Group:
         return not (self.events or self.executions or self.sessions)
 
     def absorb(self, later: Group) -> None:
-        """Add what came later; who waits is then only who waited for that."""
+        """Add what came later, and who waits for it."""
         self.sessions |= later.sessions
         self.executions |= later.executions
         self.events += later.events
         self.size += later.size
-        self.waiters = later.waiters
+        self.waiters += later.waiters
+        self.number = later.number
+
+    def by_session(self) -> dict[int, Group]:
+        """The same rows in a group for each session; nobody waits for those."""
+        parts: defaultdict[int, Group] = defaultdict(Group)
+        for session in self.sessions.values():
+            parts[session.id].sessions[session.id] = session
+        for key, execution in self.executions.items():
+            parts[execution.session_id].executions[key] = execution
+        for event in self.events:
+            parts[event.session_id].events.append(event)
+        return parts
 
     def settle(self, error: StorageError | None) -> None:
         """Tell who waits how it went."""

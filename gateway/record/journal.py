@@ -1,9 +1,11 @@
-"""The record's journal: takes rows without waiting, writes them in groups, reads them back.
+"""The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
 
-One thread writes and one reads, each with a connection of its own; the SQL they run is ``schema``'s. A row is
-enqueued in microseconds; `commit` waits for its group's transaction. Until then rows wait in memory,
-bounded by `pending_bytes`. A group that could not be written is kept and tried again, so that a full
-disk costs waiting, not rows. What the rows mean is not known here. All methods belong to one event loop.
+A row is enqueued in microseconds and waits in memory, bounded by `pending_bytes`, until somebody calls
+`commit` or a moment has passed. A small group is committed at once, by the redo log (``redo``); a thread
+writes what has gathered there into the tables, by the SQL of ``schema``. A group that is too large for the
+log, and with sync "full" every group, is committed by that thread's transaction. A group that could not be
+written is kept and tried again, so that a full disk costs waiting, not rows. What the rows mean is not known
+here. All methods belong to one event loop.
 """
 
 from __future__ import annotations
@@ -11,16 +13,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from gateway.record import schema, trail, upkeep
+from gateway.record import redo, schema, trail, upkeep
 from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.group import Group
+from gateway.record.queries import Queries
+from gateway.record.redo import RedoLog
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 from gateway.record.schema import Sync
 from kernels.limits import MIB
@@ -31,20 +34,17 @@ logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.05
 """How long rows that nobody waits for may lie in memory."""
+APPLY_SECONDS = 0.5
+"""How long rows may be in the redo log and not in the tables: the longer, the more go there at one go."""
 ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
-LONG_READS = 4
-"""Readings of whole sessions that go on at once; others wait."""
 ROW_COST = 384
 """Bytes that a row takes in memory besides its body."""
 
 
-class Journal:
-    """The rows of all sessions in one file. Made by `open`; `close` it in the end.
-
-    Reads see what is committed, not what is still enqueued.
-    """
+class Journal(Queries):
+    """The rows of all sessions in one file. Made by `open`; `close` it in the end."""
 
     def __init__(
         self,
@@ -52,23 +52,29 @@ class Journal:
         lock: int,
         writer: Database,
         reader: Database,
+        redo_log: RedoLog,
         last_id: int,
         bound: int,
         room_left: Callable[[], bool],
     ) -> None:
-        self._path = path
+        super().__init__(path, reader)
         self._lock = lock
         self._room_left = room_left
         self._writer = writer
-        self._reader = reader
+        self._redo = redo_log
         self._last_id = last_id
         self._bound = bound
+        # Enqueued; committed by the log and not in the tables; on its way there, committed before or by that.
         self._pending = Group()
+        self._logged = Group()
         self._writing = Group()
+        self._writing_logged = False
+        self.pending_bytes = 0
+        """Bytes in memory that are not in the tables yet."""
+        self._purges = 0
         self._failure: StorageError | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
-        self._long_reads = asyncio.Semaphore(LONG_READS)
         self._wanted = False
         self._in_flight = False
         self._landed = asyncio.Event()
@@ -76,7 +82,8 @@ class Journal:
         self._broken: StorageError | None = None
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._apply_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     @classmethod
@@ -96,9 +103,13 @@ class Journal:
         try:
             await writer.open(lambda: schema.open_writer(path, sync))
             await reader.open(lambda: schema.open_reader(path))
+            log = redo.beside(path)
+            number = await writer.run(redo.recover, log)
             last_id = await reader.run(schema.last_session_id)
             left = partial(has_room, path.parent, reserve)
-            return cls(path, held, writer, reader, last_id, pending_bytes, left)
+            make = RedoLog.create if sync == "normal" else RedoLog.without
+            redo_log = await asyncio.to_thread(make, log, number)
+            return cls(path, held, writer, reader, redo_log, last_id, pending_bytes, left)
         except BaseException:
             await reader.close()
             await writer.close()
@@ -131,13 +142,14 @@ class Journal:
         says how a session or an execution goes on is always taken: it is small and bounded by their number.
         """
         self._check_open()
-        pending = self._pending
-        if pending.size + self._writing.size >= self._bound and row.type not in ALWAYS_TAKEN:
+        if self.pending_bytes >= self._bound and row.type not in ALWAYS_TAKEN:
             raise StorageFull(
                 "Too much waits to be written to the record; the disk takes nothing, or not enough"
             )
+        pending, size = self._pending, len(row.body) + ROW_COST
         pending.events.append(row)
-        pending.size += len(row.body) + ROW_COST
+        pending.size += size
+        self.pending_bytes += size
         if self.full:
             self._has_room.clear()
         if pending.size >= FLUSH_BYTES and self.healthy:
@@ -146,26 +158,29 @@ class Journal:
             self._write_soon()
 
     async def commit(self) -> None:
-        """Return when all that was enqueued before this call is committed.
+        """Return when all that was enqueued before this call is committed; mostly that is at once.
 
         Raises StorageError when it could not be written now. It stays enqueued and is tried again, by the
         next `commit` or after a second.
         """
-        group = self._writing if self._pending.empty else self._pending
-        if group.empty:
-            return
+        if not self._log():
+            await self._landing_of(self._writing if self._pending.empty else self._pending)
+
+    async def applied(self) -> None:
+        """Return when all that is committed is in the tables. Raises StorageError when that can't be now."""
+        if not self._logged.empty:
+            await self._landing_of(self._logged)
+        elif self._writing_logged:
+            await self._landing_of(self._writing)
+
+    async def _landing_of(self, group: Group) -> None:
         if self._broken is not None:
             raise self._broken
         waiter = self._loop.create_future()
         group.waiters.append(waiter)
-        if group is self._pending:
+        if group is not self._writing:
             self._write_next()
         await waiter
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes in memory that wait to be written."""
-        return self._pending.size + self._writing.size
 
     def check_writable(self) -> None:
         """Raises StorageError while the last group could not be written, or the disk is nearly full."""
@@ -184,7 +199,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether half of what may wait does: time to hold back those who append."""
-        return (self._pending.size + self._writing.size) * 2 >= self._bound
+        return self.pending_bytes * 2 >= self._bound
 
     @property
     def healthy(self) -> bool:
@@ -200,8 +215,48 @@ class Journal:
             raise StorageError("The record is closed")
 
     def _write_soon(self) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(FLUSH_SECONDS, self._write)
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        if not self._log():
+            self._write()
+
+    def _retry(self) -> None:
+        self._flush_timer = None
+        self._write()
+
+    def _log(self) -> bool:
+        """Commit what is enqueued by the redo log; whether nothing is left to commit, since it may not do."""
+        in_order = self._writing.empty or self._writing_logged
+        if self._pending.empty or not in_order:
+            return in_order
+        if not self.healthy or self._purges or not self._redo.append(self._pending):
+            return False
+        group = self._take_pending()
+        group.settle(None)
+        self._logged.absorb(group)
+        if self._redo.crowded or self.full:
+            self._write_next()
+        elif self._apply_timer is None:
+            self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._write)
+        return True
+
+    def _take_pending(self) -> Group:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        group, self._pending = self._pending, Group()
+        return group
+
+    def _take_logged(self) -> Group:
+        if self._apply_timer is not None:
+            self._apply_timer.cancel()
+            self._apply_timer = None
+        self._redo.switch()
+        group, self._logged = self._logged, Group()
+        return group
 
     def _write_next(self) -> None:
         """At the loop's next turn, so that what this one enqueues stays together, of all sessions."""
@@ -210,62 +265,85 @@ class Journal:
             self._loop.call_soon(self._write)
 
     def _write(self) -> None:
-        """Hand what is enqueued to the writer, or as soon as it has written what it has."""
+        """Hand the writer what is to go into the tables, or do it as soon as it has written what it has.
+
+        What is logged comes first, and alone.
+        """
         self._wanted = self._in_flight
         if self._in_flight or self._broken is not None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._pending.empty:
+        self._writing_logged = not self._logged.empty
+        if self._writing_logged:
+            group = self._take_logged()
+        elif self._pending.empty:
             return
-        group, self._pending = self._pending, Group()
+        else:
+            group = self._take_pending()
+            group.number = self._redo.count()
         self._writing, self._in_flight = group, True
         self._landed.clear()
-        self._writer.start(
-            self._written, schema.write, group.sessions.values(), group.executions.values(), group.events
-        )
+        self._writer.start(self._written, schema.write, group)
 
     def _written(self, written: Future[list[str]]) -> None:
-        group, self._in_flight = self._writing, False
+        group, self._writing = self._writing, Group()
+        logged, self._writing_logged, self._in_flight = self._writing_logged, False, False
         try:
             refused = written.result()
         except StorageError as error:
-            self._failed(group, error)
+            self._failed(group, error, logged=logged)
         except BaseException:
+            self._writing = group
             self._stop(StorageError("The record's writer has stopped"))
             raise
         else:
             self._failure = None
-            self._writing = Group()
+            self._redo.rewind(wholly=self._logged.empty)
+            self.pending_bytes -= group.size
             if not self.full:
                 self._has_room.set()
-            group.settle(StorageError(f"The record refused rows: {'; '.join(refused)}") if refused else None)
+            self._settle(group, refused)
         finally:
             self._landed.set()
-        if self._wanted or self._pending.waiters:
+        if self._pending.waiters:
+            self._log()
+        if self._wanted or self._pending.waiters or self._logged.waiters:
             self._write()
+        elif not self._pending.empty:
+            self._write_soon()
 
-    def _failed(self, group: Group, error: StorageError) -> None:
+    def _settle(self, group: Group, refused: list[str]) -> None:
+        error = StorageError(f"The record refused rows: {'; '.join(refused)}") if refused else None
+        if error is not None:
+            logger.error("%s", error)
+        group.settle(error)
+
+    def _failed(self, group: Group, error: StorageError, *, logged: bool) -> None:
         if self.healthy:
             logger.error("The record can't be written for now: %s", error)
         self._failure = error
-        group.settle(error)
-        group.absorb(self._pending)
-        self._pending, self._writing = group, Group()
-        if self._timer is None:
-            self._timer = self._loop.call_later(RETRY_SECONDS, self._write)
+        self._wanted = False
+        for told in (group, self._logged, self._pending):
+            told.settle(error)
+        if logged:
+            group.absorb(self._logged)
+            self._logged = group
+        else:
+            group.absorb(self._pending)
+            self._pending = group
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+        self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._retry)
 
     def _stop(self, why: StorageError) -> None:
         """Nothing can be written any more: closed, or the writer failed by a mistake of ours."""
         self._failure = self._broken = why
-        self._writing.settle(why)
-        self._pending.settle(why)
+        for group in (self._writing, self._logged, self._pending):
+            group.settle(why)
 
     async def close(self) -> None:
         """Write what is enqueued and close the file. May be called again.
 
-        Raises StorageError when something enqueued could not be written, and is lost.
+        Raises StorageError when that can't be; what was committed is there at the next start all the same.
         """
         if self._closing is None:
             self._closing = asyncio.create_task(self._close(), name="close record")
@@ -276,100 +354,31 @@ class Journal:
         self._has_room.set()
         try:
             await self.commit()
+            await self.applied()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for timer in (self._flush_timer, self._apply_timer):
+                if timer is not None:
+                    timer.cancel()
             await self._landed.wait()
             self._stop(StorageError("The record is closed"))
             await self._reader.close()
             await self._writer.close()
+            self._redo.close()
             os.close(self._lock)
-
-    # ---- reading ------------------------------------------------------------------------------------------
-
-    async def session(self, principal: str, key: str) -> SessionRow | None:
-        """The session that the principal calls `key`."""
-        return await self._reader.run(schema.session, principal, key)
-
-    async def sessions(
-        self,
-        principal: str | None = None,
-        states: Collection[str] | None = None,
-        *,
-        limit: int = 100,
-        after: int = 0,
-    ) -> list[SessionRow]:
-        """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state."""
-        return await self._reader.run(schema.sessions, principal, states, limit, after)
-
-    async def unfinished_sessions(self) -> list[SessionRow]:
-        """All sessions that have not ended; at the start those that a former gateway left."""
-        return await self._reader.run(schema.unfinished_sessions)
-
-    async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
-        """One execution."""
-        return await self._reader.run(schema.execution, session_id, execution_id)
-
-    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest execution requested under the idempotency key, however old."""
-        return await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
-
-    async def last_execution(self, session_id: int) -> ExecutionRow | None:
-        """The newest execution; its `number` is how many there are."""
-        return await self._reader.run(schema.last_execution, session_id)
-
-    async def executions(self, session_id: int, *, limit: int = 100, after: int = 0) -> list[ExecutionRow]:
-        """Up to `limit` executions with a number above `after`, in their order."""
-        return await self._reader.run(schema.executions, session_id, limit, after)
-
-    async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
-        """Executions that have not ended, in their order."""
-        return await self._reader.run(schema.unfinished_executions, session_id)
-
-    async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
-        """The sequence number and the hash of the last event."""
-        return await self._reader.run(schema.last_event, session_id)
-
-    async def events(
-        self,
-        session_id: int,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        max_bytes: int = MIB,
-    ) -> list[EventRow]:
-        """Events with `after` < seq <= `until`, in order.
-
-        At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
-        """
-        return await self._reader.run(schema.events, session_id, after, until, limit, max_bytes)
-
-    @asynccontextmanager
-    async def long_read(self) -> AsyncIterator[Database]:
-        """A connection and a thread of its own, for what reads whole sessions and may hold up nobody else."""
-        async with self._long_reads:
-            database = Database("record-export")
-            try:
-                await database.open(lambda: schema.open_reader(self._path))
-                yield database
-            finally:
-                await database.close()
 
     async def purge(self, session_id: int, *, by: str, reason: str) -> bool:
         """Remove the record of a session that has ended, but for a tombstone. Raises StorageError."""
         await self.commit()
-        return await self._writer.run(trail.purge, session_id, by=by, reason=reason)
+        # What is purged may still be in the log. It is overwritten once all of that is in the tables.
+        self._purges += 1
+        try:
+            await self.applied()
+            return await self._writer.run(trail.purge, session_id, by=by, reason=reason)
+        finally:
+            self._purges -= 1
 
     async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
         """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()
+        await self.applied()
         return await self._writer.run(upkeep.overdue, before, most_bytes)
-
-    async def event_batches(
-        self, session_id: int, *, after: int = 0, until: int | None = None
-    ) -> AsyncGenerator[list[EventRow], None]:
-        """All events that `events` would give without its bounds, in batches of its size."""
-        while batch := await self.events(session_id, after=after, until=until):
-            yield batch
-            after = batch[-1].seq

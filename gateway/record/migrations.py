@@ -85,6 +85,10 @@ _SCRIPTS = (
         hash BLOB NOT NULL
     ) STRICT;
     """,
+    """
+    CREATE TABLE applied (number INTEGER NOT NULL) STRICT;
+    INSERT INTO applied VALUES (0);
+    """,
 )
 """From an empty file to the newest schema."""
 

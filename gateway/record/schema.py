@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,12 +19,12 @@ import msgspec
 
 from gateway.record import blobs, trail
 from gateway.record.errors import StorageError, StorageFull
+from gateway.record.group import Group
 from gateway.record.migrations import migrate
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 from gateway.record.transactions import savepoint, transaction
 
 Sync = Literal["normal", "full"]
-_Part = tuple[list[SessionRow], list[ExecutionRow], list[EventRow]]
 
 REFUSED = (
     sqlite3.IntegrityError,
@@ -35,6 +36,7 @@ REFUSED = (
 )
 """Errors that a row itself causes: trying again would not help."""
 
+ROWS_OF_A_STATEMENT = 256
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024
 LAST = 2**63 - 1
@@ -49,11 +51,11 @@ _INSERT_SESSION = f"INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, 
 _UPDATE_SESSION = """
     UPDATE sessions SET kernel = ?, isolation = ?, state = ?, cause = ?, last_activity = ?,
         execution_count = ?, limits = ?, metadata = ?, environment = ? WHERE id = ?"""
-_SAVE_EXECUTION = f"""
-    INSERT INTO executions ({_EXECUTION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+_SAVE_EXECUTIONS = f"""INSERT INTO executions ({_EXECUTION}) VALUES {{}}
     ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
-_APPEND = f"INSERT INTO events ({_EVENT}) VALUES (?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_APPEND = f"INSERT INTO events ({_EVENT}) VALUES {{}}"  # noqa: S608
 _HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ?"
+_APPLIED = "UPDATE applied SET number = ?"
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -112,68 +114,58 @@ def open_reader(path: Path) -> sqlite3.Connection:
 # ---- writing ----------------------------------------------------------------------------------------------
 
 
-def write(
-    db: sqlite3.Connection,
-    sessions: Collection[SessionRow],
-    executions: Collection[ExecutionRow],
-    events: Collection[EventRow],
-) -> list[str]:
-    """Insert or replace sessions and executions and append events, in one transaction.
+def write(db: sqlite3.Connection, group: Group) -> list[str]:
+    """Insert or replace sessions and executions and append events, in one transaction, and note its number.
 
     Rows that can't be stored are left out with all rows of their session, so that they cost no other session
     anything; returns what was wrong with them.
     """
     try:
         with transaction(db):
-            _write(db, sessions, executions, events)
+            _write(db, group)
+            db.execute(_APPLIED, (group.number,))
     except REFUSED:
-        return _write_apart(db, sessions, executions, events)
+        return _write_apart(db, group)
     return []
 
 
-def _write_apart(
-    db: sqlite3.Connection,
-    sessions: Iterable[SessionRow],
-    executions: Iterable[ExecutionRow],
-    events: Iterable[EventRow],
-) -> list[str]:
-    parts: defaultdict[int, _Part] = defaultdict(lambda: ([], [], []))
-    for session in sessions:
-        parts[session.id][0].append(session)
-    for execution in executions:
-        parts[execution.session_id][1].append(execution)
-    for event in events:
-        parts[event.session_id][2].append(event)
+def _write_apart(db: sqlite3.Connection, group: Group) -> list[str]:
     refused: list[str] = []
     with transaction(db):
-        for session_id, part in parts.items():
+        for session_id, part in group.by_session().items():
             try:
                 with savepoint(db):
-                    _write(db, *part)
+                    _write(db, part)
             except REFUSED as error:
                 refused.append(f"session {session_id}: {error}")
+        db.execute(_APPLIED, (group.number,))
     return refused
 
 
-def _write(
-    db: sqlite3.Connection,
-    sessions: Iterable[SessionRow],
-    executions: Iterable[ExecutionRow],
-    events: Iterable[EventRow],
-) -> None:
-    for row in sessions:
+def _write(db: sqlite3.Connection, group: Group) -> None:
+    for row in group.sessions.values():
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             trail.begun(db, row.id, row.principal, row.key)
             db.execute(_INSERT_SESSION, _session_values(row))
-    db.executemany(_SAVE_EXECUTION, map(_execution_values, executions))
+    # Rows of a session are next to each other in the tables, and are found sooner when they come so.
+    executions = sorted(group.executions.values(), key=attrgetter("session_id"))
+    _insert(db, _SAVE_EXECUTIONS, [*map(_execution_values, executions)])
     rows: list[tuple[object, ...]] = []
     heads: dict[int, tuple[int, bytes, int]] = {}
-    for event in events:
+    for event in sorted(group.events, key=attrgetter("session_id")):
         body, uses = blobs.take_out(db, event.session_id, event.body)
         rows.append((event.session_id, event.seq, event.type, event.execution, body, event.hash, uses))
         heads[event.session_id] = event.seq, event.hash, event.session_id
-    db.executemany(_APPEND, rows)
+    _insert(db, _APPEND, rows)
     db.executemany(_HEAD, heads.values())
+
+
+def _insert(db: sqlite3.Connection, statement: str, rows: list[tuple[object, ...]]) -> None:
+    """Many rows by each statement: before and after one, its thread has to wait for the event loop's."""
+    for first in range(0, len(rows), ROWS_OF_A_STATEMENT):
+        some = rows[first : first + ROWS_OF_A_STATEMENT]
+        places = f"({', '.join('?' * len(some[0]))})"
+        db.execute(statement.format(", ".join([places] * len(some))), [*chain.from_iterable(some)])
 
 
 def _session_values(row: SessionRow) -> tuple[object, ...]:
@@ -219,6 +211,12 @@ def _execution_values(row: ExecutionRow) -> tuple[object, ...]:
 
 
 # ---- reading ----------------------------------------------------------------------------------------------
+
+
+def applied(db: sqlite3.Connection) -> int:
+    """The number of the last commit that is in the tables."""
+    (number,) = db.execute("SELECT number FROM applied").fetchone()
+    return int(number)
 
 
 def last_session_id(db: sqlite3.Connection) -> int:

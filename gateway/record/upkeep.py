@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.record import blobs, schema
+from gateway.record import blobs, redo, schema
 from gateway.record.database import lock
 from gateway.record.errors import StorageError
 from gateway.record.rows import SessionRow
@@ -88,6 +88,7 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
     held = lock(path)
     try:
         with closing(schema.open_writer(path, "full")) as db:
+            redo.recover(db, redo.beside(path))
             yield db
     finally:
         os.close(held)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.record import blobs, schema, trail
+from gateway.record import blobs, redo, schema, trail
 from gateway.record.chain import GENESIS, link
 from gateway.record.errors import StorageError
 from gateway.record.facts import ExecutionFacts, SessionFacts
@@ -28,7 +28,8 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def check_record(path: Path) -> Iterator[Finding]:
-    """A finding for each session and one for the audit trail, of the record at `path`.
+    """A finding for each session and one for the audit trail, of the record at `path`; and one for rows that
+    a gateway that was killed, or one that runs, has yet to write into the tables.
 
     Raises StorageError for a file that can't be read or has another schema.
     """
@@ -44,8 +45,11 @@ def check_record(path: Path) -> Iterator[Finding]:
                 )
             db.execute("BEGIN")
             yield from _findings(db)
+            waiting = redo.waiting(db, redo.beside(path))
         except sqlite3.Error as error:
             raise schema.storage_error(error) from error
+    if waiting.events:
+        yield Finding("redo log", f"{len(waiting.events)} rows that a gateway adds when it starts")
 
 
 def _findings(db: sqlite3.Connection) -> Iterator[Finding]:

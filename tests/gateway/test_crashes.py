@@ -99,8 +99,11 @@ class Load:
             mine.finished[result["execution"]] = result["status"]
 
 
-def check(record: Path, seen: list[Seen]) -> None:
+def check(gateway: GatewayProcess, seen: list[Seen]) -> None:
     """The record holds all that was seen, in whole chains, in a file that is in order."""
+    # What is asked for has been brought from the redo log into the tables.
+    assert gateway.get("/v1/sessions").status == 200
+    record = gateway.data_dir / "record.sqlite3"
     with closing(sqlite3.connect(f"{record.as_uri()}?mode=ro", uri=True)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
@@ -158,13 +161,13 @@ def test_what_a_client_saw_survives_kills_at_random_moments(
     for number in range(rounds):
         gateway = GatewayProcess(tmp_path / "data", "process", pool_size=2, concurrent_starts=4)
         try:
-            check(tmp_path / "data" / "record.sqlite3", seen)
+            check(gateway, seen)
             crash(gateway, seen, choice, seed + number)
         finally:
             gateway.kill()
     last = GatewayProcess(tmp_path / "data", "process", pool_size=0)
     try:
-        check(tmp_path / "data" / "record.sqlite3", seen)
+        check(last, seen)
         cells, events = sum(mine.cells for mine in seen), sum(len(mine.events) for mine in seen)
         print(f"seed {seed}: {rounds} kills, {cells} cells ended, {events} events seen, none lost")
         assert cells > 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ def execution_row(session_id: int, number: int, **fields: Any) -> ExecutionRow:
     return ExecutionRow(session_id=session_id, number=number, **{**values, **fields})
 
 
+async def eventually(check: Callable[[], Awaitable[bool]]) -> None:
+    """Return when it is so; the test's own timeout bounds the waiting."""
+    while True:
+        if await check():
+            return
+        await asyncio.sleep(0.01)
+
+
 class Chain:
     """Makes the event rows of one session, chained."""
 
@@ -66,8 +75,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "record.sqlite"
 
 
-@pytest.fixture
-async def journal(path: Path) -> AsyncGenerator[Journal, None]:
-    opened = await Journal.open(path)
+@pytest.fixture(params=["normal", "full"])
+async def journal(path: Path, request: pytest.FixtureRequest) -> AsyncGenerator[Journal, None]:
+    """Whether commits go by the redo log or not, all is the same to who uses it."""
+    opened = await Journal.open(path, sync=request.param)
     yield opened
     await opened.close()
