@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from gateway.record.errors import StorageError
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
@@ -37,6 +38,15 @@ class Group:
         self.size += later.size
         self.waiters += later.waiters
         self.number = later.number
+
+    def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest of these executions that was requested under the idempotency key."""
+        found = (
+            row
+            for row in self.executions.values()
+            if row.session_id == session_id and row.idempotency_key == idempotency_key
+        )
+        return max(found, key=attrgetter("number"), default=None)
 
     def by_session(self) -> dict[int, Group]:
         """The same rows in a group for each session; nobody waits for those."""

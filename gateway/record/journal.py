@@ -173,6 +173,16 @@ class Journal(Queries):
         elif self._writing_logged:
             await self._landing_of(self._writing)
 
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest execution requested under the idempotency key, however old.
+
+        It is asked for before each cell of some clients, so nothing is brought into the tables for it.
+        """
+        for group in (self._pending, self._logged, self._writing):
+            if (row := group.execution_by_key(session_id, idempotency_key)) is not None:
+                return row
+        return await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
+
     async def _landing_of(self, group: Group) -> None:
         if self._broken is not None:
             raise self._broken

@@ -67,10 +67,6 @@ class Queries(ABC):
         """One execution."""
         return await self._read(schema.execution, session_id, execution_id)
 
-    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """The newest execution requested under the idempotency key, however old."""
-        return await self._read(schema.execution_by_key, session_id, idempotency_key)
-
     async def last_execution(self, session_id: int) -> ExecutionRow | None:
         """The newest execution; its `number` is how many there are."""
         return await self._read(schema.last_execution, session_id)

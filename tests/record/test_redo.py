@@ -96,6 +96,27 @@ async def test_a_commit_is_in_the_log_first_and_a_read_brings_it_into_the_tables
     assert set(log_of(path).read_bytes()) == {0}
 
 
+async def test_an_idempotency_key_is_found_wherever_its_execution_is(path: Path, normal: Journal) -> None:
+    """Nothing is brought into the tables for it: clients ask before each cell."""
+    session_id = normal.new_session_id()
+    chain = Chain(session_id)
+    await cells(normal, chain, 1)
+    newest = None
+    for number in range(1, 4):
+        newest = execution_row(session_id, number, idempotency_key="k")
+        normal.save_execution(execution_row(session_id + 1, number + 5, idempotency_key="k"))
+        normal.save_execution(newest)
+        assert await normal.execution_by_key(session_id, "k") == newest
+        normal.save_execution(execution_row(session_id, number + 5, idempotency_key="other"))
+        normal.save_session(session_row(session_id + 1))
+        await normal.commit()
+        assert await normal.execution_by_key(session_id, "k") == newest
+    assert await normal.execution_by_key(session_id, "unknown") is None
+    assert in_tables(path) == 0
+    await normal.applied()
+    assert await normal.execution_by_key(session_id, "k") == newest
+
+
 async def test_rows_go_from_the_log_into_the_tables_by_themselves(path: Path, normal: Journal) -> None:
     chain = Chain(normal.new_session_id())
     await cells(normal, chain, 3)
