@@ -37,7 +37,7 @@ class Group:
         self.events += later.events
         self.size += later.size
         self.waiters += later.waiters
-        self.number = later.number
+        self.number = max(self.number, later.number)
 
     def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest of these executions that was requested under the idempotency key."""

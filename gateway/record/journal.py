@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from gateway.record import redo, schema, trail, upkeep
+from gateway.record.backlog import Backlog
 from gateway.record.database import Database, has_room, lock
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.group import Group
@@ -64,19 +65,12 @@ class Journal(Queries):
         self._redo = redo_log
         self._last_id = last_id
         self._bound = bound
-        # Enqueued; committed by the log and not in the tables; on its way there, committed before or by that.
-        self._pending = Group()
-        self._logged = Group()
-        self._writing = Group()
-        self._writing_logged = False
-        self.pending_bytes = 0
-        """Bytes in memory that are not in the tables yet."""
+        self._backlog = Backlog()
         self._purges = 0
         self._failure: StorageError | None = None
         self._closed = False
         self._closing: asyncio.Task[None] | None = None
         self._wanted = False
-        self._in_flight = False
         self._landed = asyncio.Event()
         self._landed.set()
         self._broken: StorageError | None = None
@@ -126,13 +120,13 @@ class Journal(Queries):
     def save_session(self, row: SessionRow) -> None:
         """Enqueue the session's row; it replaces an earlier one. Its dicts must not change afterwards."""
         self._check_open()
-        self._pending.sessions[row.id] = row
+        self._backlog.enqueued.sessions[row.id] = row
         self._write_soon()
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Enqueue the execution's row; of an earlier one it replaces `last_seq` and `status`."""
         self._check_open()
-        self._pending.executions[row.session_id, row.id] = row
+        self._backlog.enqueued.executions[row.session_id, row.id] = row
         self._write_soon()
 
     def append(self, row: EventRow) -> None:
@@ -142,17 +136,18 @@ class Journal(Queries):
         says how a session or an execution goes on is always taken: it is small and bounded by their number.
         """
         self._check_open()
-        if self.pending_bytes >= self._bound and row.type not in ALWAYS_TAKEN:
+        backlog = self._backlog
+        if backlog.size >= self._bound and row.type not in ALWAYS_TAKEN:
             raise StorageFull(
                 "Too much waits to be written to the record; the disk takes nothing, or not enough"
             )
-        pending, size = self._pending, len(row.body) + ROW_COST
-        pending.events.append(row)
-        pending.size += size
-        self.pending_bytes += size
+        size = len(row.body) + ROW_COST
+        backlog.enqueued.events.append(row)
+        backlog.enqueued.size += size
+        backlog.size += size
         if self.full:
             self._has_room.clear()
-        if pending.size >= FLUSH_BYTES and self.healthy:
+        if backlog.enqueued.size >= FLUSH_BYTES and self.healthy:
             self._write_next()
         else:
             self._write_soon()
@@ -164,33 +159,34 @@ class Journal(Queries):
         next `commit` or after a second.
         """
         if not self._log():
-            await self._landing_of(self._writing if self._pending.empty else self._pending)
+            await self._landing_of(self._backlog.uncommitted)
 
     async def applied(self) -> None:
         """Return when all that is committed is in the tables. Raises StorageError when that can't be now."""
-        if not self._logged.empty:
-            await self._landing_of(self._logged)
-        elif self._writing_logged:
-            await self._landing_of(self._writing)
+        if not self._backlog.committed.empty:
+            await self._landing_of(self._backlog.committed)
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest execution requested under the idempotency key, however old.
 
         It is asked for before each cell of some clients, so nothing is brought into the tables for it.
         """
-        for group in (self._pending, self._logged, self._writing):
-            if (row := group.execution_by_key(session_id, idempotency_key)) is not None:
-                return row
-        return await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
+        row = self._backlog.execution_by_key(session_id, idempotency_key)
+        return row or await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
 
     async def _landing_of(self, group: Group) -> None:
         if self._broken is not None:
             raise self._broken
         waiter = self._loop.create_future()
         group.waiters.append(waiter)
-        if group is not self._writing:
+        if group is not self._backlog.writing:
             self._write_next()
         await waiter
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes in memory that are not in the tables yet."""
+        return self._backlog.size
 
     def check_writable(self) -> None:
         """Raises StorageError while the last group could not be written, or the disk is nearly full."""
@@ -209,7 +205,7 @@ class Journal(Queries):
     @property
     def full(self) -> bool:
         """Whether half of what may wait does: time to hold back those who append."""
-        return self.pending_bytes * 2 >= self._bound
+        return self._backlog.size * 2 >= self._bound
 
     @property
     def healthy(self) -> bool:
@@ -237,36 +233,31 @@ class Journal(Queries):
         self._flush_timer = None
         self._write()
 
+    def _cancel_flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    def _cancel_apply(self) -> None:
+        if self._apply_timer is not None:
+            self._apply_timer.cancel()
+            self._apply_timer = None
+
     def _log(self) -> bool:
         """Commit what is enqueued by the redo log; whether nothing is left to commit, since it may not do."""
-        in_order = self._writing.empty or self._writing_logged
-        if self._pending.empty or not in_order:
-            return in_order
-        if not self.healthy or self._purges or not self._redo.append(self._pending):
+        backlog = self._backlog
+        if backlog.uncommitted.empty:
+            return True
+        logs = self.healthy and not self._purges and backlog.may_be_logged
+        if not logs or not self._redo.append(backlog.enqueued):
             return False
-        group = self._take_pending()
-        group.settle(None)
-        self._logged.absorb(group)
+        self._cancel_flush()
+        backlog.log()
         if self._redo.crowded or self.full:
             self._write_next()
         elif self._apply_timer is None:
             self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._write)
         return True
-
-    def _take_pending(self) -> Group:
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
-            self._flush_timer = None
-        group, self._pending = self._pending, Group()
-        return group
-
-    def _take_logged(self) -> Group:
-        if self._apply_timer is not None:
-            self._apply_timer.cancel()
-            self._apply_timer = None
-        self._redo.switch()
-        group, self._logged = self._logged, Group()
-        return group
 
     def _write_next(self) -> None:
         """At the loop's next turn, so that what this one enqueues stays together, of all sessions."""
@@ -275,50 +266,45 @@ class Journal(Queries):
             self._loop.call_soon(self._write)
 
     def _write(self) -> None:
-        """Hand the writer what is to go into the tables, or do it as soon as it has written what it has.
-
-        What is logged comes first, and alone.
-        """
-        self._wanted = self._in_flight
-        if self._in_flight or self._broken is not None:
+        """Hand the writer what is to go into the tables, or do it as soon as it has written what it has."""
+        backlog = self._backlog
+        self._wanted = not backlog.writing.empty
+        if self._wanted or self._broken is not None:
             return
-        self._writing_logged = not self._logged.empty
-        if self._writing_logged:
-            group = self._take_logged()
-        elif self._pending.empty:
+        group = backlog.take()
+        if group.empty:
             return
+        if backlog.writing_logged:
+            self._cancel_apply()
+            self._redo.switch()
         else:
-            group = self._take_pending()
+            self._cancel_flush()
             group.number = self._redo.count()
-        self._writing, self._in_flight = group, True
         self._landed.clear()
         self._writer.start(self._written, schema.write, group)
 
     def _written(self, written: Future[list[str]]) -> None:
-        group, self._writing = self._writing, Group()
-        logged, self._writing_logged, self._in_flight = self._writing_logged, False, False
+        backlog = self._backlog
         try:
             refused = written.result()
         except StorageError as error:
-            self._failed(group, error, logged=logged)
+            self._failed(error)
         except BaseException:
-            self._writing = group
             self._stop(StorageError("The record's writer has stopped"))
             raise
         else:
             self._failure = None
-            self._redo.rewind(wholly=self._logged.empty)
-            self.pending_bytes -= group.size
+            self._redo.rewind(wholly=backlog.logged.empty)
+            self._settle(backlog.land(), refused)
             if not self.full:
                 self._has_room.set()
-            self._settle(group, refused)
         finally:
             self._landed.set()
-        if self._pending.waiters:
+        if backlog.enqueued.waiters:
             self._log()
-        if self._wanted or self._pending.waiters or self._logged.waiters:
+        if self._wanted or backlog.waited_for:
             self._write()
-        elif not self._pending.empty:
+        elif not backlog.enqueued.empty:
             self._write_soon()
 
     def _settle(self, group: Group, refused: list[str]) -> None:
@@ -327,28 +313,20 @@ class Journal(Queries):
             logger.error("%s", error)
         group.settle(error)
 
-    def _failed(self, group: Group, error: StorageError, *, logged: bool) -> None:
+    def _failed(self, error: StorageError) -> None:
         if self.healthy:
             logger.error("The record can't be written for now: %s", error)
         self._failure = error
         self._wanted = False
-        for told in (group, self._logged, self._pending):
-            told.settle(error)
-        if logged:
-            group.absorb(self._logged)
-            self._logged = group
-        else:
-            group.absorb(self._pending)
-            self._pending = group
-        if self._flush_timer is not None:
-            self._flush_timer.cancel()
+        self._backlog.settle(error)
+        self._backlog.put_back()
+        self._cancel_flush()
         self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._retry)
 
     def _stop(self, why: StorageError) -> None:
         """Nothing can be written any more: closed, or the writer failed by a mistake of ours."""
         self._failure = self._broken = why
-        for group in (self._writing, self._logged, self._pending):
-            group.settle(why)
+        self._backlog.settle(why)
 
     async def close(self) -> None:
         """Write what is enqueued and close the file. May be called again.
@@ -366,9 +344,8 @@ class Journal(Queries):
             await self.commit()
             await self.applied()
         finally:
-            for timer in (self._flush_timer, self._apply_timer):
-                if timer is not None:
-                    timer.cancel()
+            self._cancel_flush()
+            self._cancel_apply()
             await self._landed.wait()
             self._stop(StorageError("The record is closed"))
             await self._reader.close()

@@ -18,6 +18,7 @@ to the tables, and the tables know the last one that they have.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -77,7 +78,8 @@ class RedoLog:
         descriptor = None
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            os.posix_fallocate(descriptor, 0, 2 * HALF_BYTES)
+            if os.pwrite(descriptor, bytes(2 * HALF_BYTES), 0) < 2 * HALF_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             logger.warning("There is no redo log (%s), and each commit is a transaction", error.strerror)
             if descriptor is not None:

@@ -9,7 +9,7 @@ import random
 import shutil
 import sqlite3
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -146,7 +146,7 @@ async def test_commits_wait_for_the_tables_when_the_log_is_full(
     work = asyncio.create_task(cells(normal, chain, 1000, size=4000))
 
     async def waits() -> bool:
-        return bool(normal._pending.waiters) or work.done()
+        return bool(normal._backlog.enqueued.waiters) or work.done()
 
     await eventually(waits)
     assert not work.done()
@@ -180,7 +180,7 @@ async def test_a_small_commit_behind_one_that_is_being_written_waits_for_it(
     large = asyncio.create_task(cells(normal, chain, 1, size=200 * KIB))
 
     async def begun() -> bool:
-        return normal._in_flight
+        return not normal._backlog.writing.empty
 
     await eventually(begun)
     small = asyncio.create_task(cells(normal, chain, 1))
@@ -406,14 +406,13 @@ async def test_a_disk_that_makes_the_gateway_wait_is_left_alone(
     assert in_tables(path) == 2
 
 
+@pytest.mark.parametrize("fault", [errno.ENOSPC, 0])
 async def test_without_room_for_a_log_commits_are_transactions(
-    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: int
 ) -> None:
-    def no_room(descriptor: int, start: int, length: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-    journal = await Journal.open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing(os.pwrite, fault))
+        journal = await Journal.open(path)
     try:
         assert "There is no redo log (No space left on device)" in caplog.text
         assert not log_of(path).exists()
@@ -440,3 +439,30 @@ async def test_on_a_full_disk_what_the_log_committed_is_kept(path: Path) -> None
     rows = await events(path, chain.session_id)
     assert len(rows) == 200
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
+
+
+async def test_numbers_go_on_after_the_tables_took_nothing_for_a_while(
+    path: Path, normal: Journal, tmp_path: Path
+) -> None:
+    """A group that failed is written later, and what the log commits then outlives a crash."""
+    chain = Chain(normal.new_session_id())
+    await cells(normal, chain, 1)
+    await normal.applied()
+
+    async def most_pages(count: int) -> None:
+        await normal._writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {count}").fetchone())
+
+    async def to_tables(commits: Awaitable[None]) -> None:
+        await commits
+        await normal.applied()
+
+    for size in (1000, 100 * KIB):
+        await most_pages(1)
+        with pytest.raises(StorageError, match="no space left"):
+            await to_tables(cells(normal, chain, 100, size=size))
+        await most_pages(1_000_000)
+        await to_tables(normal.commit())
+        await cells(normal, chain, 2)
+        copy = crashed(path, tmp_path / f"crashed-{size}")
+        assert in_tables(copy) == chain.seq - 2
+        assert whole(await events(copy, chain.session_id), chain)
