@@ -108,9 +108,8 @@ class RedoLog:
             # Text that can't be encoded; the database will say which.
             return False
         position = self._positions[self._half]
-        if len(frame) > min(MOST_BYTES, HALF_BYTES - position) or not self._write(
-            frame, self._half, position
-        ):
+        fits = len(frame) <= min(MOST_BYTES, HALF_BYTES - position)
+        if not fits or not self._write(frame, self._half, position):
             return False
         self._positions[self._half] += len(frame)
         group.number = self.count()
