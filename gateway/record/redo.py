@@ -104,8 +104,8 @@ class RedoLog:
             return False
         try:
             frame = _frame(self.number + 1, group)
-        except ValueError:
-            # Text that can't be encoded; the database will say which.
+        except (ValueError, OverflowError):
+            # Numbers that MessagePack does not know, which JSON does, or text that nothing can encode.
             return False
         position = self._positions[self._half]
         fits = len(frame) <= min(MOST_BYTES, HALF_BYTES - position)

@@ -191,6 +191,22 @@ async def test_a_small_commit_behind_one_that_is_being_written_waits_for_it(
     await asyncio.gather(large, small)
 
 
+async def test_numbers_of_any_size_in_metadata_are_kept(path: Path, normal: Journal) -> None:
+    """JSON has them; what the log can't hold goes into the tables at once."""
+    rows = [
+        session_row(normal.new_session_id(), metadata={"n": number}) for number in (2**63, -(10**30), 1e300)
+    ]
+    for row in rows:
+        normal.save_session(row)
+        await normal.commit()
+    assert await normal.sessions() == rows
+    chain = Chain(rows[1].id)
+    normal.append(chain.next())
+    normal.save_session(rows[1])
+    await normal.commit()
+    assert in_tables(path) == 1
+
+
 # ---- crashes ----------------------------------------------------------------------------------------------
 
 
