@@ -178,7 +178,7 @@ def recover(db: sqlite3.Connection, path: Path) -> int:
         if refused:
             logger.error("The record refused rows of the redo log: %s", "; ".join(refused))
     path.unlink(missing_ok=True)
-    return schema.applied(db)
+    return group.number
 
 
 def waiting(db: sqlite3.Connection, path: Path) -> Group:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,30 @@ class Chain:
         body = msgspec.json.encode({"seq": self.seq, "type": "stream", "text": "x" * size})
         self.head = link(self.head, body)
         return EventRow(self.session_id, self.seq, "stream", execution, body, self.head)
+
+
+async def all_events(journal: Journal, session_id: int) -> list[EventRow]:
+    return [row async for batch in journal.event_batches(session_id) for row in batch]
+
+
+async def to_tables(journal: Journal) -> None:
+    """Commit, and have it written into the tables."""
+    await journal.commit()
+    await journal.applied()
+
+
+async def limit_pages(journal: Journal, pages: int) -> int:
+    """Let the file have no more than `pages` pages, as on a disk that is full; returns what it has."""
+    run = journal._writer.run
+    await run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
+    count: int = (await run(lambda db: db.execute("PRAGMA page_count").fetchone()))[0]
+    return count
+
+
+def another_connection(path: Path) -> Iterator[sqlite3.Connection]:
+    """One to the same tables, to hold their lock; for fixtures that open the journal first."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        yield db
 
 
 @pytest.fixture

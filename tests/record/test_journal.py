@@ -23,7 +23,16 @@ from gateway.record.errors import StorageError, StorageFull
 from gateway.record.journal import EventRow, Journal
 from gateway.record.migrations import VERSION
 from kernels.limits import KIB, MIB
-from tests.record.conftest import Chain, eventually, execution_row, session_row
+from tests.record.conftest import (
+    Chain,
+    all_events,
+    another_connection,
+    eventually,
+    execution_row,
+    limit_pages,
+    session_row,
+    to_tables,
+)
 from tests.requirements import require
 
 PROJECT = Path(__file__).parents[2]
@@ -40,26 +49,7 @@ async def small(path: Path) -> AsyncGenerator[Journal, None]:
 @pytest.fixture
 def other(path: Path, small: Journal) -> Iterator[sqlite3.Connection]:
     """Another connection to the file of `small`, to hold its lock."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        yield db
-
-
-async def all_events(journal: Journal, session_id: int) -> list[EventRow]:
-    return [row async for batch in journal.event_batches(session_id) for row in batch]
-
-
-async def to_tables(journal: Journal) -> None:
-    """Commit, and have it written into the tables."""
-    await journal.commit()
-    await journal.applied()
-
-
-async def limit_pages(journal: Journal, pages: int) -> int:
-    """Let the file have no more than `pages` pages, as on a disk that is full; returns what it has."""
-    run = journal._writer.run
-    await run(lambda db: db.execute(f"PRAGMA max_page_count = {pages}").fetchone())
-    count: int = (await run(lambda db: db.execute("PRAGMA page_count").fetchone()))[0]
-    return count
+    yield from another_connection(path)
 
 
 # ---- what is written is read ------------------------------------------------------------------------------
@@ -362,10 +352,10 @@ async def test_what_was_committed_outlives_kill_9(path: Path, tmp_path: Path, sy
     """The file is sound, and has every row whose commit returned."""
     last = await asyncio.to_thread(killed_while_writing, path, tmp_path / "acknowledged", sync)
     assert len(last) == 3
-    journal = await Journal.open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+    journal = await Journal.open(path)
     for session_id, seq in last.items():
         rows = await all_events(journal, session_id)
         assert verify((row.seq, row.body, row.hash) for row in rows).valid

@@ -9,7 +9,7 @@ import random
 import shutil
 import sqlite3
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -19,10 +19,20 @@ from gateway.record import redo, upkeep
 from gateway.record.chain import verify
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
+from gateway.record.redo import beside
 from gateway.record.rows import EventRow
 from gateway.record.verify_store import check_record
 from kernels.limits import KIB
-from tests.record.conftest import Chain, eventually, execution_row, session_row
+from tests.record.conftest import (
+    Chain,
+    all_events,
+    another_connection,
+    eventually,
+    execution_row,
+    limit_pages,
+    session_row,
+    to_tables,
+)
 from tests.record.recorded import Recorded, text
 
 
@@ -37,8 +47,7 @@ async def normal(path: Path) -> AsyncGenerator[Journal, None]:
 @pytest.fixture
 def other(path: Path, normal: Journal) -> Iterator[sqlite3.Connection]:
     """Another connection to the same tables, to hold their lock."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        yield db
+    yield from another_connection(path)
 
 
 def crashed(path: Path, folder: Path) -> Path:
@@ -54,15 +63,11 @@ def in_tables(path: Path) -> int:
         return count
 
 
-def log_of(path: Path) -> Path:
-    return redo.beside(path)
-
-
-async def events(path: Path, session_id: int, sync: str = "normal") -> list[EventRow]:
+async def events(path: Path, session_id: int) -> list[EventRow]:
     """All events of a session, once a gateway has started with these files."""
-    journal = await Journal.open(path, sync="full" if sync == "full" else "normal")
+    journal = await Journal.open(path)
     try:
-        return [row async for batch in journal.event_batches(session_id) for row in batch]
+        return await all_events(journal, session_id)
     finally:
         await journal.close()
 
@@ -80,6 +85,15 @@ async def cells(journal: Journal, chain: Chain, count: int, *, size: int = 200) 
         await journal.commit()
 
 
+async def held(journal: Journal, other: sqlite3.Connection) -> Chain:
+    """A session that is in the tables, whose lock `other` has from now on."""
+    chain = Chain(journal.new_session_id())
+    await cells(journal, chain, 1)
+    await journal.applied()
+    other.execute("BEGIN IMMEDIATE")
+    return chain
+
+
 # ---- where rows are ---------------------------------------------------------------------------------------
 
 
@@ -93,7 +107,7 @@ async def test_a_commit_is_in_the_log_first_and_a_read_brings_it_into_the_tables
     assert [row.seq for row in await normal.events(chain.session_id)] == [1, 2, 3]
     assert in_tables(path) == 3
     assert normal.pending_bytes == 0
-    assert set(log_of(path).read_bytes()) == {0}
+    assert set(beside(path).read_bytes()) == {0}
 
 
 async def test_an_idempotency_key_is_found_wherever_its_execution_is(path: Path, normal: Journal) -> None:
@@ -131,18 +145,15 @@ async def test_a_log_that_gets_full_costs_nothing_but_a_transaction(path: Path, 
     """Far more than its size is committed without a pause between."""
     chain = Chain(normal.new_session_id())
     await cells(normal, chain, 1000, size=4000)
-    assert whole([row async for batch in normal.event_batches(chain.session_id) for row in batch], chain)
-    assert log_of(path).stat().st_size == 2 * redo.HALF_BYTES
+    assert whole(await all_events(normal, chain.session_id), chain)
+    assert beside(path).stat().st_size == 2 * redo.HALF_BYTES
 
 
 async def test_commits_wait_for_the_tables_when_the_log_is_full(
     normal: Journal, other: sqlite3.Connection
 ) -> None:
     """Somebody holds the database: as much as the log takes is committed, and the rest when it is free."""
-    chain = Chain(normal.new_session_id())
-    await cells(normal, chain, 1)
-    await normal.applied()
-    other.execute("BEGIN IMMEDIATE")
+    chain = await held(normal, other)
     work = asyncio.create_task(cells(normal, chain, 1000, size=4000))
 
     async def waits() -> bool:
@@ -153,7 +164,7 @@ async def test_commits_wait_for_the_tables_when_the_log_is_full(
     assert normal.pending_bytes > redo.HALF_BYTES // 2
     other.execute("ROLLBACK")
     await work
-    assert whole([row async for batch in normal.event_batches(chain.session_id) for row in batch], chain)
+    assert whole(await all_events(normal, chain.session_id), chain)
 
 
 async def test_what_is_too_large_for_the_log_keeps_its_place(
@@ -173,10 +184,7 @@ async def test_a_small_commit_behind_one_that_is_being_written_waits_for_it(
     normal: Journal, other: sqlite3.Connection
 ) -> None:
     """It must not be there without what was enqueued before it."""
-    chain = Chain(normal.new_session_id())
-    await cells(normal, chain, 1)
-    await normal.applied()
-    other.execute("BEGIN IMMEDIATE")
+    chain = await held(normal, other)
     large = asyncio.create_task(cells(normal, chain, 1, size=200 * KIB))
 
     async def begun() -> bool:
@@ -229,9 +237,9 @@ async def test_what_is_in_the_log_only_outlives_a_crash(
     assert await journal.execution(session.id, "e1") == execution
     assert await journal.events(session.id) == [event]
     assert journal.new_session_id() > session.id
-    assert log_of(copy).exists() == (sync == "normal")
+    assert beside(copy).exists() == (sync == "normal")
     await journal.close()
-    assert not log_of(copy).exists()
+    assert not beside(copy).exists()
 
 
 async def test_a_crash_while_it_is_recovered_doubles_nothing(
@@ -240,10 +248,10 @@ async def test_a_crash_while_it_is_recovered_doubles_nothing(
     """The rows are in the tables and the log is still there."""
     chain = Chain(normal.new_session_id())
     await cells(normal, chain, 5)
-    log = log_of(path).read_bytes()
+    log = beside(path).read_bytes()
     await normal.applied()
     copy = crashed(path, tmp_path / "crashed")
-    log_of(copy).write_bytes(log)
+    beside(copy).write_bytes(log)
     assert whole(await events(copy, chain.session_id), chain)
 
 
@@ -257,15 +265,15 @@ async def test_of_a_frame_that_was_not_whole_nothing_is_taken(
     before = normal._redo._positions[0]
     await cells(normal, chain, 1, size=20)
     copy = crashed(path, tmp_path / "crashed")
-    log = log_of(copy).read_bytes()
+    log = beside(copy).read_bytes()
     with closing(sqlite3.connect(copy)) as db:
-        assert len(redo.waiting(db, log_of(copy)).events) == 4
+        assert len(redo.waiting(db, beside(copy)).events) == 4
         for position in range(before, normal._redo._positions[0]):
             changed = bytearray(log)
             changed[position] ^= 1
             for damaged in (bytes(changed), log[:position], log[:position] + bytes(len(log) - position)):
-                log_of(copy).write_bytes(damaged)
-                found = redo.waiting(db, log_of(copy))
+                beside(copy).write_bytes(damaged)
+                found = redo.waiting(db, beside(copy))
                 # The last byte of all may be a zero already, which cutting does not change.
                 assert found.events[-1].hash == head or damaged.startswith(log[: normal._redo._positions[0]])
 
@@ -283,7 +291,7 @@ async def test_frames_that_do_not_follow_on_the_tables_are_left_alone(
     await cells(normal, chain, 2)
     await normal.applied()
     await cells(normal, chain, 2)
-    shutil.copy(log_of(path), log_of(copy))
+    shutil.copy(beside(path), beside(copy))
     rows = await events(copy, chain.session_id)
     assert len(rows) == 2
     assert whole(rows, early)
@@ -294,10 +302,10 @@ async def test_a_log_of_another_version_is_kept_and_told(path: Path, normal: Jou
     rows = b"\x93\x91\x01\x90\x90"
     head = redo._HEAD.pack(redo._MAGIC, 1, len(rows))
     frame = head + redo._CHECK.pack(zlib.crc32(rows, zlib.crc32(head))) + rows
-    log_of(copy).write_bytes(frame)
+    beside(copy).write_bytes(frame)
     with pytest.raises(StorageError, match="rows of another version"):
         await Journal.open(copy)
-    assert log_of(copy).read_bytes() == frame
+    assert beside(copy).read_bytes() == frame
 
 
 async def test_crashes_at_any_point_of_any_mixture_lose_nothing_committed(path: Path, tmp_path: Path) -> None:
@@ -355,8 +363,8 @@ async def test_what_is_purged_is_not_in_the_log_any_more(path: Path, normal: Jou
         await normal.purge(gone.session_id, by="ada", reason="test")
         await asyncio.sleep(0)
         over.set()
-    assert b"x" * 3000 not in log_of(path).read_bytes()
-    assert whole([row async for batch in normal.event_batches(stays.session_id) for row in batch], stays)
+    assert b"x" * 3000 not in beside(path).read_bytes()
+    assert whole(await all_events(normal, stays.session_id), stays)
 
 
 async def test_the_check_of_a_data_folder_tells_of_rows_in_the_log(
@@ -375,7 +383,7 @@ async def test_the_check_of_a_data_folder_tells_of_rows_in_the_log(
     assert log.checked.startswith("4 rows")
     with upkeep.alone(copy):
         pass
-    assert not log_of(copy).exists()
+    assert not beside(copy).exists()
     assert [found.subject for found in check_record(copy)] == ["session one of ada", "audit trail"]
     assert all(found.valid for found in check_record(copy))
 
@@ -431,7 +439,7 @@ async def test_without_room_for_a_log_commits_are_transactions(
         journal = await Journal.open(path)
     try:
         assert "There is no redo log (No space left on device)" in caplog.text
-        assert not log_of(path).exists()
+        assert not beside(path).exists()
         await cells(journal, Chain(journal.new_session_id()), 2)
         assert in_tables(path) == 2
     finally:
@@ -442,7 +450,7 @@ async def test_on_a_full_disk_what_the_log_committed_is_kept(path: Path) -> None
     """The tables take nothing, and the gateway ends: the next one has it."""
     journal = await Journal.open(path)
     chain = Chain(journal.new_session_id())
-    await journal._writer.run(lambda db: db.execute("PRAGMA max_page_count = 1").fetchone())
+    await limit_pages(journal, 1)
     await cells(journal, chain, 200, size=1000)
     with pytest.raises(StorageError, match="no space left"):
         await journal.events(chain.session_id)
@@ -451,7 +459,7 @@ async def test_on_a_full_disk_what_the_log_committed_is_kept(path: Path) -> None
         await cells(journal, chain, 1)
     with pytest.raises(StorageError, match="no space left"):
         await journal.close()
-    assert log_of(path).exists()
+    assert beside(path).exists()
     rows = await events(path, chain.session_id)
     assert len(rows) == 200
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
@@ -465,19 +473,16 @@ async def test_numbers_go_on_after_the_tables_took_nothing_for_a_while(
     await cells(normal, chain, 1)
     await normal.applied()
 
-    async def most_pages(count: int) -> None:
-        await normal._writer.run(lambda db: db.execute(f"PRAGMA max_page_count = {count}").fetchone())
-
-    async def to_tables(commits: Awaitable[None]) -> None:
-        await commits
-        await normal.applied()
+    async def fill(size: int) -> None:
+        await cells(normal, chain, 100, size=size)
+        await to_tables(normal)
 
     for size in (1000, 100 * KIB):
-        await most_pages(1)
+        await limit_pages(normal, 1)
         with pytest.raises(StorageError, match="no space left"):
-            await to_tables(cells(normal, chain, 100, size=size))
-        await most_pages(1_000_000)
-        await to_tables(normal.commit())
+            await fill(size)
+        await limit_pages(normal, 1_000_000)
+        await to_tables(normal)
         await cells(normal, chain, 2)
         copy = crashed(path, tmp_path / f"crashed-{size}")
         assert in_tables(copy) == chain.seq - 2
