@@ -6,7 +6,7 @@ STAMP := $(VENV)/.setup-done
 CLIENTS := $(VENV)/clients
 CLIENTS_LISTS := tests/jupyter/clients/requirements.txt tests/jupyter/clients/package.json
 
-.PHONY: run setup test clients check bench clean
+.PHONY: run setup test fuzz clients check bench clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -33,6 +33,10 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 
 test: $(STAMP) ## all tests
 	@$(BIN)/python -m pytest $(ARGS)
+
+FUZZ_SECONDS ?= 60
+fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS a target: frames, messages, journal files, notebooks, paths, requests
+	@$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(FUZZ_SECONDS) $(ARGS)
 
 clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium
 

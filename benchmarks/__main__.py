@@ -22,6 +22,8 @@ from benchmarks import (
     exports,
     files,
     flood,
+    former,
+    hostile,
     kernels,
     memory,
     one_shot,
@@ -52,14 +54,18 @@ BENCHMARKS = {
     "files": files.measure,
     "containers": containers.measure,
     "packages": packages.measure,
+    "former": former.measure,
+    "hostile": hostile.measure,
 }
-USUAL = [name for name in BENCHMARKS if name not in {"containers", "packages"}]  # an engine, an index
+SPECIAL = {"containers", "packages", "former"}
+"""They need a container engine, a package index, another checkout."""
+USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, and say by the exit code whether all targets are met."""
     parsed = _parser().parse_args(arguments)
-    options = Options(parsed.backend, parsed.peer_python, parsed.quick)
+    options = Options(parsed.backend, parsed.peer_python, parsed.quick, parsed.former)
     figures: list[Figure] = []
     try:
         for name in parsed.names or USUAL:
@@ -83,13 +89,19 @@ def _tell(figures: list[Figure], options: Options, path: Path | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.split("\n", 1)[0])
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; all but the last two if none"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"of {', '.join(BENCHMARKS)}; if none, all but {', '.join(sorted(SPECIAL))}",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures and details there")
     parser.add_argument(
         "--backend", default="process", choices=["process", "sandbox", "docker"], help="of our kernels"
     )
     parser.add_argument("--quick", action="store_true", help="a trial run with few rounds")
+    parser.add_argument(
+        "--former", type=Path, metavar="DIR", help="for `former`: a checkout of the code to compare with"
+    )
     parser.add_argument(
         "--peer-python",
         type=Path,

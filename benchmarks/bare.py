@@ -42,8 +42,8 @@ class BareKernel:
         for channel in (Channel.SHELL, Channel.IOPUB):
             self._sockets[channel] = open_socket(info, channel, self.session, self._heard(channel), context)
 
-    def _heard(self, channel: Channel) -> Callable[[list[bytes]], None]:
-        def heard(frames: list[bytes]) -> None:
+    def _heard(self, channel: Channel) -> Callable[[list[bytes], int], None]:
+        def heard(frames: list[bytes], left_out: int) -> None:
             if channel is Channel.SHELL:
                 self._sockets[Channel.IOPUB].wake()
             # Behind the delimiter: signature, header, parent, metadata, content.

@@ -140,7 +140,7 @@ class Channels:
 
 def _ends(frame: str, msg_id: str) -> bool:
     message = json.loads(frame)
-    return (
+    return bool(
         message["msg_type"] == "status"
         and message["content"]["execution_state"] == "idle"
         and message["parent_header"].get("msg_id") == msg_id

@@ -54,7 +54,7 @@ class CheapKernel:
             poller.register(socket, zmq.POLLIN)
         while True:
             for socket, _ in poller.poll():
-                self._answer(socket)  # type: ignore[arg-type]
+                self._answer(socket)
 
     def _answer(self, socket: zmq.Socket[bytes]) -> None:
         identity, _, _, header, *_ = socket.recv_multipart()

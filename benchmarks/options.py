@@ -9,11 +9,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`backend` of Cellgate's kernels; `peer_python` runs jupyter_kernel_gateway; `quick` is a trial run."""
+    """`backend` of Cellgate's kernels; `peer_python` runs jupyter_kernel_gateway; `quick` is a trial run.
+
+    `former`: another checkout of Cellgate, for what is compared with former code.
+    """
 
     backend: str = "process"
     peer_python: Path = Path(sys.executable)
     quick: bool = False
+    former: Path | None = None
 
     def count(self, full: int, trial: int) -> int:
         """How often to measure: `full`, or `trial` in a quick run, whose figures mean nothing."""

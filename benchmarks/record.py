@@ -24,7 +24,8 @@ from benchmarks.sessions import Session as HttpSession
 from gateway.channels.client import ChannelSettings
 from gateway.channels.outbox import OutboxBounds
 from gateway.executions import ExecutionSettings
-from gateway.models import ExecuteRequest, SessionLimits, now
+from gateway.limits import SessionLimits
+from gateway.models import ExecuteRequest, now
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
@@ -37,6 +38,7 @@ from kernels.limits import MIB, ResourceLimits
 from kernels.messages import Channel, Header, Message
 from kernels.outputs import OutputCaps
 from kernels.pool import KernelPool
+from kernels.threads import Lane
 
 CODE = "1+1"
 SESSIONS = 8
@@ -125,7 +127,7 @@ class FakeConnection:
         self._listeners: list[Listener] = []
         self._count = 0
 
-    def listen(self, listener: Listener) -> Any:
+    def listen(self, listener: Listener, *_: Listener, **__: Any) -> Any:
         """Hear all that the kernel says."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -157,8 +159,10 @@ class FakeKernel:
     image: dict[str, str] = {}  # noqa: RUF012
     environment = None
     packages = None
+    hash_seed = "0"
 
-    def __init__(self, number: int, folder: Path) -> None:
+    def __init__(self, number: int, profile: KernelProfile, folder: Path) -> None:
+        self.profile = profile
         self.id = f"fake-{number}"
         self.workspace = folder / self.id
         self.workspace.mkdir()
@@ -182,7 +186,7 @@ class FakePool:
     async def claim(self, profile: KernelProfile) -> FakeKernel:
         """A new one."""
         self._made += 1
-        return FakeKernel(self._made, self._folder)
+        return FakeKernel(self._made, profile, self._folder)
 
     def release(self, kernel: FakeKernel) -> None:
         """It is gone."""
@@ -193,8 +197,9 @@ async def _throughput(options: Options) -> Figure:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         journal = await Journal.open(folder / "record.sqlite3", sync="normal")
+        lane = Lane("outboxes", 1)
         try:
-            sessions = [await _session(journal, number, folder) for number in range(1, SESSIONS + 1)]
+            sessions = [await _session(journal, number, folder, lane) for number in range(1, SESSIONS + 1)]
             await asyncio.gather(*(_work(session, 0.5) for session in sessions))
             begun, used = time.perf_counter(), time.process_time()
             counts = await asyncio.gather(*(_work(session, seconds) for session in sessions))
@@ -203,12 +208,13 @@ async def _throughput(options: Options) -> Figure:
                 await session.end("benchmark")
         finally:
             await journal.close()
+            lane.close()
     rate = sum(counts) / elapsed
     details = {"executions": sum(counts), "seconds": elapsed, "cpu_ms_each": used / sum(counts) * 1000}
     return Figure("executions recorded per second, 8 sessions", rate, "/s", at_least(1500), details)
 
 
-async def _session(journal: Journal, number: int, folder: Path) -> Session:
+async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> Session:
     limits, moment, key = SessionLimits(), now(), f"session-{number}"
     row = SessionRow(
         id=journal.new_session_id(),
@@ -232,6 +238,7 @@ async def _session(journal: Journal, number: int, folder: Path) -> Session:
         replay_bytes=0,
         max_queue=1,
         cell_timeout=None,
+        lane=lane,
     )
     settings = SessionSettings(ExecutionSettings(OutputCaps(MIB, MIB)), channels)
     session = Session(

@@ -114,10 +114,12 @@ def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
 
 
 @contextmanager
-def cellgate(backend: str, *options: str, script: Path | None = None) -> Iterator[Server]:
+def cellgate(
+    backend: str, *options: str, script: Path | None = None, checkout: Path | None = None
+) -> Iterator[Server]:
     """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest.
 
-    `script`: a file that is run in place of the command.
+    `script`: a file that is run in place of the command. `checkout`: run the code there, not the code here.
     """
     token = secrets.token_urlsafe(24)
     # Without -P a script's own folder would come first, and our kernels.py hide the package.
@@ -140,7 +142,8 @@ def cellgate(backend: str, *options: str, script: Path | None = None) -> Iterato
         def url() -> str:
             return str(json.loads((data / "gateway.json").read_text())["url"])
 
-        with _running([*command, *arguments], folder, token, url, "/readyz") as server:
+        code = {} if checkout is None else {"PYTHONPATH": str(checkout)}
+        with _running([*command, *arguments], folder, token, url, "/readyz", code) as server:
             yield server
 
 

@@ -28,7 +28,7 @@ class Unrecorded(Journal):
     def append(self, row: EventRow) -> None:
         """Keep nothing."""
 
-    async def commit(self) -> None:
+    async def commit(self, session_id: int | None = None) -> None:
         """There is nothing to write."""
 
 
@@ -38,6 +38,6 @@ def _unchained(previous: bytes, body: bytes) -> bytes:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    app.Journal = Unrecorded  # type: ignore[misc]
-    events.link = _unchained
+    app.Journal = Unrecorded  # type: ignore[attr-defined]
+    events.link = _unchained  # type: ignore[attr-defined]
     raise SystemExit(main())

@@ -8,21 +8,21 @@ command line and owns the signals.
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import json
 import logging
 import os
 import secrets
-import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import zmq
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
@@ -30,15 +30,18 @@ from gateway.archive import Archive
 from gateway.auth import AccessPolicy, Principal, digest
 from gateway.errors import AddressInUse
 from gateway.exports import Exports
+from gateway.files.ledger import half_of_disk
 from gateway.files.store import SessionFiles
 from gateway.handlers.base import NotFoundHandler
 from gateway.jobs import Jobs
+from gateway.listener.server import Listener
+from gateway.listener.settings import ListenerSettings
 from gateway.log import log_request
 from gateway.manager import ManagerSettings, SessionManager
 from gateway.metrics import Metrics
 from gateway.packages.installer import Installer, site_folder
 from gateway.packages.settings import PackageSettings
-from gateway.record.errors import StorageError
+from gateway.record.errors import StorageError, not_written
 from gateway.record.journal import Journal
 from gateway.record.keys import load_key
 from gateway.record.schema import Sync
@@ -46,7 +49,9 @@ from gateway.replayer import Replayer
 from gateway.retention import Retention, RetentionSettings
 from gateway.routes import routes
 from gateway.services import Services
+from gateway.spill import Spills
 from gateway.workspace import WorkspaceStore
+from kernels import trees
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
 from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
@@ -54,19 +59,25 @@ from kernels.provisioners.container import ContainerSettings
 from kernels.provisioners.engine import SOCKET, Engine
 from kernels.provisioners.folders import remove_tree
 from kernels.provisioners.sweep import sweep
+from kernels.reception import Reception
+from kernels.regular import read_regular
 from kernels.specs.catalog import KernelspecCatalog
 from kernels.stored import KernelStore, StoredKernel
+from kernels.threads import ThreadLanes
 
 logger = logging.getLogger(__name__)
 
 RUNNING_FILE = "gateway.json"
 INSTANCE_FILE = "instance"
+INSTANCE_BYTES = 1024
 PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
 SWEEP_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
 # Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
 MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
@@ -95,6 +106,8 @@ class GatewaySettings:
     keep_alive: float = 15.0
     journal_sync: Sync = "normal"
     storage_reserve: int = 64 * MIB
+    upload_space: int | None = None
+    listener: ListenerSettings = field(default_factory=ListenerSettings)
     keep_kernels: bool = False
     packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
@@ -103,7 +116,7 @@ class GatewaySettings:
 class RunningGateway:
     """A gateway that serves. `url` is where; `shut_down` ends it."""
 
-    def __init__(self, url: str, services: Services, server: HTTPServer, settings: GatewaySettings) -> None:
+    def __init__(self, url: str, services: Services, server: Listener, settings: GatewaySettings) -> None:
         self.url = url
         self.services = services
         self._server = server
@@ -128,35 +141,54 @@ class RunningGateway:
 async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """A serving gateway; leaving the context takes it down in order. Raises CellgateError."""
     async with AsyncExitStack() as stack:
-        data = settings.data_dir
         try:
-            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            gateway = await _start(settings, stack)
         except OSError as error:
-            raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
-        journal = await Journal.open(
-            data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
-        )
-        stack.push_async_callback(journal.close)
-        sockets = _bind(settings)
-        store = KernelStore(data / "kernels")
-        left = store.load()
-        folders = _folders(settings, store, stack)
-        engine = await _engine(settings, left, stack)
-        launcher = _launcher(settings, folders, engine, store, stack)
-        services = _build(settings, journal, folders, launcher, engine, stack)
-        await _recover(services, launcher, left, folders, store)
-        server = _http_server(services)
-        server.add_sockets(sockets)
-        url = _url(settings, sockets)
-        gateway = RunningGateway(url, services, server, settings)
-        stack.push_async_callback(gateway.shut_down)
-        services.pool.start()
-        services.manager.start()
-        retention = Retention(journal, services.manager, settings.retention)
-        stack.push_async_callback(retention.close)
-        retention.start()
-        stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
+            where = error.filename2 or error.filename or settings.data_dir
+            full = f"There is no space left to start a gateway with the data folder {settings.data_dir}"
+            raise not_written(error, full, f"The gateway can't start because of {where}") from error
         yield gateway
+
+
+async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGateway:
+    """Open what a gateway needs, in order, and serve. Raises CellgateError and OSError."""
+    lanes = ThreadLanes(settings.pool.max_kernels)
+    lanes.cells.be_default()
+    stack.callback(lanes.close)
+    stack.callback(settings.manager.session.channels.lane.close)
+    data = settings.data_dir
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
+    journal = await Journal.open(
+        data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
+    )
+    stack.push_async_callback(journal.close)
+    sockets = _bind(settings)
+    store = KernelStore(data / "kernels")
+    left = store.load()
+    folders = _folders(settings, store, stack)
+    engine = await _engine(settings, left, stack)
+    launcher = _launcher(settings, folders, engine, store, stack)
+    services = _build(settings, journal, folders, launcher, engine, lanes, stack)
+    await _recover(services, launcher, left, folders, store)
+    server = _http_server(services, settings.listener)
+    server.add_sockets(sockets)
+    url = _url(settings, sockets)
+    gateway = RunningGateway(url, services, server, settings)
+    stack.push_async_callback(gateway.shut_down)
+    services.pool.start()
+    services.manager.start()
+    retention = Retention(journal, services.manager, settings.retention)
+    stack.push_async_callback(retention.close)
+    retention.start()
+    stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
+    # So long the loop waits for a thread of ours that computes; by default it is ten times as long.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # What is loaded stays. The garbage collector need not look at it whenever a message is large.
+    gc.freeze()
+    return gateway
 
 
 def _bind(settings: GatewaySettings) -> list[socket.socket]:
@@ -210,7 +242,9 @@ def _instance(path: Path) -> str:
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(16))
-        return path.read_text().strip()
+        return read_regular(path, INSTANCE_BYTES).decode().strip()
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs") from error
     except OSError as error:
         raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
 
@@ -228,6 +262,8 @@ def _launcher(
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
     config = {} if settings.container is None else asdict(settings.container)
     catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
+    reception = Reception(settings.manager.session.execution.caps)
+    stack.push_async_callback(asyncio.to_thread, reception.close, wait=True)
     return KernelLauncher(
         catalog,
         context,
@@ -237,6 +273,7 @@ def _launcher(
         engine=engine,
         # Kernels of the other backends end with the gateway.
         store=None if engine is None else store,
+        reception=reception,
     )
 
 
@@ -246,6 +283,7 @@ def _build(
     folders: KernelFolders,
     launcher: KernelLauncher,
     engine: Engine | None,
+    lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> Services:
     catalog = launcher.catalog
@@ -258,10 +296,21 @@ def _build(
     shared = replace(settings.manager, session=replace(settings.manager.session, installer=installer))
     manager = SessionManager(journal, pool, catalog, workspaces, shared)
     staging = _staging(settings)
-    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve)
-    archive = Archive(journal, manager, Exports(journal, settings.version, load_key(settings.data_dir)))
-    files = SessionFiles(journal, manager, workspaces, staging)
+    spills = Spills(staging, settings.storage_reserve, lanes.files)
+    exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
+    stack.push_async_callback(exports.close)
+    archive = Archive(journal, manager, exports)
+    files = SessionFiles(
+        journal,
+        manager,
+        workspaces,
+        staging,
+        lanes,
+        reserve=settings.storage_reserve,
+        most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
+    )
     stack.push_async_callback(files.close)
+    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve, lanes.files)
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -288,7 +337,8 @@ def _installer(settings: GatewaySettings, catalog: KernelspecCatalog) -> Install
     if not settings.packages.allowed:
         return None
     try:
-        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES)
+        secrets = frozenset({settings.token} if settings.token else ())
+        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, secrets)
     except OSError as error:
         raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
 
@@ -322,7 +372,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
         runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
     ours = runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid()
     if ours and settings.backend != "docker":
-        shutil.rmtree(runtime)
+        trees.remove(runtime)
     try:
         runtime.mkdir(mode=0o700, exist_ok=ours)
     except OSError as error:
@@ -332,7 +382,8 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 
     def leave() -> None:
         if not store.load():
-            shutil.rmtree(runtime, ignore_errors=True)
+            with suppress(OSError):
+                trees.remove(runtime)
 
     stack.callback(leave)
     packages = site_folder(settings.data_dir / PACKAGES) if settings.packages.allowed else None
@@ -342,12 +393,12 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 def _staging(settings: GatewaySettings) -> Path:
     """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
     staging = settings.data_dir / "uploads"
-    shutil.rmtree(staging, ignore_errors=True)
+    trees.remove(staging)
     staging.mkdir(mode=0o700)
     return staging
 
 
-def _http_server(services: Services) -> HTTPServer:
+def _http_server(services: Services, settings: ListenerSettings) -> Listener:
     application = Application(
         routes(services),
         default_handler_class=NotFoundHandler,
@@ -356,7 +407,16 @@ def _http_server(services: Services) -> HTTPServer:
         metrics=services.metrics,
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
-    return HTTPServer(application, max_body_size=MAX_REQUEST_BYTES, max_buffer_size=MAX_BUFFER_BYTES)
+    server = Listener(
+        application,
+        settings=settings,
+        closed_by_us=lambda reason: services.metrics.closed_connections.labels(reason).inc(),
+        max_body_size=MAX_REQUEST_BYTES,
+        max_buffer_size=MAX_BUFFER_BYTES,
+        max_header_size=MAX_HEAD_BYTES,
+    )
+    services.metrics.watch(lambda: {"connections": server.connections()})
+    return server
 
 
 def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
-
-import msgspec
 
 from gateway.errors import NotFound
 from gateway.exports import Exports, Moment
@@ -24,9 +23,13 @@ from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.results import ResultBuilder
 from gateway.session_state import SessionState
 from gateway.sessions import Session
+from kernels.decoding import json_decoder
 from kernels.errors import InvalidInput
 
-_decode = msgspec.json.Decoder().decode
+PURGING = "purging"
+"""The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
+
+_decode = json_decoder(dict[str, Any]).decode
 
 
 class Archive:
@@ -62,7 +65,15 @@ class Archive:
     async def model(self, principal: str, key: str) -> dict[str, Any]:
         """The session model."""
         session = await self._live(principal, key)
-        return session.to_wire() if session is not None else session_model(await self.row(principal, key))
+        if session is not None:
+            return session.to_wire()
+        if (row := self._manager.purging(principal, key)) is not None:
+            return session_model(replace(row, state=PURGING))
+        return self._ended(await self.row(principal, key))
+
+    def _ended(self, row: SessionRow) -> dict[str, Any]:
+        failure = self._journal.failure_of(row.id)
+        return session_model(row, problem=None if failure is None else failure.message)
 
     async def models(
         self, principal: str, *, state: str | None, limit: int, after: str | None
@@ -77,7 +88,7 @@ class Archive:
             rows = await self._journal.sessions(principal, limit=limit, after=last)
             for row in rows:
                 session = self._manager.get(principal, row.key)
-                model = session.to_wire() if session is not None else session_model(row)
+                model = session.to_wire() if session is not None else self._ended(row)
                 if state in {None, model["state"]}:
                     found.append(model)
                 if len(found) > limit:

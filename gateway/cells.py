@@ -22,6 +22,7 @@ from nbformat import NotebookNode, v4
 
 from gateway.blocks import cell_of
 from gateway.markdown import fence_language, fences
+from gateway.record.imported import decode_notebook, read_file
 from kernels.errors import InvalidInput
 from kernels.specs.languages import Language, find_language
 
@@ -30,6 +31,11 @@ _v4: Any = v4
 
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
+_OF_A_RUN = frozenset({"cellgate", "execution"})
+"""Keys of a cell's metadata that tell of one run of it."""
+_MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""What nbformat raises on its way from an older format; NameError: a variable that it has not set."""
+MOST_CELLS = 100_000
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
 
 
@@ -99,14 +105,18 @@ def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool 
 
 
 def _read_notebook(path: Path) -> CellFile:
-    text = path.read_text(encoding="utf-8-sig")
+    told = decode_notebook(read_file(path), str(path))
+    if isinstance(cells := told.get("cells"), list) and len(cells) > MOST_CELLS:
+        raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
     try:
         # `nbformat.read` would only log that a notebook is invalid, and warn where ids are missing.
-        notebook = _with_ids(_nbformat.convert(_nbformat.reader.reads(text), 4))
+        major, minor = _nbformat.reader.get_version(told)
+        known = _nbformat.versions[major].to_notebook_json(told, minor=minor)
+        notebook = _with_ids(_nbformat.convert(known, 4))
         _nbformat.validate(notebook)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a notebook: {error}") from error
-    except (nbformat.ValidationError, AttributeError, KeyError, TypeError) as error:
+    except (nbformat.ValidationError, *_MALFORMED) as error:
         reason = str(getattr(error, "message", "")) or f"its cells are malformed ({error!r})"
         raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
     return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
@@ -215,7 +225,8 @@ def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | N
     """The notebook of a run: `source`'s cells in their order, the code cells with their recorded outputs.
 
     `exported` is the gateway's notebook of the session. `executions` names for each cell of `source` the
-    execution that ran it, or None for a cell that did not run.
+    execution that ran it, or None for a cell that did not run. The result is another file than the gateway
+    sealed, so it has no seal: neither that one nor one that `source` came with.
     """
     recorded = {
         cell.metadata.get("cellgate", {}).get("execution"): cell
@@ -227,6 +238,9 @@ def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | N
         for cell, execution in zip(source.cells, executions, strict=True)
     ]
     metadata = {**source.metadata, **exported.metadata}
+    metadata["cellgate"] = {
+        name: value for name, value in metadata.get("cellgate", {}).items() if name != "seal"
+    }
     return _with_ids(_v4.new_notebook(metadata=metadata, cells=cells))
 
 
@@ -236,7 +250,9 @@ def _woven_cell(cell: Cell, recorded: NotebookNode | None) -> NotebookNode:
         CellKind.MARKDOWN: _v4.new_markdown_cell,
         CellKind.RAW: _v4.new_raw_cell,
     }
-    woven: NotebookNode = makers[cell.kind](cell.source, metadata=_nbformat.from_dict(dict(cell.metadata)))
+    # What the file says of an earlier run is not true of this one.
+    kept = {name: value for name, value in cell.metadata.items() if name not in _OF_A_RUN}
+    woven: NotebookNode = makers[cell.kind](cell.source, metadata=_nbformat.from_dict(kept))
     if cell.id is not None:
         woven.id = cell.id
     if cell.attachments is not None:

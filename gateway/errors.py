@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from gateway.record.errors import StorageError, StorageFull
-from kernels.errors import CellgateError, InvalidInput, KernelDied, PoolExhausted
+from gateway.record.errors import RecordGone, StorageError, StorageFull
+from kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied, PoolExhausted
 
 
 class NotAuthenticated(CellgateError):
@@ -154,8 +154,10 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
     PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
     ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    RecordGone: HTTPStatus.GONE,
     StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,
+    GatewayFault: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 
 

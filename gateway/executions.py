@@ -9,9 +9,10 @@ belong to ``sessions``. This is the shell between them: it owns the waiting and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +25,14 @@ from gateway.record.events import EventLog
 from gateway.record.rows import ExecutionRow
 from gateway.results import ResultBuilder
 from gateway.silence import Silence
-from kernels.errors import CellgateError, InvalidInput, KernelDied
+from kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from kernels.execution import Execution, Outcome, Status
 from kernels.kernel import Kernel
 from kernels.messages import Channel, Message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
+from kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
 
 END_OF_FILE = "\x04"
 # ipykernel loses its reply when a KeyboardInterrupt hits it outside the cell's own code; seconds after idle.
@@ -54,7 +58,8 @@ class ExecutionSettings:
 class ExecutionRun:
     """An execution from its request to its recorded end.
 
-    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop.
+    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
+    kernel still runs it and is of no more use. `broken`: the gateway made a mistake while it ran.
     """
 
     def __init__(
@@ -78,12 +83,15 @@ class ExecutionRun:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.unwanted = asyncio.Event()
         msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
-        self.machine = Execution(msg_id, request.code, OutputLimiter(settings.caps))
+        limiter = OutputLimiter(settings.caps)
+        self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.builder: ResultBuilder | None = ResultBuilder()
         self.waiting_for_input = False
         self.gave_up = False
+        self.broken = False
         self.message: str | None = None
         self._status: str | None = None
+        self._final_event: dict[str, Any] | None = None
         self._unrecorded = False
         self._interrupts = CellInterrupts(self.machine, silent=request.silent)
         self._settings = settings
@@ -106,6 +114,11 @@ class ExecutionRun:
     def running(self) -> bool:
         """Whether the cell was sent and has not ended."""
         return self._kernel is not None and not self.machine.finished
+
+    @property
+    def told(self) -> bool:
+        """Whether its end is among its events; what it says after that still belongs to it."""
+        return self._final_event is not None
 
     def emit(self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False) -> dict[str, Any]:
         """Record an event of this execution."""
@@ -143,11 +156,15 @@ class ExecutionRun:
             # The cell is over and has no deadline any more; what is missing of its end may not take long.
             if self._deadline is not None and not self._deadline.expired():
                 self._deadline.reschedule(None)
-            self._silence = self._silence or Silence(self._patience, self._settle)
+            self._silence = self._silence or Silence(self._patience, self._guarded_settle())
             self._silence.heard()
 
     def _patience(self) -> float:
         return LOST_REPLY if self.machine.idle and self.machine.disturbed else self._settings.settle
+
+    def _guarded_settle(self) -> Callable[[], None]:
+        tasks = Supervisor(lambda: {"session": self._log.key}, lambda *_: self.break_off())
+        return tasks.guard(self._settle, "end of a cell", execution=self.id)
 
     def _settle(self) -> None:
         """The rest of the end is lost."""
@@ -184,8 +201,13 @@ class ExecutionRun:
         self._reply_input(value)
 
     def _reply_input(self, value: str) -> None:
-        if self._kernel is not None:
+        if self._kernel is None:
+            return
+        try:
             self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
+        except KernelDied as error:
+            # Who asked would have read it: this is none that waits for an answer.
+            logger.info("An answer was not taken: %s", error.message)
 
     def interrupt(self, cause: str = "interrupt_requested") -> None:
         """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
@@ -311,7 +333,12 @@ class ExecutionRun:
             reply.cancel()
 
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
-        """Record the end, withheld from followers until the caller has made it durable."""
+        """Record the end, once, withheld from followers until the caller has made it durable."""
+        if self._final_event is None:
+            self._final_event = self._record_end(kernel_state, replaced)
+        return self._final_event
+
+    def _record_end(self, kernel_state: str, replaced: bool) -> dict[str, Any]:
         outcome = self.machine.outcome()
         ended = time.monotonic()
         sent = self._sent_at if self._sent_at is not None else ended
@@ -375,6 +402,14 @@ class ExecutionRun:
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
+
+    def break_off(self) -> None:
+        """End it because of a mistake of ours. What its kernel does now nobody knows, unless it had ended."""
+        self.broken = True
+        if not self.machine.finished:
+            self.gave_up = True
+            self.message = "The gateway failed at this cell; its log says why."
+        self.lose(Status.DIED, GatewayFault.reason)
 
     def lose(self, status: Status, cause: str) -> None:
         """End it from outside: taken from the queue, or its kernel is taken away."""

@@ -1,30 +1,46 @@
 """Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
 
-Each export has a thread and a connection of its own (``Journal.long_read``) and is made part by part as its
-reader takes them, so a slow reader costs no memory. It finds out how far the record goes, then lets
-``record.export`` and ``record.bundle`` write. Whose session it is was checked by ``archive``.
+Each export is made by a thread, with a connection of its own (``Journal.long_read``), at the gateway's own
+pace and into a spill; its client reads from there. So a client that reads slowly keeps no thread, no
+connection, no turn and nothing of the database, and costs no memory. This module finds out how far the record
+goes and who may make an export now, then lets ``record.export`` and ``record.bundle`` write. Whose session it
+is was checked by ``archive``.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gateway.models import now
 from gateway.record import export
 from gateway.record.bundle import Contents, bundle_parts
-from gateway.record.chain import GENESIS, Verification
+from gateway.record.chain import Verification
+from gateway.record.errors import RecordGone, StorageError
+from gateway.record.export import Reading
 from gateway.record.journal import Journal
 from gateway.record.keys import SigningKey
 from gateway.record.notebook import NOTEBOOK_CAP, Export
 from gateway.record.rows import SessionRow
 from gateway.record.seal import head_statement
+from gateway.spill import Spill, Spills
+from gateway.turns import Turns
+from kernels.errors import CellgateError
 from kernels.limits import GIB
+from kernels.tasks import Supervisor
 
 Parts = AsyncGenerator[bytes, None]
+Making = Callable[[Reading], Iterator[bytes]]
+
+MOST_AT_ONCE, MOST_WAITING, PATIENCE = 4, 32, 60.0
+"""Exports and checks that are made at once, that wait for it, and for how many seconds. What is made and
+being sent is none of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,76 +51,113 @@ class Moment:
     rows: int
     head: bytes
 
+    def reading(self, db: sqlite3.Connection, going_on: Callable[[], None]) -> Reading:
+        """The rows up to here."""
+        return Reading(db, self.session, self.rows, self.head, going_on)
+
 
 class Exports:
-    """Makes exports of moments. `key` signs them, if there is one."""
+    """Makes exports of moments. `key` signs them, if there is one. `close` it before the journal."""
 
-    def __init__(self, journal: Journal, version: str, key: SigningKey | None) -> None:
+    def __init__(self, journal: Journal, version: str, key: SigningKey | None, spills: Spills) -> None:
         self._journal = journal
         self._version = version
         self._key = key
+        self._spills = spills
+        self._turns = Turns(
+            MOST_AT_ONCE, MOST_WAITING, PATIENCE, "Too many exports are being made; try again later"
+        )
+        self._makers = Supervisor(dict)
+
+    async def close(self) -> None:
+        """Give up what is being made."""
+        await self._makers.cancel()
 
     async def moment(self, session: SessionRow) -> Moment:
-        """The record of a session as it is now."""
+        """The record of a session as it is now. Raises RecordGone."""
         await self._journal.commit()
-        seq, head = await self._journal.last_event(session.id) or (0, GENESIS)
-        return Moment(session, seq, head)
+        last = await self._journal.last_event(session.id)
+        if last is None:
+            raise RecordGone("The record of this session was purged")
+        return Moment(session, *last)
 
     def notebook(self, moment: Moment, *, outputs: bool = True) -> Parts:
         """The notebook's bytes."""
-        said = self._said(outputs=outputs, cap=NOTEBOOK_CAP)
-        return self._parts(lambda db: export.notebook_parts(db, moment.session, moment.rows, said, self._key))
+        told = self._told(outputs=outputs, cap=NOTEBOOK_CAP)
+        return self._parts(moment, lambda reading: export.notebook_parts(reading, told, self._key))
 
     def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
         """The archive's bytes. Files of the workspace are those that are there when their turn comes."""
-        return self._parts(lambda db: self._bundle(db, moment, workspace))
+        return self._parts(moment, lambda reading: self._bundle(reading, workspace))
 
-    def _bundle(self, db: sqlite3.Connection, moment: Moment, workspace: Path | None) -> Iterator[bytes]:
-        said = self._said(outputs=True, cap=None)
-        notebook = export.read_notebook(db, moment.session, moment.rows, said)
+    def _bundle(self, reading: Reading, workspace: Path | None) -> Iterator[bytes]:
+        told = self._told(outputs=True, cap=None)
+        notebook = export.read_notebook(reading, told)
         contents = Contents(
-            session=moment.session.key,
-            exported_at=said.exported_at,
+            session=reading.session.key,
+            exported_at=told.exported_at,
             environment=notebook.environment,
             notebook=(part.encode() for part in notebook.write(self._key)),
-            rows=export.audit_parts(db, moment.session, moment.rows),
+            rows=export.audit_parts(reading),
             workspace=workspace,
-            most_bytes=int(moment.session.limits.get("disk", GIB)),
+            most_bytes=int(reading.session.limits.get("disk", GIB)),
+            check_there=reading.check_there,
         )
-        yield from export.in_parts(bundle_parts(contents, self._key))
+        yield from export.in_parts(bundle_parts(contents, self._key), reading.going_on)
 
     def audit(self, moment: Moment) -> Parts:
         """The rows as NDJSON."""
-        return self._parts(lambda db: export.audit_parts(db, moment.session, moment.rows))
+        return self._parts(moment, export.audit_parts)
 
     async def verify(self, moment: Moment) -> dict[str, Any]:
         """The wire's answer to whether the chain holds; with a key, its head is signed."""
-        async with self._journal.long_read() as database:
-            found: Verification = await database.run(export.check, moment.session, moment.rows, moment.head)
-        told = {"valid": found.valid, "rows": found.rows, "head": found.head.hex()}
+        async with self._turns.turn():
+            found = await self._journal.long_read(partial(_check, moment))
+        answer = {"valid": found.valid, "rows": found.rows, "head": found.head.hex()}
         if found.first_bad is not None:
-            return {**told, "first_bad": found.first_bad}
+            return {**answer, "first_bad": found.first_bad}
         if self._key is None:
-            return told
+            return answer
         session = moment.session
         statement = head_statement(session.principal, session.key, found.rows, found.head.hex())
-        return {**told, "key": self._key.public, "signature": self._key.sign(statement)}
+        return {**answer, "key": self._key.public, "signature": self._key.sign(statement)}
 
-    def _said(self, *, outputs: bool, cap: int | None) -> Export:
+    def _told(self, *, outputs: bool, cap: int | None) -> Export:
         return Export(gateway_version=self._version, exported_at=now(), outputs=outputs, cap=cap)
 
-    async def _parts(self, make: Callable[[sqlite3.Connection], Iterator[bytes]]) -> Parts:
-        """What `make` gives, made in the reading's own thread, each part when it is asked for."""
-        async with self._journal.long_read() as database:
-            parts = await database.run(make)
-            try:
-                while (part := await database.run(lambda _: next(parts, None))) is not None:
-                    if part:
-                        yield part
-            finally:
-                await database.run(lambda _: _close(parts))
+    async def _parts(self, moment: Moment, make: Making) -> Parts:
+        """What `make` gives. Who leaves early ends the making too."""
+        spill = self._spills.open()
+        making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
+        try:
+            async with aclosing(spill.parts()) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            making.cancel()
+
+    async def _make(self, moment: Moment, make: Making, spill: Spill) -> None:
+        error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
+        try:
+            async with self._turns.turn():
+                await self._journal.long_read(partial(_write, moment, make, spill))
+            error = None
+        except CellgateError as known:
+            error = known
+        finally:
+            spill.end(error)
 
 
-def _close(parts: Iterator[bytes]) -> None:
-    if close := getattr(parts, "close", None):
-        close()
+def _write(
+    moment: Moment, make: Making, spill: Spill, db: sqlite3.Connection, going_on: Callable[[], None]
+) -> None:
+    try:
+        with spill.writing():
+            for part in make(moment.reading(db, going_on)):
+                spill.write(part)
+    except OSError as error:
+        raise StorageError(f"A file of the session can't be read: {error.strerror}") from error
+
+
+def _check(moment: Moment, db: sqlite3.Connection, going_on: Callable[[], None]) -> Verification:
+    return export.check(moment.reading(db, going_on))

@@ -15,6 +15,7 @@ from kernels.errors import KernelDied
 from kernels.execution import Execution, Phase
 from kernels.kernel import Kernel
 from kernels.messages import Message
+from kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ class CellInterrupts:
         if self._early and self._begun:
             self._early = False
             # Not before what was read with it: it may be the end.
-            asyncio.get_running_loop().call_soon(self._send_late, kernel)
+            asyncio.get_running_loop().call_soon(guarded(self._send_late, "late interrupt"), kernel)
 
     def _send_late(self, kernel: Kernel) -> None:
         try:

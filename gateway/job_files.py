@@ -6,7 +6,6 @@ written and read in threads, and is gone when it is closed. It knows no job; ``j
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import tempfile
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from gateway.record.errors import StorageError, not_written
+from kernels.threads import Lane
 
 PART = 512 * 1024
 
@@ -25,11 +25,12 @@ class JobFile:
     """A job's stdin, which is written in order and then finished, or its stdout, which the job writes.
 
     As a context manager it closes itself. `reserve`: bytes that stay free on the folder's disk, because the
-    record needs them more.
+    record needs them more. `lane`: whose threads read and write it.
     """
 
-    def __init__(self, folder: Path, reserve: int) -> None:
+    def __init__(self, folder: Path, reserve: int, lane: Lane) -> None:
         self._reserve = reserve
+        self._lane = lane
         try:
             self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
         except OSError as error:
@@ -60,7 +61,7 @@ class JobFile:
     async def write(self, part: bytes) -> None:
         """Add to it. Raises StorageError."""
         try:
-            await asyncio.to_thread(self._write, part)
+            await self._lane.run(self._write, part)
         except OSError as error:
             raise self.explained(error) from error
 
@@ -79,7 +80,7 @@ class JobFile:
         """Make it ready to be read from its beginning. Raises StorageError."""
         try:
             # Also writes what is still in the buffer.
-            await asyncio.to_thread(self.file.seek, 0)
+            await self._lane.run(self.file.seek, 0)
         except OSError as error:
             raise self.explained(error) from error
 
@@ -96,7 +97,7 @@ class JobFile:
 
     async def _read(self, count: int, offset: int) -> bytes:
         try:
-            return await asyncio.to_thread(os.pread, self.file.fileno(), count, offset)
+            return await self._lane.run(os.pread, self.file.fileno(), count, offset)
         except OSError as error:
             raise StorageError(f"A copy of this session can't be read: {error.strerror}") from error
 

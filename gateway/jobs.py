@@ -17,46 +17,78 @@ from pathlib import Path
 
 from gateway.errors import JobFailed, QueueFull
 from gateway.job_files import JobFile
+from gateway.turns import Turns
 from kernels.limits import GIB
+from kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
 MOST_AT_ONCE, MOST_WAITING = 2, 16
 DEADLINE = 300.0
 MEMORY = 4 * GIB
+NICE = 10
 
 
 class Jobs:
-    """Runs jobs, two at a time; sixteen may wait, more are refused. Their files are in `folder`.
+    """Runs jobs, two at a time; sixteen may wait, for as long as one may take, and more are refused.
 
-    They leave `reserve` bytes of its disk free.
+    Their files are in `folder`, are read and written by threads of `lane`, and leave `reserve` bytes of the
+    disk free.
     """
 
-    def __init__(self, folder: Path, reserve: int, deadline: float = DEADLINE) -> None:
+    def __init__(self, folder: Path, reserve: int, lane: Lane, deadline: float = DEADLINE) -> None:
         self._folder, self._reserve = folder, reserve
+        self._lane = lane
         self._deadline = deadline
-        self._free = asyncio.Semaphore(MOST_AT_ONCE)
-        self._waiting = 0
+        refusal = "Too many conversions are under way; try again later"
+        self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
     def file(self) -> JobFile:
         """Something to be given to a job, or to be written by it. Raises StorageError."""
-        return JobFile(self._folder, self._reserve)
+        return JobFile(self._folder, self._reserve, self._lane)
 
     async def run(self, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
-        """Run the module from `given` to `made`. Raises JobFailed, QueueFull and StorageError."""
-        if self._waiting >= MOST_WAITING:
-            raise QueueFull("Too many conversions are under way; try again later", retry_after=5)
-        self._waiting += 1
-        try:
-            async with self._free:
-                await given.finish()
-                await self._run(module, arguments, given, made)
-        finally:
-            self._waiting -= 1
+        """Run the module from `given` to `made`. Raises JobFailed, QueueFull and StorageError.
+
+        A job that finds no room for what it makes leaves with EX_IOERR.
+        """
+        async with self._turns.turn():
+            await given.finish()
+            await self._run(module, arguments, given, made)
 
     async def _run(self, module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile) -> None:
-        room = made.room
-        process = await asyncio.create_subprocess_exec(
+        # Jobs that run side by side must not use the same room.
+        room = made.room // MOST_AT_ONCE
+        try:
+            process = await self._start(module, arguments, given, made)
+        except OSError as error:
+            raise QueueFull(f"No job can be started now: {error.strerror}", retry_after=5) from error
+        try:
+            # Cells and the loop come first.
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
+            async with asyncio.timeout(self._deadline):
+                _, said = await process.communicate()
+        except TimeoutError as error:
+            raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode == os.EX_IOERR or (process.returncode and made.size >= room):
+            raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if process.returncode:
+            logger.warning(
+                "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
+            )
+            raise JobFailed("What this session shows can't be converted; the gateway's log says why")
+
+    @staticmethod
+    async def _start(
+        module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             module,
@@ -71,21 +103,3 @@ class Jobs:
                 "HOME": "/nonexistent",
             },
         )
-        try:
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
-            async with asyncio.timeout(self._deadline):
-                _, said = await process.communicate()
-        except TimeoutError as error:
-            raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode and made.size >= room:
-            raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        if process.returncode:
-            logger.warning(
-                "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
-            )
-            raise JobFailed("What this session shows can't be converted; the gateway's log says why")

@@ -14,12 +14,16 @@ from tornado.web import RequestHandler
 
 access_logger = logging.getLogger("cellgate.access")
 
+IDS = ("session", "kernel", "execution", "part", "task")
+"""What a line may say besides its text, by `extra`: of whom it speaks."""
+
 
 def configure(level: int, *, json: bool) -> None:
     """Send all loggers of the process through structlog to stderr, as text or as JSON lines."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(allow=IDS),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]

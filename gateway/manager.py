@@ -10,29 +10,34 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.errors import Conflict, NotFound, ShuttingDown
-from gateway.models import SessionBody, SessionLimits, check_env, check_session_key, merge_limits, now
-from gateway.record.chain import GENESIS
+from gateway.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
+from gateway.models import SessionBody, check_env, check_session_key, now
+from gateway.record.eraser import Purge
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
 from gateway.recovery import Recovery, kernels_of
 from gateway.session_state import SessionSettings, SessionState
 from gateway.sessions import Session
-from gateway.workspace import WorkspaceStore
+from gateway.workspace import WorkspaceStore, folder_name, folder_of, new_folder
 from kernels.errors import CellgateError
 from kernels.kernel import KernelLauncher, KernelProfile
 from kernels.pool import KernelPool
 from kernels.specs.catalog import KernelspecCatalog
 from kernels.stored import StoredKernel
+from kernels.tasks import Supervisor, outcome
 
 logger = logging.getLogger(__name__)
 
 Owned = tuple[str, str]
+
+PURGE_PATIENCE = 5.0
+"""Seconds that a request waits for the last bytes of what it purges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +67,10 @@ class SessionManager:
         self._catalog = catalog
         self._workspaces = workspaces
         self._live: dict[Owned, Session] = {}
+        self._tasks = Supervisor()
         self._opening: dict[Owned, asyncio.Task[Session]] = {}
-        self._ends: set[asyncio.Task[None]] = set()
-        self._purges: dict[Owned, asyncio.Task[None]] = {}
+        self._purges: dict[Owned, asyncio.Task[Purge]] = {}
+        self._erasing: dict[Owned, tuple[SessionRow, Purge]] = {}
         self._culler: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -83,10 +89,21 @@ class SessionManager:
         await self._journal.commit()
         for session in found:
             if session is not None:
-                self._live[session.row.principal, session.row.key] = session
+                self._add(session)
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
-        await self._workspaces.adopt(kernels_of(rows), adopted)
+        folders = {row.id: folder_of(row) for row in rows}
+        left = {kernel: folders[session_id] for kernel, session_id in kernels_of(rows).items()}
+        await self._workspaces.tidy(await self._folders(), left, adopted)
         return len(adopted), len(rows) - len(adopted)
+
+    async def _folders(self) -> set[str]:
+        """The names of all recorded sessions' kept folders."""
+        return {folder_name(*each) for each in await self._journal.session_folders()}
+
+    def _add(self, session: Session) -> None:
+        """It lives, until its end, which may also be its own wish."""
+        self._live[session.row.principal, session.row.key] = session
+        session.over.add_done_callback(lambda _: self._forget(session))
 
     def _make_session(
         self, row: SessionRow, limits: SessionLimits, profile: KernelProfile, log: EventLog
@@ -96,7 +113,8 @@ class SessionManager:
 
     def start(self) -> None:
         """Begin to cull idle and over-aged sessions."""
-        self._culler = asyncio.create_task(self._cull_forever(), name="culler")
+        interval = self.settings.cull_interval
+        self._culler = self._tasks.repeat(self._cull, "culler", pause=interval)
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
         """Take no new work, give running cells `grace` seconds, end all sessions.
@@ -106,26 +124,23 @@ class SessionManager:
         self._closing = True
         if self._culler is not None:
             self._culler.cancel()
-            await asyncio.gather(self._culler, return_exceptions=True)
-        quiet = [asyncio.create_task(session.quiet()) for session in self._live.values()]
-        if quiet:
-            await asyncio.wait(quiet, timeout=grace)
-            for waiting in quiet:
-                waiting.cancel()
-            await asyncio.gather(*quiet, return_exceptions=True)
+        quiet = Supervisor()
+        for session in self._live.values():
+            quiet.start(session.quiet(), f"quiet {session.row.key}", session=session.row.key)
+        try:
+            async with asyncio.timeout(grace):
+                await quiet.finished()
+        except TimeoutError:
+            logger.info("What still runs after the grace is ended now")
+        finally:
+            await quiet.cancel()
         for task in tuple(self._opening.values()):
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
-        await asyncio.gather(*self._purges.values(), return_exceptions=True)
-        ends: list[Awaitable[None]] = [*self._ends]
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
-            ends.append(self._end(session, "gateway_shutdown", keep_kernel=kept))
-        for result in await asyncio.gather(*ends, return_exceptions=True):
-            if isinstance(result, CellgateError):
-                logger.error("A session's end could not be recorded: %s", result.message)
-            elif isinstance(result, BaseException):
-                logger.error("A session did not end cleanly", exc_info=result)
+            self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+        # Purges, opens and ends that were under way, and those that were begun just now.
+        await self._tasks.finished()
 
     @property
     def closing(self) -> bool:
@@ -159,6 +174,7 @@ class SessionManager:
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
+        limits = self._limits(body)
         while owned in self._purges or owned in self._live:
             if (purge := self._purges.get(owned)) is not None:
                 await asyncio.wait([purge])
@@ -167,17 +183,17 @@ class SessionManager:
             if not session.ending:
                 session.touch()
                 return self._same(session, body), False
-            await session.end("")  # the end that is under way
+            await asyncio.wait([session.over])  # whatever becomes of the end that is under way
             self._forget(session)
         task = self._opening.get(owned)
         if task is not None:
-            return self._same(await asyncio.shield(task), body), False
-        profile, limits = self._profile(body)
+            return self._same(await outcome(task, _shutting_down), body), False
+        profile = self._profile(body, limits)
         self._journal.check_writable()
-        task = asyncio.create_task(self._open(owned, body, profile, limits), name=f"open {key}")
+        task = self._tasks.share(self._open(owned, body, profile, limits), f"open {key}", session=key)
         self._opening[owned] = task
         task.add_done_callback(lambda _: self._opening.pop(owned, None))
-        return await asyncio.shield(task), True
+        return await outcome(task, _shutting_down), True
 
     def _same(self, session: Session, body: SessionBody) -> Session:
         kernel = session.row.kernel
@@ -192,17 +208,29 @@ class SessionManager:
     def _names_kernel(body: SessionBody) -> bool:
         return body.kernel is not None or body.language is not None
 
-    def _profile(self, body: SessionBody) -> tuple[KernelProfile, SessionLimits]:
-        limits = merge_limits(self.settings.limits, body.limits)
+    @property
+    def ceilings(self) -> Ceilings:
+        """The most that anybody may ask for."""
+        return self.settings.session.ceilings
+
+    def _limits(self, body: SessionBody, *, lower: bool = False) -> SessionLimits:
+        if body.limits is None:
+            return self.settings.limits  # none of them is above a ceiling
+        merge = lowered_limits if lower else merge_limits
+        return merge(self.settings.limits, body.limits, self.ceilings)
+
+    def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
         self._catalog.get_kernel_spec(name)
-        return KernelProfile(name, limits.resources, check_env(body.env)), limits
+        return KernelProfile(name, limits.resources, check_env(body.env))
 
     async def _open(
         self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
+        if former is not None:
+            self._journal.check_writable(former.id)
         if former is not None and former.kernel != profile.kernelspec:
             if self._names_kernel(body):
                 raise Conflict(
@@ -225,31 +253,42 @@ class SessionManager:
             limits=limits.to_wire(),
             metadata=body.metadata if body.metadata is not None else (former.metadata if former else {}),
             environment={},
+            folder=new_folder() if former is None else former.folder,
         )
         log, made = EventLog(self._journal, row.id, key), 0
         if former is not None:
+            # What the former life said last may be enqueued only.
+            await self._journal.commit()
             log = await self.stored_log(former)
             log.reopen()
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
         session = self._make_session(row, limits, profile, log)
         await session.open(made)
-        self._live[owned] = session
+        self._add(session)
         return session
 
     async def open_one_shot(
-        self, principal: str, body: SessionBody, *, record: bool, store: MemoryStore | None = None
+        self,
+        principal: str,
+        body: SessionBody,
+        *,
+        record: bool,
+        store: MemoryStore | None = None,
+        lower: bool = False,
     ) -> Session:
         """A session for one execution; unless it is to be recorded it is in memory only and in no list.
 
-        Who runs more than one in it gives the `store`, and empties it. The caller ends the session with
-        `end_later`. Raises the pool's errors and InvalidInput.
+        Who runs more than one in it gives the `store`, and empties it. With `lower` limits above a ceiling
+        are lowered to it instead of refused. The caller ends the session with `end_later`. Raises the pool's
+        errors and InvalidInput.
         """
         if record:
             return (await self.get_or_create(principal, body))[0]
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
-        profile, limits = self._profile(body)
+        limits = self._limits(body, lower=lower)
+        profile = self._profile(body, limits)
         moment = now()
         row = SessionRow(
             id=self._journal.new_session_id(),
@@ -265,6 +304,7 @@ class SessionManager:
             limits=limits.to_wire(),
             metadata={},
             environment={},
+            folder=new_folder(),
         )
         store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key)
@@ -272,7 +312,7 @@ class SessionManager:
             row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
         )
         await session.open(0)
-        self._live["", row.key] = session
+        self._add(session)
         return session
 
     # Finding
@@ -295,12 +335,14 @@ class SessionManager:
     def workspace(self, row: SessionRow) -> Path:
         """The folder with the session's files, which may not be there."""
         session = self.get(row.principal, row.key)
-        return session.slot.workspace if session is not None else self._workspaces.kept(row.id)
+        return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).path
 
     async def stored_log(self, row: SessionRow) -> EventLog:
-        """The closed event log of a session that is not live."""
+        """The closed event log of a session that is not live. Raises NotFound when it was purged."""
         last = await self._journal.last_event(row.id)
-        seq, head = last if last is not None else (0, GENESIS)
+        if last is None:
+            raise NotFound(f"No session {row.key!r}")
+        seq, head = last
         log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head)
         log.close()
         return log
@@ -315,75 +357,117 @@ class SessionManager:
         session = self._live.get(owned)
         if session is not None:
             await self._end(session, "deleted", keep_files=False)
-        elif (row := await self._journal.session(*owned)) is not None:
-            await self._workspaces.remove(row.id)
-        else:
+        row = await self._journal.session(*owned)
+        if row is not None and owned not in self._live and owned not in self._opening:
+            # Also after an end of its own accord, which was under way and kept them.
+            await self._workspaces.of(folder_of(row)).remove()
+        elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
 
-    async def purge(self, principal: str, key: str) -> None:
-        """End the session and remove its files and its record, but for a tombstone. Raises NotFound."""
-        await self._purge((principal, check_session_key(key)), by=principal, reason="requested")
+    async def purge(self, principal: str, key: str) -> bool:
+        """End the session and remove its files and its record, but for a tombstone. Raises NotFound.
+
+        Returns whether every byte is gone. Where readers of the record keep some in use for longer than a
+        moment, the rest follows by itself, and `purging` tells until then.
+        """
+        owned = (principal, check_session_key(key))
+        if owned in self._erasing and owned not in self._live and owned not in self._opening:
+            purged = self._erasing[owned][1]
+        else:
+            purged = await self._purge(owned, by=principal, reason="requested")
+        done, _ = await asyncio.wait([purged.erased], timeout=PURGE_PATIENCE)
+        return bool(done) and purged.erased.exception() is None
+
+    def purging(self, principal: str, key: str) -> SessionRow | None:
+        """The session of this key that was purged and whose bytes are not all gone, as it was."""
+        found = self._erasing.get((principal, key))
+        return None if found is None else found[0]
 
     async def purge_ended(self, row: SessionRow, reason: str) -> bool:
-        """Remove an ended session's files and record on the gateway's own account; False: it lives again."""
+        """Remove an ended session's files and record on the gateway's own account; False: it lives again.
+
+        Returns when its rows are removed; their bytes go later, together with those of others.
+        """
         owned = (row.principal, row.key)
         if self._closing or owned in self._live or owned in self._opening:
             return False
-        await self._purge(owned, by="gateway", reason=reason)
-        return True
+        purged = await self._purge(owned, by="gateway", reason=reason)
+        await asyncio.wait([purged.removed])
+        return purged.removed.exception() is None
 
-    async def _purge(self, owned: Owned, *, by: str, reason: str) -> None:
-        """Nobody opens the session until it is done; who purges it meanwhile shares this purge."""
+    async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
+        """Nobody opens the session until it has begun; who purges it meanwhile shares this purge."""
         if (task := self._purges.get(owned)) is None:
-            task = asyncio.create_task(self._do_purge(owned, by, reason), name=f"purge {owned[1]}")
+            task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
             self._purges[owned] = task
             task.add_done_callback(lambda _: self._purges.pop(owned, None))
-        await asyncio.shield(task)
+        return await outcome(task, _shutting_down)
 
-    async def _do_purge(self, owned: Owned, by: str, reason: str) -> None:
+    async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
         row = await self._journal.session(*owned)
-        if row is None or not await self._journal.purge(row.id, by=by, reason=reason):
+        purged = None if row is None else await self._journal.purge(row.id, by=by, reason=reason)
+        if row is None or purged is None:
             raise NotFound(f"No session {owned[1]!r}")
+        self._erasing[owned] = row, purged
+        purged.erased.add_done_callback(lambda _: self._erased(owned, purged))
+        return purged
+
+    def _erased(self, owned: Owned, purged: Purge) -> None:
+        # The key may have been used, and purged, again.
+        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
+            del self._erasing[owned]
 
     def end_later(self, session: Session, cause: str) -> None:
         """End a session in the background, with its files."""
-        task = asyncio.create_task(self._end(session, cause, keep_files=False), name=f"end {session.row.key}")
-        self._ends.add(task)
-        task.add_done_callback(self._ends.discard)
+        self._end_in_background(session, cause, keep_files=False, keep_kernel=False)
+
+    def _end_in_background(
+        self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool
+    ) -> None:
+        async def work() -> None:
+            try:
+                await self._end(session, cause, keep_files=keep_files, keep_kernel=keep_kernel)
+            except CellgateError as error:
+                logger.error(
+                    "A session's end could not be recorded: %s",
+                    error.message,
+                    extra={"session": session.row.key},
+                )
+
+        self._tasks.start(work(), f"end {session.row.key}", session=session.row.key)
 
     async def _end(
         self, session: Session, cause: str, *, keep_files: bool = True, keep_kernel: bool = False
     ) -> None:
         try:
             await session.end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
-        except asyncio.CancelledError:
-            # The culler at a shutdown. The end goes on, and `close` waits for it.
-            raise
-        except BaseException:
-            self._forget(session)
-            raise
-        self._forget(session)
+        finally:
+            # A caller that was cancelled leaves before the end; then the session is still there until that.
+            if session.over.done():
+                self._forget(session)
 
     def _forget(self, session: Session) -> None:
         owned = (session.row.principal, session.row.key)
         if self._live.get(owned) is session:
             del self._live[owned]
 
-    async def _cull_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.cull_interval)
-            for session in tuple(self._live.values()):
-                if (cause := _overdue(session)) is not None:
-                    try:
-                        await self._end(session, cause)
-                    except CellgateError as error:
-                        logger.error("Could not end session %s: %s", session.row.key, error)
+    async def _cull(self) -> float:
+        """End what is overdue, without waiting for one before the next; how long to sleep after it."""
+        for session in tuple(self._live.values()):
+            if not session.ending and (cause := _overdue(session, self.ceilings.lifetime)) is not None:
+                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+        return self.settings.cull_interval
 
 
-def _overdue(session: Session) -> str | None:
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("The gateway is shutting down")
+
+
+def _overdue(session: Session, most_lifetime: float) -> str | None:
     moment = time.monotonic()
-    if moment - session.started > session.limits.lifetime:
+    # A session that was adopted has the limits of a former gateway, which may have had other ceilings.
+    if moment - session.started > min(session.limits.lifetime, most_lifetime):
         return "lifetime"
     idle_since = session.idle_since
     if idle_since is not None and moment - idle_since > session.limits.idle_timeout:

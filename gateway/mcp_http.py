@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.client import Gateway, GatewayError, NotAuthenticated, Session
 from kernels.errors import InvalidInput
+from kernels.tasks import Supervisor
 
 PATH = "/mcp"
 MAX_SESSIONS = 200
@@ -80,15 +81,17 @@ class McpDoor:
         self._idle = idle
         self._clients: set[_Client] = set()
         self._by_id: dict[str, _Client] = {}
+        self._tasks = Supervisor()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end, which is that of all sessions."""
         await receive()
-        reaper = asyncio.create_task(self._reap())
+        pause = min(30.0, self._idle / 4)
+        reaper = self._tasks.repeat(self._reap, "reaper", pause=pause)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         reaper.cancel()
-        await asyncio.gather(reaper, return_exceptions=True)
+        await asyncio.wait([reaper])
         await asyncio.gather(*(self._close(client) for client in list(self._clients)))
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -154,7 +157,7 @@ class McpDoor:
         client = _Client(_hash(token))
         self._clients.add(client)
         ready = asyncio.Event()
-        client.task = asyncio.create_task(client.live(session, self._serve(session), ready))
+        client.task = self._tasks.start(client.live(session, self._serve(session), ready), "MCP session")
         client.task.add_done_callback(lambda _: ready.set())
 
         async def watched(message: Message) -> None:
@@ -183,20 +186,19 @@ class McpDoor:
             client.requests -= 1
             client.used = time.monotonic()
 
-    async def _reap(self) -> None:
-        """Ends the sessions of clients that have been away too long."""
-        while True:
-            await asyncio.sleep(min(30.0, self._idle / 4))
-            before = time.monotonic() - self._idle
-            for client in list(self._clients):
-                if not client.requests and client.used < before:
-                    await self._close(client)
+    async def _reap(self) -> float:
+        """Ends the sessions of clients that have been away too long; the seconds until the next look."""
+        before = time.monotonic() - self._idle
+        for client in list(self._clients):
+            if not client.requests and client.used < before:
+                await self._close(client)
+        return min(30.0, self._idle / 4)
 
     async def _close(self, client: _Client) -> None:
         self._by_id.pop(client.id or "", None)
         client.over.set()
         if client.task is not None:
-            await asyncio.gather(client.task, return_exceptions=True)
+            await asyncio.wait([client.task])
         self._clients.discard(client)
 
 

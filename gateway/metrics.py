@@ -38,6 +38,12 @@ class Metrics:
         self.responses = Counter(
             "cellgate_http_responses", "HTTP responses by status.", ["status"], registry=self._registry
         )
+        self.closed_connections = Counter(
+            "cellgate_connections_closed",
+            "Connections that the gateway closed or refused, by reason.",
+            ["reason"],
+            registry=self._registry,
+        )
         tasks = Gauge("cellgate_tasks", "Tasks of the gateway's event loop.", registry=self._registry)
         tasks.set_function(lambda: len(asyncio.all_tasks()))
         ProcessCollector(registry=self._registry)

@@ -25,6 +25,7 @@ from gateway.client import Result, Session
 from gateway.client.calls import session_path
 from gateway.results import shorten
 from kernels.errors import CellgateError
+from kernels.tasks import Supervisor
 
 Content = list[TextContent | ImageContent]
 
@@ -229,12 +230,12 @@ async def _progress(context: Context) -> AsyncIterator[None]:
             seconds = round(time.monotonic() - begun, 1)
             await context.report_progress(seconds, message=f"running for {seconds:.0f} s")
 
-    teller = asyncio.create_task(tell())
+    tasks = Supervisor()
+    tasks.start(tell(), "progress")
     try:
         yield
     finally:
-        teller.cancel()
-        await asyncio.gather(teller, return_exceptions=True)
+        await tasks.cancel()
 
 
 def _text(text: str) -> TextContent:

@@ -1,36 +1,37 @@
 """The wire's request bodies and the values they become, and the model of a session that it answers with.
 
 Decoding is strict: unknown fields and wrong types are refused with the name of the field, and what is
-decoded is frozen. It holds no behaviour of sessions; it talks to msgspec, ``kernels.limits`` and rows.
+decoded is frozen. It holds no behaviour of sessions; it talks to msgspec, ``limits`` and rows.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeVar
 
 import msgspec
 
+from gateway.limits import Ceilings, LimitsBody
 from gateway.record.rows import SessionRow
+from kernels.decoding import json_decoder
 from kernels.errors import InvalidInput
-from kernels.limits import ResourceLimits, parse_size
 from kernels.messages import Message
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 MAX_CODE_BYTES = 10 * 1024 * 1024
+MAX_SEARCHED_BYTES = 128 * 1024
+"""Of code that is searched for imports: nothing else runs while Python parses it."""
 MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
 MAX_METADATA_DEPTH = 32
 MAX_STDIN_LINES = 10_000
 MAX_TABLE_ROWS = 10_000
-MAX_SECONDS = 30 * 24 * 3600.0
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -47,33 +48,6 @@ def now() -> str:
 def _second(seconds: int) -> str:
     # Six events a cell are told the time: the calendar is the same for all of them.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-
-@dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """A session's bounds: its kernel's resources, and times in seconds."""
-
-    resources: ResourceLimits = field(default_factory=ResourceLimits)
-    cell_timeout: float = 60.0
-    idle_timeout: float = 1800.0
-    lifetime: float = 86400.0
-
-    def to_wire(self) -> dict[str, Any]:
-        """The flat object of the wire; sizes in bytes."""
-        times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
-        return {**asdict(self.resources), **times}
-
-
-class LimitsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`limits` of a request: what is absent keeps the gateway's default."""
-
-    memory: str | int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-    disk: str | int | None = None
-    cell_timeout: float | None = None
-    idle_timeout: float | None = None
-    lifetime: float | None = None
 
 
 class SessionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -116,10 +90,16 @@ class InputBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     value: str
 
 
+@cache
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return json_decoder(kind)
+
+
 def decode(body: bytes, kind: type[T]) -> T:
     """`body` as `kind`; an empty body is an empty object. Raises InvalidInput that names the field."""
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        decoded: T = _decoder(kind).decode(body or b"{}")  # type: ignore[arg-type]  # a class is hashable
+        return decoded
     except msgspec.ValidationError as error:
         raise InvalidInput(f"The request body does not fit: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -182,35 +162,11 @@ def _depth_exceeds(value: Any, depth: int) -> bool:
     return bool(children) and (depth == 0 or any(_depth_exceeds(child, depth - 1) for child in children))
 
 
-def check_seconds(value: float, name: str) -> float:
-    """A duration above zero and at most 30 days, or InvalidInput."""
-    if not math.isfinite(value) or not 0 < value <= MAX_SECONDS:
-        raise InvalidInput(f"{name} must be above 0 and at most {MAX_SECONDS:.0f} seconds")
-    return float(value)
-
-
-def merge_limits(defaults: SessionLimits, body: LimitsBody | None) -> SessionLimits:
-    """The gateway's defaults with what the caller named. Raises InvalidInput."""
-    if body is None:
-        return defaults
-    resources: dict[str, Any] = {}
-    for name in ("memory", "disk"):
-        if (size := getattr(body, name)) is not None:
-            resources[name] = parse_size(size, name=f"limits.{name}")
-    for name in ("cpus", "pids"):
-        if (count := getattr(body, name)) is not None:
-            resources[name] = count
-    times = {
-        name: check_seconds(value, f"limits.{name}")
-        for name in ("cell_timeout", "idle_timeout", "lifetime")
-        if (value := getattr(body, name)) is not None
-    }
-    return replace(defaults, resources=replace(defaults.resources, **resources), **times)
-
-
-def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length: int = 0) -> dict[str, Any]:
-    """The wire's model of a session, live or ended."""
-    return {
+def session_model(
+    row: SessionRow, *, kernel_id: str | None = None, queue_length: int = 0, problem: str | None = None
+) -> dict[str, Any]:
+    """The wire's model of a session, live or ended. `problem`: why it is not recorded any more, if so."""
+    model = {
         "session": row.key,
         "kernel": row.kernel,
         "kernel_id": kernel_id,
@@ -225,6 +181,7 @@ def session_model(row: SessionRow, *, kernel_id: str | None = None, queue_length
         "metadata": row.metadata,
         "head": row.head.hex(),
     }
+    return model if problem is None else {**model, "problem": problem}
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +207,14 @@ class ExecuteRequest:
     packages: str | None = None
 
 
-def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
+def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -> ExecuteRequest:
     """The body's values, checked. `interactive`: somebody can answer an input_request later."""
     if body.on_disconnect not in {"continue", "interrupt"}:
         raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
     if body.packages not in {None, "auto", "temporary"}:
         raise InvalidInput("packages must be 'auto' or 'temporary'")
+    if body.packages is not None:
+        check_text(body.code, "code whose imports are to be installed", MAX_SEARCHED_BYTES)
     if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
         raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
     if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
@@ -263,7 +222,7 @@ def check_execute(body: ExecuteBody, *, interactive: bool) -> ExecuteRequest:
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
     return ExecuteRequest(
         code=check_text(body.code, "code", MAX_CODE_BYTES),
-        timeout=None if body.timeout is None else check_seconds(body.timeout, "timeout"),
+        timeout=ceilings.check_timeout(body.timeout),
         stdin=lines,
         silent=body.silent,
         env=check_env(body.env),

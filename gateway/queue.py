@@ -18,10 +18,21 @@ from kernels.execution import Status
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A wish for a fresh kernel. `done` completes when there is one."""
+    """A wish for a fresh kernel. `done` completes when there is one, or with why there is none."""
 
     cause: str
     done: asyncio.Future[None]
+
+    def grant(self) -> None:
+        """There is a fresh kernel."""
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def refuse(self, error: Exception) -> None:
+        """There is none."""
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # retrieved: nobody may be waiting
 
 
 class ExecutionQueue:
@@ -87,7 +98,7 @@ class ExecutionQueue:
     def refuse_restarts(self, error: Exception) -> None:
         """Answer all restarts that wait with an error."""
         while self._restarts:
-            self._restarts.popleft().done.set_exception(error)
+            self._restarts.popleft().refuse(error)
 
     def take(self) -> ExecutionRun | Restart | None:
         """The next thing to do: what was cancelled (it is over already), then restarts, then executions."""

@@ -24,12 +24,15 @@ import msgspec
 from msgspec import structs
 
 from gateway.executions import ExecutionRun, ExecutionSettings
-from gateway.models import ExecuteRequest, SessionLimits, now
+from gateway.limits import SessionLimits
+from gateway.models import ExecuteRequest, now
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
 from gateway.record.rows import ExecutionRow, SessionRow
 from gateway.sessions import Session
 from kernels.connection import KernelConnection
+from kernels.contents import content_of
+from kernels.decoding import json_decoder
 from kernels.errors import CellgateError, KernelDied
 from kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from kernels.limits import MIB, ResourceLimits
@@ -39,6 +42,8 @@ from kernels.spool import Spooled, read_spool
 from kernels.stored import StoredKernel
 
 logger = logging.getLogger(__name__)
+
+_decode = json_decoder(object).decode
 
 ADOPTED_AT_ONCE = 4
 BACKLOG_BYTES = 8 * MIB
@@ -81,11 +86,14 @@ class Backlog:
 
     def attend(self, connection: KernelConnection) -> None:
         """Begin to listen."""
-        self._connection, self._stop = connection, connection.listen(self._receive)
+        self._connection, self._stop = (
+            connection,
+            connection.listen(self._receive, room=lambda _: BACKLOG_BYTES),
+        )
 
     def _receive(self, message: Message) -> None:
         self._messages.append(message)
-        self._size += len(message.content_frame)
+        self._size += len(message.content_frame) + sum(map(len, message.buffers))
         if self._size > BACKLOG_BYTES and self._connection is not None:
             self._connection.pause()
 
@@ -193,6 +201,8 @@ class AdoptedRun(ExecutionRun):
                 self._unrecorded = True
             expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
             self.receive(message)
+            # Answers are not in the spool: what was asked before has been answered, but for the last.
+            self.machine.answered()
         for message in self._backlog.take():
             if message.parent.msg_id == self.msg_id and message.header.msg_id not in seen:
                 self.receive(message)
@@ -245,9 +255,14 @@ class Recovery:
                     return await self._adopt(row, log, stored)
                 except (CellgateError, OSError) as error:
                     logger.warning("Session %s lost its kernel: %s", row.key, error)
+                except Exception as error:  # any fault at all: the other sessions must go on
+                    ids = {"session": row.key, "kernel": stored.id}
+                    logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
+        log.reopen()
         await self._end_executions(row, log, "dead")
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
+        log.close()
         self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
         return None
 
@@ -259,16 +274,16 @@ class Recovery:
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
             limits = _limits(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
+            log.reopen()
             await self._end_executions(row, log, "idle", but=running)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent in the crash's last moment, before the record knew it: nobody would see its end.
                 kernel.interrupt()
             session = self._make(row, limits, kernel.profile, log)
-            log.reopen()
             last = await self._journal.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
-            await asyncio.shield(kernel.shutdown())
+            await kernel.shutdown()
             raise
         if running is None:
             backlog.take()
@@ -301,7 +316,7 @@ class Recovery:
         async for batch in self._journal.event_batches(execution.session_id, after=execution.first_seq - 1):
             for row in batch:
                 if row.execution == execution.id:
-                    yield msgspec.json.decode(row.body)
+                    yield _decode(row.body)
 
     async def _end_executions(
         self, row: SessionRow, log: EventLog, state: str, but: ExecutionRun | None = None
@@ -317,7 +332,7 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
     """The ids of requests that have begun and not ended, by a kernel's status messages."""
     unfinished: set[str] = set()
     for message in (entry.message for entry in spool if entry.message.msg_type == "status"):
-        if message.content().get("execution_state") == "busy":
+        if content_of(message).get("execution_state") == "busy":
             unfinished.add(message.parent.msg_id)
         else:
             unfinished.discard(message.parent.msg_id)

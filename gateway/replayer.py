@@ -17,13 +17,22 @@ from gateway.files.inputs import restore
 from gateway.files.store import SessionFiles
 from gateway.job_files import JobFile
 from gateway.jobs import Jobs
+from gateway.limits import LimitsBody
 from gateway.manager import SessionManager
-from gateway.models import ExecuteRequest, LimitsBody, SessionBody, now
+from gateway.models import ExecuteRequest, SessionBody, now
 from gateway.packages.requirements import parse_change
 from gateway.record.events import MemoryStore
-from gateway.record.rows import SessionRow
+from gateway.record.rows import EventRow, SessionRow
 from gateway.replay.cells import RecordedCell, recorded_cells
-from gateway.replay.environment import Lock, compare_locks, lock_of, recorded_lock
+from gateway.replay.environment import (
+    Lock,
+    compare_locks,
+    lock_of,
+    recorded_lock,
+    recorded_seed,
+    seeds_report,
+    variables_for,
+)
 from gateway.replay.files import files_report, input_files
 from gateway.replay.packages import RecordedPackage, installed_packages, pins
 from gateway.replay.report import NewRun, environment_report
@@ -32,6 +41,7 @@ from gateway.results import ResultBuilder
 from gateway.session_kernel import environment_of
 from gateway.sessions import Session
 from kernels.errors import CellgateError
+from kernels.provisioners.base import HASH_SEED
 
 MOST_AT_ONCE = 4
 
@@ -49,8 +59,12 @@ class Replayer:
         self._version = version
         self._running = 0
 
-    async def replay(self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener) -> bytes:
+    async def replay(
+        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float = 0.0
+    ) -> bytes:
         """The report as ``json`` or ``html``. `listen` hears of each cell as it has run.
+
+        `rtol`: how far floating-point numbers may be apart.
 
         Raises NotFound, EnvironmentDiffers unless `anyway`, QueueFull, JobFailed, the pool's errors and those
         of `restore`.
@@ -59,23 +73,28 @@ class Replayer:
             raise QueueFull(f"{MOST_AT_ONCE} replays are under way; try again later", retry_after=10)
         self._running += 1
         try:
-            return await self._replay(principal, key, anyway=anyway, form=form, listen=listen)
+            return await self._replay(principal, key, anyway=anyway, form=form, listen=listen, rtol=rtol)
         finally:
             self._running -= 1
 
-    async def _replay(self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener) -> bytes:
+    async def _replay(
+        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float
+    ) -> bytes:
         moment = await self._archive.moment(principal, key)
         row, notebook = moment.session, await self._archive.outline(moment)
         cells, inputs = recorded_cells(notebook), input_files(notebook)
-        wanted = SessionBody(kernel=row.kernel, limits=_limits(row))
+        seed = recorded_seed(notebook)
+        wanted = SessionBody(kernel=row.kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
         with self._jobs.file() as given, self._jobs.file() as made:
             # A `Comparison` in JSON, written as it comes: neither notebook nor runs are held in memory.
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))
             await given.write(b',"runs":[')
             hear = partial(_note, given, next(iter(cells), None), listen)
-            begun, store = now(), MemoryStore()
-            session = await self._manager.open_one_shot(principal, wanted, record=False, store=store)
+            begun, store = now(), _Rows()
+            session = await self._manager.open_one_shot(
+                principal, wanted, record=False, store=store, lower=True
+            )
             try:
                 why = await _install(session, installed_packages(notebook))
                 check = compare_locks(recorded_lock(notebook), _lock(session))
@@ -90,13 +109,32 @@ class Replayer:
                     "replayed_at": begun,
                     "gateway_version": self._version,
                     "environment": environment_report(check),
+                    "hash_seed": seeds_report(seed, HASH_SEED),
                     "files": files_report(restored),
                 }
             finally:
                 self._manager.end_later(session, "replay")
-            await given.write(b'],"facts":' + msgspec.json.encode(facts) + b"}")
+            await given.write(b'],"rtol":%a,"facts":' % rtol + msgspec.json.encode(facts) + b"}")
             await self._jobs.run("gateway.replay.report", form, given=given, made=made)
             return await made.read()
+
+
+class _Rows(MemoryStore):
+    """Of a replay's rows, whether the last cell's asked for input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def append(self, row: EventRow) -> None:
+        """Keep the row."""
+        self.asked |= row.type == "input_request"
+        super().append(row)
+
+    def forget(self) -> None:
+        """Drop all rows so far."""
+        self.asked = False
+        super().forget()
 
 
 async def _note(
@@ -131,15 +169,16 @@ def _lock(session: Session) -> Lock | None:
     return lock_of(told)
 
 
-async def _run(session: Session, store: MemoryStore, cell: RecordedCell) -> NewRun:
+async def _run(session: Session, store: _Rows, cell: RecordedCell) -> NewRun:
     """Run a cell as it was run, with nobody to answer its input()."""
     at = now()
     request = ExecuteRequest(
         cell.source, timeout=cell.timeout, stdin=(), silent=cell.silent, allow_stdin=True
     )
     result = await _result(session, request)
+    asked = store.asked
     store.forget()
-    return NewRun(result["status"], result["outputs"], at)
+    return NewRun(result["status"], result["outputs"], at, now(), asked)
 
 
 async def _result(session: Session, request: ExecuteRequest) -> dict[str, Any]:
@@ -150,6 +189,6 @@ async def _result(session: Session, request: ExecuteRequest) -> dict[str, Any]:
 
 
 def _limits(row: SessionRow) -> LimitsBody:
-    """The limits that the recorded session had, so that the same happens at the same bounds."""
+    """The limits that the recorded session had, so that the same happens at the same limits."""
     known = {name: row.limits[name] for name in LimitsBody.__struct_fields__ if name in row.limits}
     return msgspec.convert(known, LimitsBody)

@@ -6,7 +6,6 @@ nobody opens the session meanwhile. Without bounds there is no task.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.manager import SessionManager
 from gateway.record.journal import Journal
 from kernels.errors import CellgateError
+from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -39,29 +39,27 @@ class Retention:
         self._journal = journal
         self._manager = manager
         self._settings = settings
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = Supervisor()
 
     def start(self) -> None:
         """Begin to look, if there is a bound."""
         if self._settings.age is not None or self._settings.size is not None:
-            self._task = asyncio.create_task(self._look_forever(), name="retention")
+            self._tasks.repeat(self._look_once, "retention", pause=self._settings.interval)
 
     async def close(self) -> None:
         """Stop; a purge that is under way is the manager's."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.cancel()
 
-    async def _look_forever(self) -> None:
-        while True:
-            try:
-                removed = await self._look()
-            except CellgateError as error:
-                logger.error("Old records could not be removed for now: %s", error.message)
-            else:
-                if removed:
-                    logger.info("Removed the records of %d ended sessions", removed)
-            await asyncio.sleep(self._settings.interval)
+    async def _look_once(self) -> float:
+        """The seconds until the next look."""
+        try:
+            removed = await self._look()
+        except CellgateError as error:
+            logger.error("Old records could not be removed for now: %s", error.message)
+        else:
+            if removed:
+                logger.info("Removed the records of %d ended sessions", removed)
+        return self._settings.interval
 
     async def _look(self) -> int:
         for count in range(MOST_AT_ONCE):

@@ -90,11 +90,11 @@ class SessionRuns:
         run.answer(value)
 
     def of_message(self, parent: str) -> tuple[ExecutionRun | None, bool]:
-        """The execution that a kernel's message belongs to, and whether it has ended already."""
+        """The execution that a kernel's message belongs to, and whether its end is recorded already."""
         if self.current is not None and self.current.msg_id == parent:
-            return self.current, False
+            return self.current, self.current.told
         if (run := self._beside.get(parent)) is not None:
-            return run, False
+            return run, run.told
         return self._recent.get(parent), True
 
     def begin_beside(self, run: ExecutionRun) -> None:

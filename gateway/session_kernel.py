@@ -7,8 +7,9 @@ knows nothing of executions or of the session's state; ``sessions`` decides when
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,25 +18,41 @@ from gateway.files.watch import WorkspaceWatch
 from gateway.packages.session import SessionPackages
 from gateway.record.errors import StorageError
 from gateway.record.events import EventStore
-from gateway.workspace import WorkspaceStore
-from kernels.connection import Listener
+from gateway.record.facts import KERNELSPEC, WITHOUT_VARIABLES
+from gateway.workspace import KeptFolder
+from kernels.connection import Listener, Room
 from kernels.kernel import Kernel, KernelProfile
 from kernels.messages import Message
 from kernels.pool import KernelPool
+from kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told what a kernel says and what it is told, and is asked what is worth reading."""
+
+    received: Listener
+    sent: Listener
+    room: Room
 
 
 class SessionKernel:
-    """At most one kernel at a time. `receive` gets all its messages, `exited` is called when it ends."""
+    """At most one kernel at a time. `listeners` get all its messages, `exited` is called when it ends.
+
+    A kernel comes whole and goes whole, whoever is cancelled meanwhile: its files are never in between.
+    """
 
     def __init__(
         self,
         profile: KernelProfile,
         pool: KernelPool,
-        workspaces: WorkspaceStore,
+        files: KeptFolder,
         store: EventStore,
         door: Door,
         packages: SessionPackages,
-        receive: Listener,
+        listeners: Listeners,
         exited: Callable[[Kernel], None],
     ) -> None:
         self.current: Kernel | None = None
@@ -43,14 +60,14 @@ class SessionKernel:
         """Held while the files are moved; hold it to use `workspace`."""
         self.packages = packages
         self.watch = WorkspaceWatch()
-        self._session_id = packages.session_id
         self._profile = profile
         self._pool = pool
-        self._workspaces = workspaces
+        self._files = files
         self._store = store
         self._door = door
-        self._receive = receive
+        self._listeners = listeners
         self._exited = exited
+        self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
     @property
@@ -61,26 +78,35 @@ class SessionKernel:
     @property
     def workspace(self) -> Path:
         """The folder that the session's files are in now; without a kernel there may be none."""
-        return self.current.workspace if self.current else self._workspaces.kept(self._session_id)
+        return self.current.workspace if self.current else self._files.path
 
     async def claim(self) -> Kernel:
-        """A fresh kernel with the session's files. Raises the pool's errors; then there is none."""
+        """A fresh kernel with the session's files. Raises the pool's errors and StorageError; then there is
+        none.
+        """
         assert self.current is None
         kernel = await self._pool.claim(self._profile)
         try:
-            async with self.moving:
-                if await self._workspaces.restore(self._session_id, kernel.workspace):
+            await self._tasks.complete(self._equip(kernel), f"equip kernel {kernel.id}")
+        except asyncio.CancelledError:
+            await self.drop()
+            raise
+        return kernel
+
+    async def _equip(self, kernel: Kernel) -> None:
+        async with self.moving:
+            try:
+                if await self._files.restore(kernel.workspace):
                     await kernel.files_given()
                     await self.watch.begin(kernel.workspace)
                 else:
                     self.watch = WorkspaceWatch()
                 await self.packages.restore(kernel)
-                self.current = kernel
-        except BaseException:
-            self._pool.release(kernel)
-            raise
-        self._attend(kernel)
-        return kernel
+                self._attend(kernel)
+            except BaseException:
+                await self._give_back(kernel, keep_files=True)
+                raise
+            self.current = kernel
 
     async def adopt(self, kernel: Kernel) -> Kernel:
         """Go on with a kernel that had the session's files before this gateway was."""
@@ -92,7 +118,8 @@ class SessionKernel:
         return kernel
 
     def _attend(self, kernel: Kernel) -> None:
-        kernel.connection.listen(self._received)
+        listeners = self._listeners
+        kernel.connection.listen(self._received, listeners.sent, room=listeners.room)
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
 
     async def changed_files(self) -> list[dict[str, Any]]:
@@ -100,18 +127,30 @@ class SessionKernel:
         return [] if self.current is None else await self.watch.changes(self.current.workspace)
 
     async def drop(self, *, keep_files: bool = True) -> None:
-        """End the kernel, if there is one, and keep its files for the next or remove them."""
+        """End the kernel, if there is one, and keep its files for the next or remove them.
+
+        Raises StorageError when they can't be kept; the kernel is gone all the same.
+        """
+        await self._tasks.complete(self._drop(keep_files=keep_files), "drop kernel")
+
+    async def _drop(self, *, keep_files: bool) -> None:
         async with self.moving:
-            kernel = await self._detach()
-            if kernel is None:
-                return
+            if (kernel := await self._detach()) is not None:
+                await self._give_back(kernel, keep_files=keep_files)
+
+    async def _give_back(self, kernel: Kernel, *, keep_files: bool) -> None:
+        """Each step is taken whatever became of the one before; the pool removes what is left."""
+        try:
             await kernel.shutdown()
+        finally:
             try:
                 await self.packages.keep(kernel)
-                if keep_files:
-                    await self._workspaces.keep(self._session_id, kernel.workspace)
             finally:
-                self._pool.release(kernel)
+                try:
+                    if keep_files:
+                        await self._files.keep(kernel.workspace)
+                finally:
+                    self._pool.release(kernel)
 
     async def let_go(self) -> None:
         """Leave the kernel, if there is one, with its files to the next gateway."""
@@ -121,45 +160,65 @@ class SessionKernel:
 
     async def _detach(self) -> Kernel | None:
         kernel, self.current = self.current, None
+        await self._stop_throttle()
+        return kernel
+
+    async def _stop_throttle(self) -> None:
         if self._throttle is not None:
             self._throttle.cancel()
-            await asyncio.gather(self._throttle, return_exceptions=True)
+            await asyncio.wait([self._throttle])
             self._throttle = None
-        return kernel
 
     async def end(self, *, keep_files: bool) -> None:
         """As `drop`, for good: packages go, files too unless they are to be kept."""
-        await self.drop(keep_files=keep_files)
-        if not keep_files:
-            await self._workspaces.remove(self._session_id)
-        await self.packages.forget()
+        try:
+            await self.drop(keep_files=keep_files)
+        finally:
+            try:
+                if not keep_files:
+                    await self._files.remove()
+            finally:
+                await self.packages.forget()
 
     def _received(self, message: Message) -> None:
-        self._receive(message)
-        if self._throttle is None and (self._store.full or self._door.crowded):
-            self._throttle = asyncio.create_task(self._hold_back(), name=f"throttle {self._session_id}")
+        self._listeners.received(message)
+        if self._throttle is None and (self._store.full or self._door.crowded) and self.current is not None:
+            self._throttle = self._tasks.start(self._hold_back(self.current), "throttle")
 
-    async def _hold_back(self) -> None:
+    async def _hold_back(self, kernel: Kernel) -> None:
         """Let the kernel keep its output in its own memory while the disk catches up."""
-        kernel = self.current
-        if kernel is not None:
-            kernel.connection.pause()
+        kernel.connection.pause()
+        try:
             await self._door.room()
-            # A record that can't be written is told to whoever waits for the session's next commit.
-            with suppress(StorageError):
-                await self._store.room()
+            await self._store.room()
+        except StorageError as error:
+            # It is told to whoever waits for the session's next commit.
+            logger.debug("A kernel is not held back any more: %s", error.message)
+        finally:
             kernel.connection.resume()
-        self._throttle = None
+            self._throttle = None
 
 
 def environment_of(kernel: Kernel) -> dict[str, Any]:
     """What the record keeps of where a session's cells run: what kernel, image, Python and packages.
 
-    By the kernel's own kernel_info_reply, and by what it told of its environment before anybody used it.
+    By the kernel's own kernel_info_reply, and by what a kernel of the kernelspec told of its environment
+    before anybody used it. The session's variables can make its own kernel find other packages; nobody knows
+    which, so `packages_of` says whose these are.
     """
-    names = ("implementation", "implementation_version", "language_info", "protocol_version")
-    info = {name: kernel.info[name] for name in names if name in kernel.info}
-    known = {"display_name": kernel.display_name, "kernel_id": kernel.id, "kernel_info": info, **kernel.image}
-    if kernel.environment is not None:
-        known |= {"python": kernel.environment.python, "packages": kernel.environment.packages}
+    known: dict[str, Any] = {
+        "display_name": kernel.display_name,
+        "kernel_id": kernel.id,
+        "kernel_info": kernel.info,
+        **kernel.image,
+    }
+    if (environment := kernel.environment) is not None:
+        known |= {"python": environment.python, "packages": environment.versions()}
+        known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.env else KERNELSPEC
+        if environment.left_out:
+            known["packages_left_out"] = environment.left_out
+        known |= {} if kernel.hash_seed is None else {"hash_seed": kernel.hash_seed}
+    if names := [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]:
+        # Names only: values may be secrets, and the record is kept.
+        known["env"] = names
     return known

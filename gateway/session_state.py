@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from gateway.channels.client import ChannelSettings
 from gateway.errors import Conflict
 from gateway.executions import ExecutionRun, ExecutionSettings
-from gateway.models import SessionLimits, now
+from gateway.limits import Ceilings, SessionLimits
+from gateway.models import now
 from gateway.packages.installer import Installer
 from gateway.record.errors import StorageError, StorageFull
 from gateway.record.events import EventLog, MemoryStore
@@ -24,6 +25,7 @@ from gateway.record.facts import brief
 from gateway.record.journal import Journal
 from gateway.record.rows import SessionRow
 from gateway.session_kernel import environment_of
+from kernels.errors import GatewayFault
 from kernels.kernel import Kernel
 
 
@@ -46,6 +48,7 @@ class SessionSettings:
     max_queue: int = 64
     gateway_version: str = ""
     installer: Installer | None = None
+    ceilings: Ceilings = field(default_factory=Ceilings)
 
 
 class SessionRecord:
@@ -97,6 +100,8 @@ class SessionRecord:
             "environment": environment,
             "gateway_version": self._gateway_version,
         }
+        if self.row.folder:
+            self._introduction["folder"] = self.row.folder
         self.row = replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
@@ -126,17 +131,26 @@ class SessionRecord:
         self.save(event["execution_count"])
 
     async def commit(self, run: ExecutionRun, seq: int) -> None:
-        """Make the end of an execution durable, then tell who follows or waits for it."""
+        """Make the end of an execution durable, then tell who follows or waits for it, in any case."""
         try:
             await self.log.release(seq)
         except StorageError as error:
             run.fail(error)
+        except BaseException:
+            run.fail(GatewayFault())
+            raise
         else:
             run.end()
 
     def check_writable(self) -> None:
-        """Raises StorageError while nothing can be recorded."""
-        self._store.check_writable()
+        """Raises StorageError while nothing can be recorded, of all sessions or of this one."""
+        self._store.check_writable(self.row.id)
+
+    @property
+    def problem(self) -> str | None:
+        """Why this session is not recorded any more, None while it is."""
+        failure = self._store.failure_of(self.row.id)
+        return None if failure is None else failure.message
 
     def note_files(self, run: ExecutionRun, changes: Iterable[dict[str, Any]]) -> None:
         """Record what a cell did to the workspace; where there is no room for that, its end still is."""

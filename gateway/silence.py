@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from kernels.tasks import guarded
+
 
 class Silence:
     """Calls `too_long` once `patience()` seconds have passed since the last `heard`; never before the first.
@@ -27,13 +29,13 @@ class Silence:
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         if self._timer is None:
-            self._timer = loop.call_later(self._patience(), self._look)
+            self._timer = loop.call_later(self._patience(), guarded(self._look, "silence"))
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         left = self._last + self._patience() - loop.time()
         if left > 0:
-            self._timer = loop.call_later(left, self._look)
+            self._timer = loop.call_later(left, guarded(self._look, "silence"))
             return
         self._timer = None
         self._too_long()

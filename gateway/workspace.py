@@ -1,21 +1,86 @@
 """Workspace folders: what a session's files are kept in while its kernels come and go.
 
-A running kernel has its own folder, made before anybody knew whose kernel it will be. When a session
-gets another kernel its entries are renamed into that kernel's folder; when the session ends they are kept
-under the session's id or removed. User code wrote these folders: names are never followed, only renamed,
-and only after the kernel that could race with us is gone.
+A running kernel has its own folder, made before anybody knew whose kernel it will be. When the kernel ends,
+its folder becomes the session's kept folder, whose name holds the session's random id: no other session, and
+no session of a record that was restored from a backup, can have the same. When the session gets another
+kernel the entries are renamed into that kernel's folder. User code wrote these folders, so they are touched
+by ``kernels.trees`` alone, and only after the kernel that could race with us is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
-from kernels.provisioners.folders import remove_tree
+from gateway.record.errors import storage
+from gateway.record.rows import SessionRow
+from kernels import trees
+from kernels.provisioners.set_id import clear_set_ids
+from kernels.tasks import Supervisor
 
-KEPT = "session-"
+logger = logging.getLogger(__name__)
+
+KEPT, ORPHANS = "session-", "orphans"
+_MOVED = "The session's files can't be moved"
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def new_folder() -> str:
+    """What tells a new session's folder from all others, also from those that a restored record forgot."""
+    return secrets.token_hex(16)
+
+
+def folder_of(row: SessionRow) -> str:
+    """The name of a session's kept folder."""
+    return folder_name(row.id, row.folder)
+
+
+def folder_name(session_id: int, folder: str) -> str:
+    """As `folder_of`. A session of an older record has no random id, and is named by its number."""
+    return f"{KEPT}{folder or session_id}"
+
+
+class KeptFolder:
+    """Where one session's files are while it has no kernel. Methods raise StorageError."""
+
+    def __init__(self, root: Path, name: str, tasks: Supervisor) -> None:
+        self.path = root / name
+        self._root = root
+        self._tasks = tasks
+
+    async def keep(self, source: Path) -> None:
+        """Keep an ended kernel's folder for the session's next kernel, if anything is in it.
+
+        What can't be kept is set aside, so that the removal of the kernel's folder does not take it along.
+        """
+        with storage(_MOVED):
+            try:
+                await self._work(_keep, source, self.path)
+            except OSError:
+                place = await self._work(_set_aside, source, self._root / ORPHANS)
+                logger.error("Files of %s could not be kept; they are in %s", self.path.name, place)
+                raise
+
+    async def restore(self, target: Path) -> bool:
+        """Give what `keep` kept to a new kernel's folder, all or nothing; whether there was anything."""
+        with storage(_MOVED):
+            return await self._work(_restore, self.path, target)
+
+    async def remove(self) -> None:
+        """Remove what `keep` kept."""
+        with storage("The session's files can't be removed"):
+            await self._work(trees.remove, self.path)
+
+    async def _work(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """In a thread, to its end: a cancelled caller must not go on while files still move."""
+        return await self._tasks.complete(asyncio.to_thread(work, *arguments, **options), self.path.name)
 
 
 class WorkspaceStore:
@@ -23,57 +88,73 @@ class WorkspaceStore:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._tasks = Supervisor()
 
-    def kept(self, session_id: int) -> Path:
-        """Where `keep` keeps the files of a session without a kernel; there may be none."""
-        return self._root / f"{KEPT}{session_id}"
+    def of(self, name: str) -> KeptFolder:
+        """The kept folder of this name, which may not be there."""
+        return KeptFolder(self._root, name, self._tasks)
 
-    async def move(self, source: Path, target: Path) -> None:
-        """Rename all entries of `source` into `target`, an existing folder on the same file system."""
-        await asyncio.to_thread(_move_entries, source, target)
+    async def tidy(self, known: Collection[str], left: Mapping[str, str], living: Collection[str]) -> None:
+        """At the start: keep what ended kernels left, and set aside what belongs to no recorded session.
 
-    async def keep(self, session_id: int, source: Path) -> None:
-        """Keep the entries of an ended kernel's folder for the session's next kernel, if there are any."""
-        await asyncio.to_thread(_keep, source, self.kept(session_id))
-
-    async def restore(self, session_id: int, target: Path) -> bool:
-        """Give what `keep` kept to a new kernel's folder; whether there was anything."""
-        return await asyncio.to_thread(_restore, self.kept(session_id), target)
-
-    async def adopt(self, left: Mapping[str, int], living: Collection[str] = ()) -> None:
-        """After a crash: keep the folders of these kernels for their sessions, and remove all others.
-
-        `left` maps kernel ids to session ids; `living` are the kernels whose folders are in use.
+        `known` are the recorded sessions' folders, `left` maps kernels to the folders of their sessions,
+        `living` are kernels whose folders are in use. What is set aside is never removed and never given to
+        anybody: the record may be an older one than the files, restored from a backup.
         """
-        for folder in list(self._root.iterdir()):
-            if folder.name in living:
+        with storage("The sessions' folders can't be looked through"):
+            names = await asyncio.to_thread(os.listdir, self._root)
+        for name in names:
+            folder = self._root / name
+            if name in living or name in known or name == ORPHANS:
                 continue
-            if folder.name in left:
-                await self.keep(left[folder.name], folder)
-            if not folder.name.startswith(KEPT):
-                await remove_tree(folder)
-
-    async def remove(self, session_id: int) -> None:
-        """Remove what `keep` kept."""
-        await remove_tree(self.kept(session_id))
-
-
-def _move_entries(source: Path, target: Path) -> None:
-    with os.scandir(source) as entries:
-        for entry in entries:
-            # A plain rename: symlinks move as they are, and no name leads out of the two folders.
-            Path(entry.path).rename(target / entry.name)
+            if name in left:
+                await self.of(left[name]).keep(folder)
+            with storage("A folder of nobody can't be set aside"):
+                place = await asyncio.to_thread(_set_aside, folder, self._root / ORPHANS)
+            if place is not None:
+                logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
 
 
 def _keep(source: Path, kept: Path) -> None:
-    if any(source.iterdir()):
-        kept.mkdir(mode=0o700, exist_ok=True)
-        _move_entries(source, kept)
+    if _is_empty(source):
+        return
+    # Nothing that a kernel left is a program with somebody's rights, here or where it is exported to.
+    clear_set_ids(source)
+    try:
+        source.rename(kept)
+    except OSError:
+        if not trees.is_folder(kept):
+            raise
+        # Left from a keeping that failed half way.
+        trees.move_entries(source, kept)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether there is nothing to keep; code without isolation may have swapped its folder for a link."""
+    if not trees.is_folder(folder):
+        return True
+    with trees.opened(folder) as descriptor, os.scandir(descriptor) as entries:
+        return next(entries, None) is None
 
 
 def _restore(kept: Path, target: Path) -> bool:
-    if not kept.is_dir():
+    if not trees.is_folder(kept):
         return False
-    _move_entries(kept, target)
+    try:
+        trees.move_entries(kept, target)
+    except OSError:
+        trees.move_entries(target, kept)
+        raise
     kept.rmdir()
     return True
+
+
+def _set_aside(folder: Path, orphans: Path) -> Path | None:
+    """Move a folder to the orphans, unless it is empty: then it is removed. Where it is now."""
+    if _is_empty(folder):
+        trees.remove(folder)
+        return None
+    orphans.mkdir(mode=0o700, exist_ok=True)
+    place = orphans / f"{folder.name}-{secrets.token_hex(4)}"
+    folder.rename(place)
+    return place

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping
-from itertools import chain
 from typing import Any
 
 import msgspec
 
-from kernels.messages import MalformedMessage, Message
+from kernels.messages import MalformedMessage, Message, TooComplex
 from kernels.outputs import KernelEvent
 
-DEEPEST = 100
-"""Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
+MOST_KINDS = 1000
+"""MIME types of one output. Nobody shows as many; each is looked at."""
 
 WIDGETS = "jupyter.widget"
 """The target of widgets' comms."""
@@ -30,23 +29,23 @@ _JSON_MIME = re.compile(r"application/(.*\+)?json")
 def content_of(message: Message) -> dict[str, Any]:
     """The content, or nothing when it can't be read."""
     try:
-        content = message.content()
+        return message.content()
     except MalformedMessage:
         return {}
-    frame = message.content_frame
-    if frame.count(b"[") + frame.count(b"{") > DEEPEST and _too_deep(content):
-        return {}
-    return content
 
 
-def _too_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        children = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
-        level = [child for child in children if isinstance(child, (dict, list))]
-        if not level:
-            return False
-    return True
+def fields_of(message: Message) -> dict[str, Any] | None:
+    """The fields of the event that an output's message makes; None when it says nothing.
+
+    Raises TooComplex when it says too much to be read.
+    """
+    try:
+        content = message.content()
+    except TooComplex:
+        raise
+    except MalformedMessage:
+        content = {}
+    return _FIELDS[message.header.msg_type](content)
 
 
 def text_of(value: Any) -> str:
@@ -74,6 +73,8 @@ def _display(content: dict[str, Any]) -> dict[str, Any] | None:
     data, metadata, transient = content.get("data"), content.get("metadata"), content.get("transient")
     if not isinstance(data, dict):
         return None
+    if len(data) > MOST_KINDS:
+        raise TooComplex(f"an output of {len(data)} MIME types")
     data = {mime: value if _JSON_MIME.fullmatch(mime) else text_of(value) for mime, value in data.items()}
     fields: dict[str, Any] = {"data": data, "metadata": metadata if isinstance(metadata, dict) else {}}
     display_id = transient.get("display_id") if isinstance(transient, dict) else None
@@ -107,9 +108,17 @@ def error_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def comm_event(message: Message) -> KernelEvent | None:
-    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing."""
+    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing.
+
+    Raises TooComplex when it says too much to be read.
+    """
     event_type = message.header.msg_type
-    fields = _comm(event_type, content_of(message))
+    try:
+        fields = _comm(event_type, message.content())
+    except TooComplex:
+        raise
+    except MalformedMessage:
+        return None
     if fields is not None and event_type != "comm_close":
         fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
     return None if fields is None else KernelEvent(event_type, fields)
@@ -134,7 +143,7 @@ def _input(content: dict[str, Any]) -> dict[str, Any]:
     return {"prompt": text_of(content.get("prompt")), "password": content.get("password") is True}
 
 
-FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+_FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
     "stream": _stream,
     "display_data": _display,
     "update_display_data": _update,

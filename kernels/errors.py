@@ -70,3 +70,10 @@ class PoolExhausted(CellgateError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class GatewayFault(CellgateError):
+    """The gateway made a mistake; its log says which. The caller's request was in order."""
+
+    def __init__(self, message: str = "The gateway failed at this; its log says why") -> None:
+        super().__init__(message)

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from kernels.contents import FIELDS, comm_event, content_of, count_of, error_of, text_of
-from kernels.messages import Channel, Message
+from kernels.contents import comm_event, content_of, count_of, error_of, fields_of, text_of
+from kernels.messages import Channel, Message, TooComplex
 from kernels.outputs import KernelEvent, OutputLimiter, byte_size
+from kernels.structure import weigh_small
 
 Events = tuple[KernelEvent, ...]
 
@@ -69,7 +70,7 @@ class Execution:
     `traceback` of the last error, cut to the caps like its event.
     """
 
-    def __init__(self, msg_id: str, code: str, limiter: OutputLimiter) -> None:
+    def __init__(self, msg_id: str, code: str, limiter: OutputLimiter, *, allow_stdin: bool = True) -> None:
         self.msg_id = msg_id
         self.code = code
         self.limiter = limiter
@@ -79,6 +80,9 @@ class Execution:
         self.execution_count: int | None = None
         self.error: dict[str, Any] | None = None
         self.started = False
+        self._allow_stdin = allow_stdin
+        self._asking = False
+        self._reply_unread = False
         self._reply_error: tuple[dict[str, Any], int] | None = None
         self._interrupted_by: str | None = None
         self._late = False
@@ -109,9 +113,20 @@ class Execution:
             return ()
         return handler[1](self, message)
 
+    def room(self, msg_type: str) -> int:
+        """How many bytes of content a message of this type may have to be of any use now."""
+        if self.finished and msg_type not in _LATE_OUTPUT:
+            return 0
+        return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
+
+    def answered(self) -> None:
+        """The question that the cell asked has its answer; it may ask the next one."""
+        self._asking = False
+
     def interrupt_requested(self, cause: str = "interrupt_requested") -> None:
         """The kernel is being interrupted on somebody's wish; the first cause stays."""
         self._interrupted_by = self._interrupted_by or cause
+        self._asking = False  # what waited for an answer does not any more
 
     @property
     def disturbed(self) -> bool:
@@ -121,6 +136,7 @@ class Execution:
     def deadline_passed(self) -> None:
         """The cell had its time; the shell now interrupts, and later ends, the kernel."""
         self._late = True
+        self._asking = False
 
     def kernel_lost(self, status: Status, cause: str | None) -> None:
         """No more messages will come: the kernel died or was ended, or the request was never sent.
@@ -139,9 +155,7 @@ class Execution:
         """
         if self.finished or not (self.replied or self.idle):
             return ()
-        if not self.replied:
-            well = self.error is None and not self.disturbed
-            self._end = self._end_of_reply("ok" if well else "error")
+        self._reply_unread = self._reply_unread or not self.replied
         return self._finish()
 
     def outcome(self) -> Outcome:
@@ -192,19 +206,32 @@ class Execution:
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 
     def _on_input_request(self, message: Message) -> Events:
-        """A cell that asks has begun, even where its execute_input, on another socket, is not here yet."""
-        return (*self._start(), *self._on_output(message))
+        """A cell that asks has begun, even where its execute_input, on another socket, is not here yet.
+
+        One that may not ask, or still waits for an answer, can't ask: only a forged message says so.
+        """
+        if not self._allow_stdin or self._asking or self.replied:
+            return ()
+        events = self._on_output(message)
+        self._asking = bool(events)
+        return (*self._start(), *events)
 
     def _on_output(self, message: Message) -> Events:
         event_type, size = message.header.msg_type, len(message.content_frame)
         if not self.limiter.wants(event_type):
             self.limiter.drop(event_type, size)
             return ()
-        fields = FIELDS[event_type](content_of(message))
+        try:
+            fields = fields_of(message)
+        except TooComplex:
+            return self.limiter.leave_out(event_type, message.left_out or size, message.kinds)
         if fields is None:
             return ()
         if event_type == "stream":
-            size = byte_size(fields["text"])  # the cap is of text, not of its escapes in JSON
+            # The cap is of text, not of its escapes in JSON. A large one was cut where that ends.
+            size = max(byte_size(fields["text"]), message.weight)
+        elif event_type != "error":
+            size = max(size, message.weight or weigh_small(message.content_frame))
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
     def _on_comm(self, message: Message) -> Events:
@@ -213,7 +240,11 @@ class Execution:
         if not self.limiter.wants(event_type):
             self.limiter.drop(event_type, size)
             return ()
-        event = comm_event(message)
+        try:
+            event = comm_event(message)
+        except TooComplex:
+            return self.limiter.leave_out(event_type, message.left_out or size)
+        size = max(size, message.weight or weigh_small(message.content_frame))
         return () if event is None else self.limiter.admit(event, size)
 
     def _on_error(self, message: Message) -> Events:
@@ -225,9 +256,13 @@ class Execution:
     def _on_execute_reply(self, message: Message) -> Events:
         if self.replied:
             return ()
+        self.replied = True
+        if not message.readable:
+            # Too large to be read, but it is the end: what iopub says of the cell decides.
+            self._reply_unread = True
+            return self._finish() if self.idle else ()
         content = content_of(message)
         status = text_of(content.get("status"))
-        self.replied = True
         self._end = self._end_of_reply(status)
         self._take_count(content)
         if status == "error":
@@ -240,6 +275,9 @@ class Execution:
 
     def _finish(self) -> Events:
         self.phase = Phase.FINISHED
+        if self._reply_unread:
+            well = self.error is None and not self.disturbed
+            self._end = self._end_of_reply("ok" if well else "error")
         return () if self._reply_error is None else self._take_error(*self._reply_error)
 
     def _take_error(self, fields: dict[str, Any], size: int) -> Events:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,21 +22,27 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from kernels.connection import KernelConnection
-from kernels.environment import Environment, ask
-from kernels.errors import KernelStartFailed
+from kernels.environment import Environment, accept, ask
+from kernels.errors import CellgateError, GatewayFault, KernelStartFailed
+from kernels.kernel_info import known_info
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
-from kernels.provisioners.base import CellgateProvisioner, KernelExit
+from kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit
+from kernels.provisioners.disk_watch import DiskWatch
 from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import remove_tree
 from kernels.readiness import ready
+from kernels.reception import Reception
 from kernels.specs.catalog import KernelspecCatalog
 from kernels.stored import KernelStore, StoredKernel
+from kernels.tasks import Supervisor, outcome
 
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT = 15.0
 ADOPTION_TIMEOUT = 15.0
+ASK_AGAIN = 60.0
+"""Seconds for which kernels of a profile that did not tell their environment are not asked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,16 @@ class KernelFolders:
     runtime: Path
     workspaces: Path
     packages: Path | None = None
+
+
+class Manager(AsyncKernelManager):
+    """jupyter_client's, without the control socket that it opens for a shutdown_request, which is never sent.
+
+    libzmq would read it without any bound, into memory, from whoever answers at the socket's path.
+    """
+
+    def _connect_control_socket(self) -> None:
+        """Do not open it."""
 
 
 class Kernel:
@@ -83,9 +100,12 @@ class Kernel:
         self.info = info
         self.environment = environment
         self.packages = packages
+        self.hash_seed: str | None = None
+        """The ``PYTHONHASHSEED`` that it was started with, where that is known."""
         self._manager = manager
         self._provisioner = provisioner
         self._store = store
+        self._tasks = Supervisor(lambda: {"kernel": self.id})
         self._shutdown: asyncio.Task[None] | None = None
 
     @property
@@ -137,21 +157,23 @@ class Kernel:
         a kind word would save.
         """
         if self._shutdown is None:
-            self._shutdown = asyncio.create_task(self._end(), name=f"shutdown {self.id}")
-        await asyncio.shield(self._shutdown)
+            self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
+        await outcome(self._shutdown, GatewayFault)
 
     async def discard(self) -> None:
         """Shut down, and remove the folders of its files and packages with what is left in them."""
-        await self.shutdown()
-        await remove_tree(self.workspace)
-        if self.packages is not None:
-            await remove_tree(self.packages)
+        try:
+            await self.shutdown()
+        finally:
+            try:
+                await remove_tree(self.workspace)
+            finally:
+                if self.packages is not None:
+                    await remove_tree(self.packages)
 
     def let_go(self) -> None:
         """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
         self.connection.close()
-        # jupyter_client opens one for its shutdown; left open it would keep the context from ending.
-        self._manager._close_control_socket()
         self._provisioner.let_go()
 
     async def remember(self) -> None:
@@ -167,9 +189,10 @@ class Kernel:
             workspace=str(self.workspace),
             runtime=str(Path(self._manager.connection_file).parent),
             info=dict(self.info),
-            environment=self.environment,
+            environment=None if self.environment is None else self.environment.told(),
             provisioner=await self._provisioner.get_provisioner_info(),
             packages=None if self.packages is None else str(self.packages),
+            hash_seed=self.hash_seed,
         )
         try:
             await asyncio.to_thread(self._store.save, stored)
@@ -177,15 +200,24 @@ class Kernel:
             logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
 
     async def _end(self) -> None:
-        self.connection.close()
-        await _end_manager(self._manager)
-        if self._store is not None:
-            self._store.remove(self.id)
+        try:
+            self.connection.close()
+        finally:
+            try:
+                await _end_manager(self._manager)
+            finally:
+                if self._store is not None:
+                    self._store.remove(self.id)
 
 
 def runtime_name(kernel_id: str) -> str:
     """The name of a kernel's runtime folder: short, for the paths of its sockets."""
     return kernel_id[:13]
+
+
+def _digest(image: Mapping[str, str]) -> str:
+    """What tells a kernel's image from others; empty without one."""
+    return image.get("image_digest", "")
 
 
 async def _end_manager(manager: AsyncKernelManager) -> None:
@@ -215,26 +247,87 @@ class KernelLauncher:
         preload: Sequence[str] = (),
         engine: Engine | None = None,
         store: KernelStore | None = None,
+        reception: Reception | None = None,
     ) -> None:
         self.catalog = catalog
+        self._reception = reception
         self._store = store
         self._context = context
         # AsyncKernelManager insists on this class; a shadow shares the one context's threads and sockets.
         self._manager_context = zmq.asyncio.Context(context)
         self._folders = folders
         self._start_timeout = start_timeout
-        # One connection to the container engine for all kernels; the other backends have no use for it.
-        self._backend_options = {} if engine is None else {"engine": engine}
+        # One connection to the container engine for all kernels, which watches their disks too.
+        self._backend_options: dict[str, object] = (
+            {"disk_watch": DiskWatch()} if engine is None else {"engine": engine}
+        )
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
-        self._environments: dict[str, Environment | None] = {}
+        # By kernelspec and image digest; None where the kernel is no Python.
+        self._environments: dict[tuple[str, str], Environment | None] = {}
+        # Limits are a client's choice: kernels with too little memory to answer delay no others.
+        self._ask_at: dict[KernelProfile, float] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._tasks = Supervisor()
 
     async def start(self, profile: KernelProfile) -> Kernel:
         """A ready kernel: it has answered kernel_info_request and its iopub reaches us.
 
         Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
+
+        A client's variables can run code in a kernel before anybody asks it anything. So a kernel with
+        variables is never asked for its environment: one without them was asked before, or is started first,
+        asked and ended, in the same place.
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
+        if not profile.env:
+            return await self._start(profile)
+        await self._learn(profile.kernelspec)
+        kernel = await self._start(profile)
+        image = _digest(kernel.image)
+        if self._knows(profile.kernelspec, image) or not self._may_ask(KernelProfile(profile.kernelspec)):
+            return kernel
+        # It runs another image than the kernel that was asked: the tag has moved.
+        await self._discard(kernel)
+        await self._learn(profile.kernelspec, image)
+        return await self._start(profile)
+
+    async def _learn(self, kernelspec: str, image: str | None = None) -> None:
+        """Have a kernel of this kernelspec tell its environment, unless one has, of this image or of any."""
+        # Neither variables nor limits of a client's choice.
+        profile = KernelProfile(kernelspec)
+        async with self._asking.setdefault(kernelspec, asyncio.Lock()):
+            if self._knows(kernelspec, image) or not self._may_ask(profile):
+                return
+            try:
+                kernel = await self._start(profile)
+            except CellgateError as error:
+                self._ask_later(profile)
+                logger.warning("No kernel could tell what kernelspec %s has: %s", kernelspec, error.message)
+            else:
+                await self._discard(kernel)
+
+    def _knows(self, kernelspec: str, image: str | None) -> bool:
+        if image is not None:
+            return (kernelspec, image) in self._environments
+        return any(name == kernelspec for name, _ in self._environments)
+
+    def _may_ask(self, profile: KernelProfile) -> bool:
+        return time.monotonic() >= self._ask_at.get(profile, 0.0)
+
+    def _ask_later(self, profile: KernelProfile) -> None:
+        moment = time.monotonic()
+        self._ask_at = {each: at for each, at in self._ask_at.items() if at > moment}
+        self._ask_at[profile] = moment + ASK_AGAIN
+
+    async def _discard(self, kernel: Kernel) -> None:
+        """End a kernel that nobody got. Returns when it is gone, even if this is cancelled."""
+        try:
+            await self._tasks.complete(kernel.discard(), f"end {kernel.id}")
+        except (OSError, CellgateError) as error:
+            logger.warning("Kernel %s did not end cleanly: %s", kernel.id, error)
+
+    async def _start(self, profile: KernelProfile) -> Kernel:
         kernel_id = str(uuid.uuid4())
         runtime = self._folders.runtime / runtime_name(kernel_id)
         workspace = self._folders.workspaces / kernel_id
@@ -255,14 +348,14 @@ class KernelLauncher:
                 # Before its end, because what a container wrote goes with it.
                 failure = KernelStartFailed(await self._explain(manager, profile, error))
             finally:
-                await asyncio.shield(self._undo(manager, made))
+                await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
             raise failure from error
         except BaseException:
-            await asyncio.shield(self._undo(manager, made))
+            await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
             raise
 
     def _manager(self, kernelspec: str, runtime: Path) -> AsyncKernelManager:
-        manager = AsyncKernelManager(
+        manager = Manager(
             kernel_name=kernelspec,
             kernel_spec_manager=self.catalog,
             connection_file=str(runtime / "manager.json"),
@@ -293,7 +386,11 @@ class KernelLauncher:
         try:
             await provisioner.load_provisioner_info({**stored.provisioner, **self._backend_options})
             connection = KernelConnection(
-                stored.provisioner["connection_info"], self._context, session=stored.identity
+                stored.provisioner["connection_info"],
+                self._context,
+                session=stored.identity,
+                kernel_id=stored.id,
+                reception=self._reception,
             )
             attend(connection)
             connection.open()
@@ -303,21 +400,23 @@ class KernelLauncher:
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            await asyncio.shield(_end_manager(manager))
+            await self._tasks.complete(_end_manager(manager), f"end {stored.id}")
             if isinstance(error, (TimeoutError, RuntimeError)):
                 raise KernelStartFailed(f"The kernel does not answer: {error}") from error
             raise
         profile = KernelProfile(stored.kernelspec, stored.limits, stored.env)
-        return Kernel(
+        kernel = Kernel(
             profile,
             manager,
             connection,
             Path(stored.workspace),
-            stored.info,
-            stored.environment,
+            known_info(stored.info),
+            None if stored.environment is None else accept(stored.environment),
             self._store,
             None if stored.packages is None else Path(stored.packages),
         )
+        kernel.hash_seed = stored.hash_seed
+        return kernel
 
     async def _launch(
         self,
@@ -341,14 +440,19 @@ class KernelLauncher:
         finally:
             if manager.ready.done():
                 manager.ready.exception()  # retrieved here: the same error is raised to us
-        connection = KernelConnection(manager.get_connection_info(), self._context)
+        connection = KernelConnection(
+            manager.get_connection_info(), self._context, kernel_id=kernel_id, reception=self._reception
+        )
         try:
             connection.open()
             provisioner = manager.provisioner
             assert isinstance(provisioner, CellgateProvisioner)
-            info = await ready(connection, provisioner.exited)
-            environment = await self._environment(profile, connection, provisioner.exited, info)
+            info = known_info(await ready(connection, provisioner.exited))
+            environment = await self._environment(profile, connection, provisioner, info)
+            spec_env = {} if manager.kernel_spec is None else manager.kernel_spec.env
+            seed = {"PYTHONHASHSEED": HASH_SEED, **spec_env, **dict(profile.env)}["PYTHONHASHSEED"]
             kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store, packages)
+            kernel.hash_seed = seed
             await kernel.remember()
             return kernel
         except BaseException:
@@ -359,23 +463,28 @@ class KernelLauncher:
         self,
         profile: KernelProfile,
         connection: KernelConnection,
-        exited: asyncio.Future[KernelExit],
+        provisioner: CellgateProvisioner,
         info: Mapping[str, Any],
     ) -> Environment | None:
-        """What the kernelspec's environment holds, asked once; again where variables may have changed it."""
-        language = info.get("language_info")
-        if not isinstance(language, dict) or language.get("name") != "python":
-            return None
-        if profile.env:
-            return await ask(connection, exited)
-        if profile.kernelspec not in self._environments:
-            self._environments[profile.kernelspec] = await ask(connection, exited)
-        return self._environments[profile.kernelspec]
+        """What the kernelspec's environment holds, as the first kernel without variables told it."""
+        key = profile.kernelspec, _digest(provisioner.image_used)
+        if key in self._environments or profile.env or not self._may_ask(profile):
+            return self._environments.get(key)
+        environment: Environment | None = None
+        if info.get("language_info", {}).get("name") == "python":
+            environment = await ask(connection, provisioner.exited)
+            if environment is None:
+                self._ask_later(profile)
+                return None
+        self._environments[key] = environment
+        return environment
 
     async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path]) -> None:
-        await _end_manager(manager)
-        for folder in folders:
-            await remove_tree(folder)
+        try:
+            await _end_manager(manager)
+        finally:
+            for folder in folders:
+                await remove_tree(folder)
 
     async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
         what = (

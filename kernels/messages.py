@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import uuid
+from codecs import getincrementaldecoder
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,13 +20,20 @@ from typing import Any
 
 import msgspec
 
+from kernels.decoding import json_decoder
 from kernels.errors import CellgateError
+from kernels.structure import is_too_deep
 
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
 EMPTY = b"{}"
 _BLOCK = 64
 """Bytes of a block of SHA-256."""
+MOST_HEADER = 512 * 1024
+"""Bytes of a header; of a parent's too, which echoes what a client sent, a little longer at times."""
+_STEP = 16 * 1024
+_MOST_REPAIRED = 1024 * 1024
+"""Bytes of JSON that are read the slow way, when the quick one refuses it for more than its UTF-8."""
 
 
 class Channel(StrEnum):
@@ -43,6 +51,10 @@ class MalformedMessage(CellgateError):
     reason = "malformed_message"
 
 
+class TooComplex(MalformedMessage):
+    """A content that is too large, too deep or of too many parts to be read."""
+
+
 class Header(msgspec.Struct, frozen=True):
     """The two fields of a header that routing needs; all others stay in the frame, untouched."""
 
@@ -51,17 +63,68 @@ class Header(msgspec.Struct, frozen=True):
 
 
 _decode_header = msgspec.json.Decoder(Header).decode
-_decode = msgspec.json.Decoder().decode
+_decode = json_decoder(object).decode
 _encode = msgspec.json.Encoder().encode
 
 
+def read_header(frame: bytes) -> Header:
+    """The two fields of the header in `frame`. Raises MalformedMessage for none, and for one too long."""
+    if len(frame) > MOST_HEADER:
+        raise MalformedMessage(f"a header of {len(frame)} bytes is too long")
+    try:
+        return _decode_header(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedMessage(f"unreadable header: {error}") from error
+
+
+def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
+    """The JSON object in `frame`. Raises MalformedMessage when there is none, TooComplex when it is too deep.
+
+    Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced
+    by a replacement character, "?" and the word, so that output is never lost for one bad character.
+    """
+    try:
+        try:
+            content = _decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            content = _decode_repaired(frame)
+    except RecursionError as error:
+        raise TooComplex(f"content of {msg_type} is nested too deep") from error
+    except ValueError as error:
+        raise MalformedMessage(f"content of {msg_type} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise MalformedMessage(f"content of {msg_type} is not an object")
+    if is_too_deep(frame, content):
+        raise TooComplex(f"content of {msg_type} is nested too deep")
+    return content
+
+
 def _decode_repaired(frame: bytes) -> Any:
-    value = json.loads(frame.decode(errors="replace"), parse_constant=str)
+    text = _valid_text(frame)
+    try:
+        return _decode(text)
+    except msgspec.DecodeError:
+        if len(text) > _MOST_REPAIRED:
+            raise
+    value = json.loads(text, parse_constant=str)
     return _decode(json.dumps(value, ensure_ascii=False).encode(errors="replace"))
 
 
+def _valid_text(frame: bytes) -> str:
+    """As UTF-8, in small steps: each bad byte costs some time, and other threads want theirs."""
+    decoder = getincrementaldecoder("utf-8")(errors="replace")
+    starts = range(0, len(frame), _STEP)
+    return "".join([decoder.decode(frame[at : at + _STEP]) for at in starts] + [decoder.decode(b"", True)])
+
+
 class Message(msgspec.Struct, frozen=True, eq=False):
-    """One message. The JSON parts stay bytes; `header` and `parent` are decoded for routing only."""
+    """One message. The JSON parts stay bytes; `header` and `parent` are decoded for routing only.
+
+    `left_out`: bytes of a message that was too large and is not here; its content is empty then. `decoded`:
+    the content of a large message, which was decoded before it was handed out. `unread`: the content must
+    not be decoded, because it is large or complex and was not wanted; it can still be relayed. `weight`:
+    what a large content takes in memory, `kinds`: the first MIME types of one that is not decoded.
+    """
 
     channel: Channel
     header_frame: bytes
@@ -71,6 +134,16 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     buffers: tuple[bytes, ...]
     header: Header
     parent: Header
+    left_out: int = 0
+    decoded: dict[str, Any] | None = None
+    unread: bool = False
+    weight: int = 0
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Whether there is a content that may be decoded."""
+        return not (self.unread or self.left_out)
 
     @property
     def msg_type(self) -> str:
@@ -78,21 +151,15 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.header.msg_type
 
     def content(self) -> dict[str, Any]:
-        """The content, decoded anew at each call. Raises MalformedMessage when it is no JSON object.
+        """The content, as a dict of the caller's own. Raises MalformedMessage when it can't be read.
 
-        Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced
-        by a replacement character, "?" and the word, so that output is never lost for one bad character.
+        A small one is decoded anew at each call; see `read_content`.
         """
-        try:
-            try:
-                content = _decode(self.content_frame)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                content = _decode_repaired(self.content_frame)
-        except (ValueError, RecursionError) as error:
-            raise MalformedMessage(f"content of {self.msg_type} is not JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise MalformedMessage(f"content of {self.msg_type} is not an object")
-        return content
+        if not self.readable:
+            raise TooComplex(f"content of {self.msg_type} is too large or too complex to be read")
+        if self.decoded is not None:
+            return dict(self.decoded)
+        return read_content(self.content_frame, self.header.msg_type)
 
 
 def new_message(
@@ -140,6 +207,18 @@ class Signer:
         """Frames to send on a DEALER socket."""
         parts = [message.header_frame, message.parent_frame, message.metadata_frame, message.content_frame]
         return [DELIMITER, self._signature(parts), *parts, *message.buffers]
+
+    def route(self, channel: Channel, frames: Sequence[bytes], left_out: int) -> Message:
+        """Only the headers of the message in `frames`, of which `left_out` bytes are missing.
+
+        Nothing else is looked at, not even the signature, which is of what may be missing or too long to
+        read: believe no more of it than that it was there. Raises MalformedMessage.
+        """
+        if DELIMITER not in frames or len(frames) < (start := frames.index(DELIMITER) + 2) + 2:
+            raise MalformedMessage(f"a message on {channel} was too long before its content")
+        header, parent = frames[start : start + 2]
+        ids = read_header(header), read_header(parent)
+        return Message(channel, header, parent, EMPTY, EMPTY, (), *ids, left_out=left_out)
 
     def parse(self, channel: Channel, frames: Sequence[bytes]) -> Message:
         """The message in `frames`. Raises MalformedMessage for wrong shapes, JSON or signatures."""

@@ -9,8 +9,10 @@ output area, nbclient): neighbouring text of one stream is one output, a carriag
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -280,11 +282,13 @@ class OutputLimiter:
         }
         self._displays: dict[str, int] = {}
         self._clear_at_next = False
+        self._left_out = False
 
     @property
     def truncated(self) -> bool:
         """Whether any output was cut."""
-        return not (self._text.open and self._data.open and self._errors.open and self._prompts.open)
+        budgets = (self._text, self._data, self._errors, self._prompts)
+        return self._left_out or not all(budget.open for budget in budgets)
 
     @property
     def dropped_text(self) -> int:
@@ -301,9 +305,46 @@ class OutputLimiter:
         budget = self._budgets.get(event_type)
         return budget is None or budget.open
 
+    def room(self, event_type: str) -> int:
+        """How many bytes of a message of this type could still pass; 0 when none could."""
+        budget = self._budgets.get(event_type)
+        if budget is None:
+            return sys.maxsize
+        if not budget.open:
+            return 0
+        # Of an error too long its end is kept, of a prompt its start: only all of it says what that is.
+        return max(1, budget.left) if budget in (self._text, self._data) else sys.maxsize
+
     def drop(self, event_type: str, size: int) -> None:
         """Count an event of `size` bytes that is left out."""
         self._budgets[event_type].dropped += size
+
+    def leave_out(self, event_type: str, size: int, kinds: Iterable[str] = ()) -> tuple[KernelEvent, ...]:
+        """What stands for an output of `size` bytes that was too large or too complex to be read.
+
+        `kinds`: what it would have shown. It counts as much as if it had passed, so marks are bounded too.
+        """
+        budget = self._budgets[event_type]
+        self._left_out = True
+        budget.dropped += size
+        why = f"beyond the cap of {_amount(budget.cap)} per cell"
+        if size <= budget.left:
+            budget.left -= min(budget.left, max(size, LEAST_COST))
+            why = "too complex to be read"
+        else:
+            budget.open = False
+        mark = f"[cellgate: output left out here ({_amount(size)}), {why}]"
+        match event_type:
+            case "clear_output":
+                return ()
+            case "stream":
+                return (KernelEvent("stream", {"name": "stdout", "text": f"\n{mark}\n"}),)
+            case "error":
+                return (KernelEvent("error", {"ename": "", "evalue": "", "traceback": [mark]}),)
+            case "input_request":
+                return (KernelEvent("input_request", {"prompt": "", "password": False}),)
+            case _:
+                return (_mark(event_type, kinds, size, why),)
 
     def admit(self, event: KernelEvent, size: int) -> tuple[KernelEvent, ...]:
         """What passes of an event: itself; a cut one and a marker; or nothing. `size`: its bytes."""
@@ -362,10 +403,15 @@ class OutputLimiter:
                 kept = (KernelEvent("stream", {"name": name, "text": head}),) if head else ()
                 return (*kept, KernelEvent("stream", {"name": name, "text": mark})), byte_size(head)
             case _:
-                kinds = ["widget state"] if event.type in COMM_EVENTS else list(content["data"])
-                mimes = ", ".join(mime[:80] for mime in kinds[:8]) or "output"
-                mark = f"[cellgate: {mimes} left out ({_amount(size)}), beyond {reached} of data per cell]"
-                return (KernelEvent("display_data", {"data": {"text/plain": mark}, "metadata": {}}),), 0
+                kinds = () if event.type in COMM_EVENTS else content["data"]
+                return (_mark(event.type, kinds, size, f"beyond {reached} of data per cell"),), 0
+
+
+def _mark(event_type: str, kinds: Iterable[str], size: int, why: str) -> KernelEvent:
+    """A display that stands for one that is left out."""
+    shown = ["widget state"] if event_type in COMM_EVENTS else [kind[:80] for kind in islice(kinds, 8)]
+    text = f"[cellgate: {', '.join(shown) or 'output'} left out ({_amount(size)}), {why}]"
+    return KernelEvent("display_data", {"data": {"text/plain": text}, "metadata": {}})
 
 
 def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[KernelEvent, ...], int]:

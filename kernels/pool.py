@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from kernels.errors import CellgateError, KernelStartFailed, PoolExhausted
 from kernels.kernel import Kernel, KernelLauncher, KernelProfile
+from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +97,7 @@ class KernelPool:
         self._starting: dict[asyncio.Task[None], KernelProfile] = {}
         self._in_use: set[Kernel] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._tasks = Supervisor()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -187,14 +189,12 @@ class KernelPool:
         kernel.let_go()
 
     def _end(self, kernel: Kernel) -> None:
-        task = asyncio.create_task(kernel.discard(), name=f"end {kernel.id}")
+        task = self._tasks.start(kernel.discard(), f"end {kernel.id}", kernel=kernel.id)
         self._ending.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.guard(self._ended, "count of kernels"))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("A kernel did not end cleanly", exc_info=error)
         self._balance()
 
     @property
@@ -218,7 +218,7 @@ class KernelPool:
             profile = self._wanted_by_claims() or self._wanted_warm()
             if profile is None or (self._places < 1 and not self._evict(profile)):
                 break
-            task = asyncio.create_task(self._start(profile), name=f"start {profile.kernelspec}")
+            task = self._tasks.start(self._start(profile), f"start {profile.kernelspec}")
             self._starting[task] = profile
             # A task that is cancelled before its first step never gets to do this itself.
             task.add_done_callback(lambda done: self._starting.pop(done, None))
@@ -272,7 +272,9 @@ class KernelPool:
         now = self._clock()
         delays = [shelf.start_at - now for shelf in self._shelves.values() if shelf.start_at > now]
         if delays:
-            self._timer = asyncio.get_running_loop().call_later(min(delays) + 0.01, self._balance)
+            self._timer = asyncio.get_running_loop().call_later(
+                min(delays) + 0.01, self._tasks.guard(self._balance, "refill")
+            )
 
     async def _start(self, profile: KernelProfile) -> None:
         task = asyncio.current_task()
@@ -305,7 +307,10 @@ class KernelPool:
             claim.kernel.set_result(kernel)
         elif shelf is not None and not self._closed:
             shelf.warm.append(kernel)
-            kernel.exited.add_done_callback(lambda _: self._died_warm(shelf, kernel))
+            died = self._tasks.guard(
+                lambda _: self._died_warm(shelf, kernel), "death of a warm kernel", kernel=kernel.id
+            )
+            kernel.exited.add_done_callback(died)
         else:
             self._end(kernel)
 
@@ -342,10 +347,11 @@ class KernelPool:
         self._claims.clear()
         for task in tuple(self._starting):
             task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        if self._starting:
+            await asyncio.wait(tuple(self._starting))
         for shelf in self._shelves.values():
             while shelf.warm:
                 self._end(shelf.warm.popleft())
         for kernel in tuple(self._in_use):
             self.release(kernel)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self._tasks.finished()

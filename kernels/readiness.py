@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from kernels.connection import KernelConnection
+from kernels.contents import content_of
 from kernels.messages import Channel, Message
 from kernels.provisioners.base import KernelExit
 
@@ -33,7 +34,9 @@ async def ready(
         if message.channel is Channel.IOPUB:
             subscribed.set()
         elif message.msg_type == "kernel_info_reply" and not replied.done():
-            replied.set_result(message.content())
+            content = content_of(message)
+            if content:
+                replied.set_result(content)
         progress.set()
 
     stop = connection.listen(receive)

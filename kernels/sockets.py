@@ -13,20 +13,30 @@ import asyncio
 import errno
 import os
 import socket
+import stat
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic
 from typing import Any, Final, Protocol
 
 import zmq
 
+from kernels.budget import ReceiveBudget
 from kernels.errors import KernelDied
 from kernels.messages import Channel
-from kernels.zmtp import SUBSCRIPTION, Decoder, ProtocolError, encode, hello
+from kernels.tasks import Supervisor, guarded
+from kernels.zmtp import MOST_BYTES, MOST_FRAMES, SUBSCRIPTION, Decoder, ProtocolError, encode, hello
 
-Receiver = Callable[[list[bytes]], None]
+Receiver = Callable[[list[bytes], int], None]
+"""Takes the frames of a message, and how many bytes are missing of one that was too long."""
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
+SECONDS_PER_TURN: Final = 0.001
+"""One kernel's share of a turn of the loop, so that its flood costs others little time."""
+SECONDS_PER_WAKE: Final = 0.002
 UNSENT_MESSAGES: Final = 1000
 """As many as libzmq keeps by itself."""
 UNSENT_BYTES: Final = 64 * 1024 * 1024
@@ -69,22 +79,34 @@ class ChannelSocket(Protocol):
 class LocalSocket:
     """A Unix socket. It connects when the kernel has bound its side, and again when it was cut."""
 
-    def __init__(self, path: str, socket_type: bytes, identity: bytes, receive: Receiver) -> None:
+    def __init__(
+        self,
+        path: str,
+        socket_type: bytes,
+        identity: bytes,
+        receive: Receiver,
+        decoder: Callable[[], Decoder] = Decoder,
+    ) -> None:
         self._path = path
+        self._new_decoder = decoder
         self._hello = hello(socket_type, identity)
         self._subscribes = socket_type == b"SUB"
         self._receive = receive
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._decoder = Decoder()
+        self._decoder = decoder()
         self._ready = False
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._paused = False
         self._resting: asyncio.TimerHandle | None = None
-        self._delivering = False
+        self._delivery: asyncio.Handle | None = None
         self._closed = False
         self._met = False
+        guard = Supervisor(failed=self._failed).guard
+        self._guarded_readable = guard(self._readable, "kernel's socket")
+        self._guarded_writable = guard(self._writable, "kernel's socket")
+        self._guarded_deliver = guard(self._deliver, "kernel's messages")
         self._delay = _RETRY_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -93,18 +115,23 @@ class LocalSocket:
 
     def _connect(self) -> None:
         self._timer = None
-        connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            connecting.connect(self._path)
+            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:
-            # Not bound yet, not yet open to us, or gone: which of them, only time can tell.
+            # There are too many open files at the moment.
+            self._again()
+            return
+        try:
+            _connect_to(connecting, self._path)
+            # A new socket's buffer takes these hundred bytes whole.
+            connecting.send(self._hello)
+        except OSError:
+            # Not bound yet, not yet open to us, gone, or no socket: which of them, only time can tell.
             connecting.close()
             self._again()
             return
         self._socket = connecting
-        self._decoder = Decoder()
-        # A new socket's buffer takes these hundred bytes whole.
-        connecting.send(self._hello)
+        self._decoder = self._new_decoder()
         self._watch()
 
     def _begin(self) -> None:
@@ -144,7 +171,7 @@ class LocalSocket:
                 break
             self._unsent.popleft()
         if self._unsent:
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._loop.add_writer(self._socket.fileno(), self._guarded_writable)
 
     def _writable(self) -> None:
         assert self._socket is not None
@@ -153,7 +180,7 @@ class LocalSocket:
 
     def _readable(self) -> None:
         assert self._socket is not None
-        if self._delivering:
+        if self._delivery is not None:
             return
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -167,28 +194,34 @@ class LocalSocket:
         self._decoder.feed(data)
         self._deliver()
 
-    def _deliver(self) -> None:
+    def _deliver(self, seconds: float = SECONDS_PER_TURN) -> None:
         """Hand out what was read, up to a bound for one turn of the loop."""
-        self._delivering = False
-        size = 0
+        self._delivery = None
+        size, decoder, end = 0, self._decoder, monotonic() + seconds
         for _ in range(MESSAGES_PER_TURN):
             if self._closed or self._paused:
                 return
-            if size > BYTES_PER_TURN:
+            if size > BYTES_PER_TURN or monotonic() > end:
                 break
             try:
-                frames = self._decoder.next()
+                frames = decoder.next()
             except ProtocolError:
                 self._cut()
                 return
-            if not self._ready and self._decoder.ready:
+            if not self._ready and decoder.ready:
                 self._begin()
             if frames is None:
+                if decoder.more:
+                    break
                 return
             size += sum(map(len, frames))
-            self._receive(frames)
-        self._delivering = True
-        self._loop.call_soon(self._deliver)
+            self._receive(frames, decoder.left_out)
+        self._delivery = self._loop.call_soon(self._guarded_deliver)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A mistake of ours: begin anew, because nobody knows how far the stream was read."""
+        if not self._closed:
+            self._cut()
 
     def _cut(self) -> None:
         """The other side is gone, or is no kernel's."""
@@ -200,7 +233,7 @@ class LocalSocket:
         """Try again: soon while the kernel starts, ever more slowly once it was there."""
         if self._met:
             self._delay = min(_LONGEST_RETRY, self._delay * 2)
-        self._timer = self._loop.call_later(self._delay, self._connect)
+        self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -208,6 +241,7 @@ class LocalSocket:
             self._loop.remove_writer(self._socket.fileno())
             self._socket.close()
             self._socket = None
+        self._decoder.close()
         self._ready = False
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -219,7 +253,7 @@ class LocalSocket:
         if self._paused or self._resting is not None:
             self._loop.remove_reader(self._socket.fileno())
         else:
-            self._loop.add_reader(self._socket.fileno(), self._readable)
+            self._loop.add_reader(self._socket.fileno(), self._guarded_readable)
 
     def pause(self) -> None:
         """See `ChannelSocket`."""
@@ -232,14 +266,13 @@ class LocalSocket:
         if self._paused:
             self._paused = False
             self._watch()
-            if not self._delivering:
-                self._delivering = True
-                self._loop.call_soon(self._deliver)
+            if self._delivery is None:
+                self._delivery = self._loop.call_soon(self._guarded_deliver)
 
     def rest(self, seconds: float) -> None:
         """See `ChannelSocket`."""
         if self._ready and self._resting is None:
-            self._resting = self._loop.call_later(seconds, self.wake)
+            self._resting = self._loop.call_later(seconds, guarded(self.wake, "kernel's socket"))
             self._watch()
 
     def wake(self) -> None:
@@ -248,13 +281,17 @@ class LocalSocket:
             self._resting.cancel()
             self._resting = None
             self._watch()
-        if self._socket is not None and not self._paused:
+        if self._delivery is not None:
+            # What was read and left for the next turn is older than what made the caller ask.
+            self._delivery.cancel()
+            self._deliver(SECONDS_PER_WAKE)
+        elif self._socket is not None and not self._paused:
             self._readable()
 
     def close(self) -> None:
         """See `ChannelSocket`."""
         self._closed = True
-        for timer in (self._timer, self._resting):
+        for timer in (self._timer, self._resting, self._delivery):
             if timer is not None:
                 timer.cancel()
         self._disconnect()
@@ -273,9 +310,13 @@ class ZmqSocket:
         channel: Channel,
         identity: bytes,
         receive: Receiver,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._socket = zmq_socket
         self._receive = receive
+        self._most_bytes = most_bytes
+        # A longer frame ends the connection, which libzmq then makes anew; the message is lost.
+        zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self._paused = False
         self._loop = asyncio.get_running_loop()
         zmq_socket.linger = 0
@@ -291,7 +332,8 @@ class ZmqSocket:
             zmq_socket.curve_serverkey = zmq_socket.curve_publickey = as_bytes(curve)
             zmq_socket.curve_secretkey = as_bytes(info["curve_secretkey"])
         zmq_socket.connect(endpoint(info, channel))
-        self._loop.add_reader(zmq_socket.FD, self._drain)
+        self._guarded_drain = guarded(self._drain, "kernel's socket")
+        self._loop.add_reader(zmq_socket.FD, self._guarded_drain)
 
     def send(self, frames: Sequence[bytes]) -> None:
         """See `ChannelSocket`."""
@@ -302,24 +344,30 @@ class ZmqSocket:
         except zmq.Again:
             raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
         # Sending may consume the edge of ZMQ_FD, so messages that arrived meanwhile must be asked for.
-        self._loop.call_soon(self._drain)
+        self._loop.call_soon(self._guarded_drain)
 
     def _drain(self) -> None:
         """Read what is there, up to a bound for one turn of the loop."""
-        size = 0
+        size, end = 0, monotonic() + SECONDS_PER_TURN
         for _ in range(MESSAGES_PER_TURN):
             if self._socket.closed or self._paused:
                 return
-            if size > BYTES_PER_TURN:
+            if size > BYTES_PER_TURN or monotonic() > end:
                 break
             if not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
                 return
             frames = [self._socket.recv(_NOBLOCK)]
+            length, left_out = len(frames[0]), 0
             while self._socket.getsockopt(_RCVMORE):
-                frames.append(self._socket.recv(_NOBLOCK))
-            size += sum(map(len, frames))
-            self._receive(frames)
-        self._loop.call_soon(self._drain)
+                frame = self._socket.recv(_NOBLOCK)
+                length += len(frame)
+                if left_out or length > self._most_bytes or len(frames) == MOST_FRAMES:
+                    left_out += len(frame)
+                else:
+                    frames.append(frame)
+            size += length
+            self._receive(frames, left_out)
+        self._loop.call_soon(self._guarded_drain)
 
     def pause(self) -> None:
         """See `ChannelSocket`."""
@@ -331,8 +379,8 @@ class ZmqSocket:
         """See `ChannelSocket`."""
         if self._paused:
             self._paused = False
-            self._loop.add_reader(self._socket.FD, self._drain)
-            self._loop.call_soon(self._drain)
+            self._loop.add_reader(self._socket.FD, self._guarded_drain)
+            self._loop.call_soon(self._guarded_drain)
 
     def rest(self, seconds: float) -> None:
         """Nothing: libzmq's thread would read on."""
@@ -363,21 +411,51 @@ def open_socket(
     identity: str,
     receive: Receiver,
     context: zmq.Context[zmq.Socket[bytes]],
+    most_bytes: int = MOST_BYTES,
+    budget: ReceiveBudget | None = None,
+    most_next: Callable[[Sequence[bytes]], int] | None = None,
 ) -> ChannelSocket:
     """A socket that connects to a kernel's channel. `identity`: whom the kernel answers to.
+
+    `most_bytes`: of a message. `budget`: of what all sockets hold of messages that are not whole yet.
+    `most_next`: how long the next frame may be, by those before it; see `Decoder`.
 
     The kernel sends an input_request to the stdin socket with the identity of the requester.
     """
     kind = zmq.SUB if channel is Channel.IOPUB else zmq.DEALER
     if info["transport"] == "ipc" and not info.get("curve_publickey"):
         path = endpoint(info, channel).removeprefix("ipc://")
-        return LocalSocket(path, kind.name.encode(), b"" if kind == zmq.SUB else identity.encode(), receive)
+        told = b"" if kind == zmq.SUB else identity.encode()
+        decoder = partial(Decoder, most_bytes, ReceiveBudget() if budget is None else budget, most_next)
+        return LocalSocket(path, kind.name.encode(), told, receive, decoder)
     zmq_socket = context.socket(kind)
     try:
-        return ZmqSocket(zmq_socket, info, channel, identity.encode(), receive)
+        return ZmqSocket(zmq_socket, info, channel, identity.encode(), receive, most_bytes)
     except BaseException:
         zmq_socket.close()
         raise
+
+
+def _connect_to(connecting: socket.socket, path: str) -> None:
+    """Connect to the socket at `path` itself. Raises OSError for anything else that is there.
+
+    A kernel can write to the folder: it could put a link to some other service's socket there, at any moment.
+    So the name is looked up once, without following it, and what is connected to is what was looked at.
+    """
+    folder = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.open(Path(path).name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            place, status = os.fstat(folder), os.fstat(found)
+            if not stat.S_ISSOCK(status.st_mode):
+                raise OSError(errno.ENOTSOCK, "A kernel put something else in its socket's place", path)
+            if status.st_dev != place.st_dev or status.st_uid not in {place.st_uid, os.geteuid()}:
+                raise OSError(errno.EPERM, "A kernel's socket is not its own", path)
+            connecting.connect(f"/proc/self/fd/{found}")
+        finally:
+            os.close(found)
+    finally:
+        os.close(folder)
 
 
 def as_bytes(value: bytes | str) -> bytes:

@@ -12,17 +12,22 @@ import os
 import re
 import stat
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from msgspec import structs
 
 from kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer
+from kernels.reception import read_large
+from kernels.structure import is_heavy
 
 SEGMENTS = 4
 SEGMENT_BYTES = 4 * 1024 * 1024
 
+_MOST_NAMES = 10_000
 _NAME = re.compile(r"spool-\d{8}", re.ASCII)
 _ENTRY = struct.Struct(">I5I")
 _CHANNELS = {"execute_reply": Channel.SHELL, "input_request": Channel.STDIN}
@@ -39,12 +44,15 @@ class Spooled:
 def read_spool(folder: Path, key: bytes) -> list[Spooled]:
     """The messages that are left in a kernel's spool, oldest first; none where there is no spool."""
     try:
-        paths = sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+        with os.scandir(folder) as entries:
+            # Code in the kernel may have made any number of them.
+            names = [entry.name for entry in islice(entries, _MOST_NAMES) if _NAME.fullmatch(entry.name)]
     except OSError:
         return []
     signer = Signer(key)
     # One more than a ring: the oldest may go while we look.
-    return [entry for path in paths[-SEGMENTS - 1 :] for entry in _entries(_read(path), signer)]
+    paths = [folder / name for name in sorted(names)[-SEGMENTS - 1 :]]
+    return [entry for path in paths for entry in _entries(_read(path), signer)]
 
 
 def _read(path: Path) -> bytes:
@@ -76,7 +84,13 @@ def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
             frames.append(data[at : at + size])
             at += size
         try:
-            message = signer.parse(Channel.IOPUB, frames)
+            # A content is read here, in this thread, where that is too much for the loop.
+            heavy = is_heavy(frames[-1])
+            message = (
+                read_large(signer, Channel.IOPUB, frames, sys.maxsize)
+                if heavy
+                else signer.parse(Channel.IOPUB, frames)
+            )
         except MalformedMessage:
             return
         yield Spooled(

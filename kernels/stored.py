@@ -15,18 +15,22 @@ from typing import Any
 
 import msgspec
 
-from kernels.environment import Environment
-from kernels.limits import ResourceLimits
+from kernels import trees
+from kernels.environment import Told
+from kernels.limits import MIB, ResourceLimits
+from kernels.regular import read_regular
 
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".json"
+MOST_BYTES = 64 * MIB
 
 
 class StoredKernel(msgspec.Struct, frozen=True):
     """A kernel as its launch left it. `identity` is the name that it knows its client's sockets by.
 
-    `provisioner` is what jupyter_client calls provisioner info.
+    `provisioner` is what jupyter_client calls provisioner info. A kernel that a gateway of before started has
+    no `hash_seed`.
     """
 
     id: str
@@ -37,9 +41,10 @@ class StoredKernel(msgspec.Struct, frozen=True):
     workspace: str
     runtime: str
     info: dict[str, Any]
-    environment: Environment | None
+    environment: Told | None
     provisioner: dict[str, Any]
     packages: str | None = None
+    hash_seed: str | None = None
 
 
 class KernelStore:
@@ -67,10 +72,10 @@ class KernelStore:
         found: dict[str, StoredKernel] = {}
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else ():
             try:
-                kernel = msgspec.json.decode(path.read_bytes(), type=StoredKernel)
+                kernel = msgspec.json.decode(read_regular(path, MOST_BYTES), type=StoredKernel)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 logger.warning("%s tells of no kernel, and is removed: %s", path, error)
-                path.unlink(missing_ok=True)
+                trees.remove(path)
             else:
                 found[kernel.id] = kernel
         return found

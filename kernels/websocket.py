@@ -26,6 +26,8 @@ from kernels.messages import EMPTY, PROTOCOL_VERSION, Channel, Header, Malformed
 
 # A buffer of no bytes costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
 MAX_BUFFERS = 10_000
+MAX_HEADER = 64 * 1024
+"""Bytes. A kernel puts the header of a request into all its answers, where it may be a little longer."""
 
 _CLIENT_CHANNELS = {channel.value: channel for channel in (Channel.SHELL, Channel.CONTROL, Channel.STDIN)}
 _V1_PARTS = 5  # channel, header, parent_header, metadata, content
@@ -203,6 +205,8 @@ def _message(envelope: _Envelope, buffers: Sequence[bytes]) -> Message:
             f"a client can't send on channel {name[:40]!r}, only on {', '.join(_CLIENT_CHANNELS)}"
         )
     header_frame = bytes(envelope.header)
+    if len(header_frame) > MAX_HEADER:
+        raise MalformedMessage(f"header is longer than {MAX_HEADER} bytes")
     header = _read(_client_header, header_frame, "header")
     parent_frame = _object(envelope.parent_header, "parent_header")
     return Message(

@@ -7,13 +7,18 @@ Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import cast
 
+from kernels.budget import ReceiveBudget
 from kernels.errors import CellgateError
+from kernels.limits import MIB
 
-MAX_MESSAGE_BYTES = 512 * 1024 * 1024
+MOST_BYTES = 64 * MIB
+MOST_FRAMES = 10_032
 """A longer message is passed over: whoever runs code in a kernel can send what he likes."""
-MAX_FRAMES = 100_000
+FRAME_COST = 64
+"""Bytes that a frame takes beside its own."""
 
 _SIGNATURE = b"\xff\0\0\0\0\0\0\0\0\x7f"
 _MECHANISM = b"NULL".ljust(20, b"\0")
@@ -21,6 +26,10 @@ _GREETING_SIZE = 64
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SMALL_REST = 64 * 1024
 """A frame that lacks no more than this many bytes waits in the buffer; a greater one is gathered apart."""
+_FRAMES_AT_ONCE = 4096
+_HEAD_FRAMES = 8
+_HEAD_BYTES = 512 * 1024
+"""What is kept of a message that is passed over: its first frames, which say what it would have been."""
 
 
 class ProtocolError(CellgateError):
@@ -62,20 +71,39 @@ def encode(frames: Sequence[bytes]) -> bytes:
 class Decoder:
     """Cuts what was received into messages. `feed` it, then take messages until there is none.
 
-    `ready`: whether the other side has said that it is, and takes messages.
+    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over from where that is known:
+    a frame's length is announced before its bytes. `most_next` says, by the frames of a message so far, how
+    long a great one after them may be. A message is also passed over when the `budget` of unfinished bytes
+    has no room for it any more.
+
+    `ready`: whether the other side has said that it is, and takes messages. `left_out`: how many bytes of the
+    message that `next` has just given are missing, because it was passed over. `more`: whether it gave None
+    although not all that was fed has been looked at, to let others have their turn.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        most_bytes: int = MOST_BYTES,
+        budget: ReceiveBudget | None = None,
+        most_next: Callable[[Sequence[bytes]], int] | None = None,
+    ) -> None:
         self.ready = False
+        self.left_out = 0
+        self.more = False
+        self._most_bytes = most_bytes
+        self._most_next = most_next
+        self._budget = ReceiveBudget() if budget is None else budget
         self._buffer = b""
         self._position = 0
         self._greeted = False
         self._frames: list[bytes] = []
         self._size = 0
-        self._too_long = False
+        self._passed_over = False
+        self._held = 0
         # Of a great frame: its flags, what is there of it (None: passed over), and how many bytes lack.
         self._flags = 0
         self._gathered: bytearray | None = None
+        self._gathered_size = 0
         self._lacking = 0
 
     def feed(self, data: bytes) -> None:
@@ -91,33 +119,42 @@ class Decoder:
         self._position = 0
 
     def next(self) -> list[bytes] | None:
-        """The frames of the next whole message, none if it was too long; None when more must be received.
+        """The frames of the next whole message, or the first of one that was passed over (see `left_out`);
+        None when more must be received, or there is `more`.
 
         Raises ProtocolError.
         """
+        message = self._next()
+        if self._frames or self._gathered is not None or self._held:
+            self._account()
+        return message
+
+    def _next(self) -> list[bytes] | None:
+        self.more = False
         if self._lacking or not (self._greeted or self._greet()):
             return None
-        if self._flags & _LONG:
-            flags, self._flags = self._flags, 0
-            frame = b"" if self._gathered is None else bytes(self._gathered)
-            self._gathered = None
-            if (message := self._add(flags, frame)) is not None:
-                return message
+        if self._flags & _LONG and (message := self._add_gathered()) is not None:
+            return message
         buffer, end = self._buffer, len(self._buffer)
-        while (start := self._position + 2) <= end:
+        # A frame may be two bytes long, and have no message: others want their turn.
+        for _ in range(_FRAMES_AT_ONCE):
+            start = self._position + 2
+            if start > end:
+                return None
             flags, size = buffer[start - 2], buffer[start - 1]
             if flags & _LONG:
                 start += 7
                 if start > end:
-                    break
+                    return None
                 size = int.from_bytes(buffer[start - 8 : start], "big")
             if start + size > end:
                 if start + size - end > _SMALL_REST:
                     self._gather(flags | _LONG, start, size)
-                break
+                return None
             self._position = start + size
-            if (message := self._add(flags, buffer[start : start + size])) is not None:
+            if (message := self._add(flags, buffer[start : start + size], size)) is not None:
                 return message
+        self.more = True
         return None
 
     def _greet(self) -> bool:
@@ -131,26 +168,75 @@ class Decoder:
         return True
 
     def _gather(self, flags: int, start: int, size: int) -> None:
-        self._flags = flags
-        self._too_long = self._too_long or self._size + size > MAX_MESSAGE_BYTES
-        self._gathered = None if self._too_long else bytearray(self._buffer[start:])
+        self._flags, self._gathered_size = flags, size
+        if flags & _COMMAND:
+            self._gathered = None  # READY is short, and no other one is for us
+        elif not self._passed_over and size > self._room():
+            self._pass_over()
+        elif not self._passed_over:
+            self._gathered = bytearray(self._buffer[start:])
         self._lacking = start + size - len(self._buffer)
         self._buffer, self._position = b"", 0
 
-    def _add(self, flags: int, frame: bytes) -> list[bytes] | None:
-        """Add a frame to the message; the message if it is whole."""
+    def _room(self) -> int:
+        """The most bytes that the next frame may have."""
+        room = self._most_bytes - self._size
+        return room if self._most_next is None else min(room, self._most_next(self._frames))
+
+    def _add_gathered(self) -> list[bytes] | None:
+        flags, self._flags = self._flags, 0
+        # Not copied, which would take its time: nobody changes it any more, and it reads like bytes.
+        frame = b"" if self._gathered is None else cast("bytes", self._gathered)
+        self._gathered = None
+        return self._add(flags, frame, self._gathered_size)
+
+    def _add(self, flags: int, frame: bytes, size: int) -> list[bytes] | None:
+        """Add a frame of `size` bytes to the message; the message if it is whole."""
         if flags & _COMMAND:
             # Of PING and the like a kernel's libzmq sends none unless it is told to.
             self.ready = self.ready or frame.startswith(b"\x05READY")
             return None
         frames = self._frames
-        frames.append(frame)
-        self._size += len(frame)
-        if self._size > MAX_MESSAGE_BYTES or len(frames) > MAX_FRAMES:
-            self._too_long = True
-        if self._too_long:
-            frames.clear()
+        self._size += size
+        if not self._passed_over:
+            frames.append(frame)
+            if self._size > self._most_bytes or len(frames) > MOST_FRAMES:
+                del frames[-1]
+                self._pass_over()
         if flags & _MORE:
             return None
-        self._frames, self._size, self._too_long = [], 0, False
+        self.left_out = max(1, self._size - sum(map(len, frames))) if self._passed_over else 0
+        self._frames, self._size, self._passed_over = [], 0, False
         return frames
+
+    def _pass_over(self) -> None:
+        """Keep no more of this message than its head, up to the first frame that is long itself."""
+        self._passed_over = True
+        self._gathered = None
+        del self._frames[_HEAD_FRAMES:]
+        long = next((i for i, frame in enumerate(self._frames) if len(frame) > _HEAD_BYTES), _HEAD_FRAMES)
+        del self._frames[long:]
+
+    # What is kept of a message that is not whole yet counts against the budget of all.
+
+    def _account(self) -> None:
+        held = 0
+        if not self._passed_over:
+            held = self._size + len(self._gathered or b"") + FRAME_COST * len(self._frames)
+        if held != self._held:
+            self._held = held
+            if held:
+                self._budget.hold(self, held)
+            else:
+                self._budget.release(self)
+
+    def give_up(self) -> None:
+        """The budget's order: pass over the message that is not whole yet."""
+        self._held = 0
+        self._pass_over()
+
+    def close(self) -> None:
+        """Nothing is fed any more: forget what is there."""
+        self._budget.release(self)
+        self._held = 0
+        self._frames, self._gathered = [], None

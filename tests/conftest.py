@@ -20,6 +20,8 @@ from kernels.provisioners.docker import check_engine
 from kernels.provisioners.engine import Engine
 from kernels.provisioners.sandbox import SandboxProvisioner
 from kernels.specs.catalog import data_folder
+from kernels.threads import Lane
+from tests.fuzz.budget import Fuzz
 from tests.requirements import require
 from tests.server import GatewayProcess
 
@@ -32,6 +34,21 @@ StartGateway = Callable[..., GatewayProcess]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
     parser.addoption("--crash-rounds", type=int, default=3, help="how often the gateway is killed under load")
+    parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A fuzz target may take its seconds on top of the usual timeout."""
+    seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
+    for item in items:
+        if seconds and "fuzz" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(usual + 2 * seconds))
+
+
+@pytest.fixture
+def fuzz(request: pytest.FixtureRequest) -> Fuzz:
+    """Runs a fuzz target for as long as ``--fuzz-seconds`` says."""
+    return Fuzz(request.config.getoption("--fuzz-seconds"))
 
 
 def pytest_configure() -> None:
@@ -68,6 +85,14 @@ def serving(data_dir: Path, backend: str = "process", **options: object) -> Iter
         stop_cleanly(process)
     finally:
         process.kill()
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    """Threads of the test's own."""
+    made = Lane("test", 2)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

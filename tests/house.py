@@ -1,4 +1,4 @@
-"""The house rules that no linter checks: a docstring opens each module, files and functions keep their size.
+"""The house rules that no linter checks: a docstring opens each module, and tasks have owners.
 
 Run by ``make check``. It reads source text only and imports nothing of the project.
 """
@@ -10,25 +10,57 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_LINES_OF_FILE = 400
-MOST_LINES_OF_FUNCTION = 60
 ROOTS = ("gateway", "kernels", "benchmarks")
+SUPERVISED = ("gateway", "kernels")
+UNSUPERVISED = ("kernels/tasks.py", "gateway/client/", "gateway/commands/", "kernels/image/")
+"""The one place that starts tasks, and programs that are no gateway."""
+BARE = frozenset({"create_task", "ensure_future"})
+CALLBACK_OF = {
+    "call_later": 1,
+    "call_at": 1,
+    "call_soon": 0,
+    "call_soon_threadsafe": 0,
+    "add_reader": 1,
+    "add_writer": 1,
+}
+"""Where a method of the event loop takes its callback."""
+HARMLESS = frozenset({"set", "cancel", "set_result"})
+"""Methods of futures and events: they raise nothing."""
 
 
 def problems(path: Path) -> Iterator[str]:
     """What is wrong in one file."""
-    text = path.read_text()
-    tree = ast.parse(text)
+    tree = ast.parse(path.read_text())
     if not ast.get_docstring(tree):
         yield f"{path}: the module has no docstring"
-    if (lines := text.count("\n")) > MOST_LINES_OF_FILE:
-        yield f"{path}: {lines} lines; split it by concept"
+    if path.parts[0] in SUPERVISED and not path.as_posix().startswith(UNSUPERVISED):
+        yield from unsupervised(path, tree)
+
+
+def unsupervised(path: Path, tree: ast.AST) -> Iterator[str]:
+    """Tasks without an owner, and callbacks of the event loop that nobody guards."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            body = node.body[1:] if ast.get_docstring(node) else node.body
-            size = (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
-            if size > MOST_LINES_OF_FUNCTION:
-                yield f"{path}:{node.lineno}: {node.name} has {size} lines"
+        if not isinstance(node, ast.Call):
+            continue
+        name = _name(node.func)
+        if name in BARE:
+            yield f"{path}:{node.lineno}: {name}: start tasks by kernels.tasks.Supervisor"
+        elif name in CALLBACK_OF and isinstance(node.func, ast.Attribute):
+            place = CALLBACK_OF[name]
+            if len(node.args) <= place or not _is_guarded(node.args[place]):
+                yield f"{path}:{node.lineno}: {name}: guard the callback by kernels.tasks"
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_guarded(callback: ast.expr) -> bool:
+    """A call of a guard, a name that says that one was called, or a harmless method."""
+    if isinstance(callback, ast.Call):
+        return _name(callback.func).lstrip("_") in {"guard", "guarded"}
+    name = _name(callback)
+    return name.lstrip("_").startswith("guarded_") or name in HARMLESS
 
 
 def main() -> int:

@@ -16,10 +16,13 @@ from typing import Protocol
 from gateway.channels.frames import FrameFormat, OutgoingMessage
 from gateway.channels.outbox import Outbox, OutboxBounds, OutboxLost
 from kernels.limits import MIB
+from kernels.tasks import Supervisor
+from kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
+INTERNAL_ERROR = 1011
 TRY_AGAIN_LATER = 1013
 CLOSE_PATIENCE = 2.0
 
@@ -31,9 +34,11 @@ class ChannelSettings:
     `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
     cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
     permessage-deflate. `silence`: how long a client's system may leave unacknowledged what it is sent.
+    `lane`: threads for what waits on disk.
     """
 
     folder: Path
+    lane: Lane
     outbox: OutboxBounds = field(default_factory=OutboxBounds)
     replay_seconds: float = 60.0
     replay_bytes: int = 16 * MIB
@@ -62,7 +67,8 @@ class Client:
         self.frames = frames
         self.socket: Socket | None = None
         self._settings = settings
-        self._outbox = Outbox(settings.folder, settings.outbox)
+        self._outbox = Outbox(settings.folder, settings.outbox, settings.lane)
+        self._tasks = Supervisor()
         self._pump: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -100,7 +106,11 @@ class Client:
         self._stop_pump()
         self._outbox.limit = self._settings.outbox.total
         self.socket = socket
-        self._pump = asyncio.create_task(self._write_to(socket), name="client pump")
+        self._pump = self._tasks.start(
+            self._write_to(socket),
+            "client pump",
+            lambda _: socket.close(INTERNAL_ERROR, "The gateway failed at this client; its log says why"),
+        )
 
     def detach(self) -> None:
         """The socket is gone; what comes is kept for the next, within tighter bounds."""

@@ -24,6 +24,7 @@ from kernels.errors import CellgateError, KernelDied
 from kernels.execution import Outcome, Status
 from kernels.kernel import Kernel
 from kernels.messages import Channel, Message
+from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ class Door:
         self._held: deque[Message] = deque()
         self._asking: Client | None = None
         self._doomed: dict[str, list[str]] = {}
-        self._closings: set[asyncio.Task[None]] = set()
+        self._closings = Supervisor()
 
     # Clients
 
@@ -109,7 +110,8 @@ class Door:
             self._drop(client)
             return
         loop = asyncio.get_running_loop()
-        client.expect_back(loop.call_later(self.settings.replay_seconds, self._drop, client))
+        guarded_drop = self._closings.guard(self._drop, "patience with a client")
+        client.expect_back(loop.call_later(self.settings.replay_seconds, guarded_drop, client))
         absent = [other for other in self._clients.values() if not other.connected]
         for other in absent[:-MAX_ABSENT]:
             self._drop(other)
@@ -120,9 +122,7 @@ class Door:
         self._close_later(client, "The client was replaced or did not come back")
 
     def _close_later(self, client: Client, reason: str) -> None:
-        task = asyncio.create_task(client.close(GOING_AWAY, reason), name="close client")
-        self._closings.add(task)
-        task.add_done_callback(self._closings.discard)
+        self._closings.start(client.close(GOING_AWAY, reason), "close client")
 
     async def close(self) -> None:
         """The session has ended: tell the clients, and close them once they have what waits for them."""
@@ -130,8 +130,7 @@ class Door:
         for client in tuple(self._clients.values()):
             self._close_later(client, "The kernel has ended")
         self._clients.clear()
-        if self._closings:
-            await asyncio.wait(tuple(self._closings))
+        await self._closings.finished()
 
     # From clients
 
@@ -199,7 +198,7 @@ class Door:
 
     def receive(self, message: Message) -> None:
         """Hand on a message of the kernel."""
-        if not self._clients:
+        if not self._clients or message.left_out:
             return
         if message.msg_type == "error" and message.channel is Channel.IOPUB:
             self._note_error(message.parent.msg_id)

@@ -19,7 +19,7 @@ from kernels.websocket import Subprotocol, encode
 
 _SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
 _TEXT, _BINARY, _DEFLATED = 0x81, 0x82, 0x40
-_WORTH_DEFLATING = range(512, 4 * 1024 * 1024)
+_WORTH_DEFLATING = range(512, 512 * 1024)
 _encode = msgspec.json.Encoder().encode
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kernels.limits import GIB, MIB
+from kernels.tasks import Supervisor
+from kernels.threads import Lane
 
 CHUNK = 256 * 1024
 SPILL = 4 * MIB
@@ -44,11 +46,12 @@ class Outbox:
     `size`: bytes that wait; `limit`: how many may; `lost`: why what waited was given up, if it was.
     """
 
-    def __init__(self, folder: Path, bounds: OutboxBounds) -> None:
+    def __init__(self, folder: Path, bounds: OutboxBounds, lane: Lane) -> None:
         self.size = 0
         self.limit = bounds.total
         self._folder = folder
         self._bounds = bounds
+        self._lane = lane
         self._head: deque[bytes] = deque()
         self._head_size = 0
         self._file: BinaryIO | None = None
@@ -58,6 +61,7 @@ class Outbox:
         self._tail: deque[bytes] = deque()
         self._tail_size = 0
         self._taken: bytes | None = None
+        self._tasks = Supervisor()
         self._spill: asyncio.Task[None] | None = None
         self.lost: str | None = None
         self._ended = False
@@ -94,7 +98,9 @@ class Outbox:
             if self._tail_size > CROWDED:
                 self._uncrowded.clear()
             if self._spill is None:
-                self._spill = asyncio.create_task(self._write_tail(), name="outbox")
+                self._spill = self._tasks.start(
+                    self._write_tail(), "outbox", lambda _: self._lose("What waits for this client was lost")
+                )
             elif self._tail_size > self._bounds.unwritten:
                 self._lose("This client reads too slowly, and the disk can't keep what waits for it")
                 return True
@@ -150,7 +156,7 @@ class Outbox:
         assert self._file is not None
         size = self._chunks[0]
         try:
-            chunk = await asyncio.to_thread(os.pread, self._file.fileno(), size, self._read_at)
+            chunk = await self._lane.run(os.pread, self._file.fileno(), size, self._read_at)
         except OSError as error:
             self._lose(f"What waited for this client can't be read: {error.strerror}")
             return None
@@ -175,8 +181,8 @@ class Outbox:
                 if self._tail_size < CROWDED // 2:
                     self._uncrowded.set()
                 if self._file is None:
-                    self._file = await asyncio.to_thread(_unlinked, self._folder)
-                await asyncio.to_thread(_write, self._file, chunks, self._write_at)
+                    self._file = await self._lane.run(_unlinked, self._folder)
+                await self._lane.run(_write, self._file, chunks, self._write_at)
                 self._write_at += size
                 self._chunks.extend(map(len, chunks))
                 self._wake.set()

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import structs
 
 from gateway.models import MAX_CODE_BYTES, ExecuteRequest
+from kernels.decoding import json_decoder
 from kernels.errors import InvalidInput
 from kernels.messages import MalformedMessage, Message
 
@@ -34,7 +35,7 @@ class _SubshellHeader(msgspec.Struct):
 
 
 _content = msgspec.json.Decoder(_Content)
-_metadata = msgspec.json.Decoder(_Metadata)
+_metadata = json_decoder(_Metadata)
 _subshell = msgspec.json.Decoder(_SubshellHeader)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode

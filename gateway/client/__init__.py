@@ -26,6 +26,7 @@ from gateway.client.files import Files
 from gateway.client.session import Session
 from gateway.client.values import (
     BlocksResult,
+    Ceilings,
     ClearOutput,
     DisplayData,
     ErrorInfo,
@@ -34,6 +35,7 @@ from gateway.client.values import (
     ExecuteResult,
     FileModel,
     Finished,
+    GatewayInfo,
     InputRequest,
     KernelInfo,
     Package,
@@ -48,6 +50,7 @@ from gateway.client.values import (
 
 __all__ = [
     "BlocksResult",
+    "Ceilings",
     "CellFailed",
     "ClearOutput",
     "Conflict",
@@ -62,6 +65,7 @@ __all__ = [
     "Finished",
     "Gateway",
     "GatewayError",
+    "GatewayInfo",
     "InputRequest",
     "KernelInfo",
     "NotAuthenticated",

@@ -24,6 +24,7 @@ from gateway.client.values import (
     BlocksResult,
     Event,
     Finished,
+    GatewayInfo,
     Package,
     PackageChanges,
     Result,
@@ -75,6 +76,10 @@ class Gateway(Asynchronous):
         """
         wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
         return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
+
+    async def info(self) -> GatewayInfo:
+        """The gateway's version, isolation and ceilings."""
+        return decode(await self._calls.call("GET", "/v1/info"), GatewayInfo)
 
     async def create_session(
         self,
@@ -217,9 +222,12 @@ class Gateway(Asynchronous):
         """Gives the session a fresh kernel: its variables are lost, its files stay."""
         return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
 
-    async def replay(self, session: str, *, anyway: bool = False) -> dict[str, Any]:
-        """Runs the session's notebook again in a fresh kernel; the report of what differs."""
-        body = {"anyway": anyway}
+    async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+        """Runs the session's notebook again in a fresh kernel; the report of what differs.
+
+        `rtol`: how far two floating-point numbers may be apart, relative to the larger one.
+        """
+        body = {"anyway": anyway, "rtol": rtol}
         path = session_path(session, "replay")
         return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
 

@@ -78,6 +78,7 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "too_large": RequestRefused,
     "not_authenticated": NotAuthenticated,
     "not_found": NotFound,
+    "record_gone": NotFound,
     "conflict": Conflict,
     "environment_differs": Conflict,
     "packages_not_allowed": PackagesNotAllowed,

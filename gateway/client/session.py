@@ -159,9 +159,9 @@ class Session(Asynchronous):
         """Gives it a fresh kernel: its variables are lost, its files stay."""
         return await self._gateway.restart(self.name)
 
-    async def replay(self, *, anyway: bool = False) -> dict[str, Any]:
-        """Runs its notebook again in a fresh kernel; the report of what differs."""
-        return await self._gateway.replay(self.name, anyway=anyway)
+    async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+        """Runs its notebook again in a fresh kernel; the report of what differs. See `Gateway.replay`."""
+        return await self._gateway.replay(self.name, anyway=anyway, rtol=rtol)
 
     async def notebook(self) -> dict[str, Any]:
         """Its record as a notebook. `save_notebook` writes one of any size to a file."""

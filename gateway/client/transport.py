@@ -125,7 +125,11 @@ class Answer(HTTPMessageDelegate):
                 break
             yield chunk
         if not self._complete:
-            raise _lost()
+            raise gateway_error(
+                0,
+                "connection_lost",
+                "The answer broke off before its end: the gateway gave it up, or the connection was lost",
+            )
 
     async def body(self, *, limit: int | None = None) -> bytes:
         """The whole body, or about `limit` bytes of it."""

@@ -56,6 +56,26 @@ class SessionModel(Value, frozen=True, kw_only=True):
     head: str = ""
 
 
+class Ceilings(Value, frozen=True, kw_only=True):
+    """The most that a session or a cell may ask for: bytes, processors, processes, seconds."""
+
+    memory: int
+    cpus: float
+    pids: int
+    disk: int
+    cell_timeout: float
+    lifetime: float
+
+
+class GatewayInfo(Value, frozen=True, kw_only=True):
+    """What a gateway says of itself."""
+
+    version: str
+    backend: str
+    isolation: str
+    ceilings: Ceilings
+
+
 class SessionPage(Value, frozen=True, kw_only=True):
     """A part of the list of sessions; `next` is the `after` of the following part."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
+import math
 import re
 import shutil
 import sys
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import msgspec
 import platformdirs
 from traitlets import Any as AnyTrait
-from traitlets import Enum, List, TraitError, TraitType, Unicode, default
+from traitlets import Enum, Float, List, TraitError, TraitType, Unicode, default
 from traitlets.config import Application, Config
 from traitlets.config.loader import (
     ArgumentError,
@@ -35,12 +36,14 @@ from traitlets.config.loader import (
 )
 
 from kernels.errors import InvalidInput
+from kernels.regular import read_regular
 
 if TYPE_CHECKING:
     from gateway.client import Gateway
 
 PREFIX = "CELLGATE"
 RUNNING_FILE = "gateway.json"
+RUNNING_BYTES = 64 * 1024
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -195,6 +198,10 @@ class BaseApp(Application):
                 self._load_settings()
         except (TraitError, ArgumentError) as error:
             raise UsageError(" ".join(str(error).split())) from error
+        for name, trait in self.traits(config=True).items():
+            # traitlets compares with its bounds only, and nothing is less than "nan".
+            if isinstance(trait, Float) and not math.isfinite(getattr(self, name) or 0.0):
+                raise UsageError(f"{name} must be a number, not {getattr(self, name)}")
 
     def _load_settings(self) -> None:
         lists = {
@@ -287,8 +294,8 @@ def _default_text(trait: TraitType[Any, Any]) -> str:
     if isinstance(trait, List):
         return " May be given again; in the variable, commas divide."
     value = trait.default_value
-    if isinstance(value, float):
-        return f" Default: {value:g}."
+    if isinstance(value, float) and value:
+        return f" Default: {value:.15g}."
     shown = isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", 0}
     return f" Default: {value}." if shown else ""
 
@@ -358,7 +365,7 @@ class CommandApp(BaseApp):
     def _running_gateway(self) -> RunningGateway | None:
         path = self.data_path / RUNNING_FILE
         try:
-            return msgspec.json.decode(path.read_bytes(), type=RunningGateway)
+            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=RunningGateway)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:

@@ -13,15 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Unicode
+from traitlets import Bool, Float, Unicode
 
-from gateway.client import Gateway, GatewayError
+from gateway.client import Event, Gateway, GatewayError
 from gateway.commands.base import CommandApp, UsageError
+from gateway.commands.printed import printed
 from gateway.errors import EnvironmentDiffers
 from gateway.models import now
 from gateway.replay.cells import RecordedCell, recorded_cells
-from gateway.replay.environment import EnvironmentCheck, compare_locks, recorded_lock
+from gateway.replay.environment import (
+    EnvironmentCheck,
+    compare_locks,
+    recorded_lock,
+    recorded_seed,
+    seeds_report,
+    variables_for,
+)
 from gateway.replay.files import InputFile, Restored, files_report, input_files
+from gateway.replay.numbers import check_rtol
 from gateway.replay.packages import RecordedPackage, installed_packages, pins
 from gateway.replay.report import (
     Comparison,
@@ -33,8 +42,11 @@ from gateway.replay.report import (
 from gateway.replay.run import refuse_other_environment, run_cells
 from gateway.replay.source import Source, open_source, recorded_bytes
 from kernels.errors import InvalidInput
+from kernels.provisioners.base import HASH_SEED
 
-_MARKS = {"equal": "=", "normalised": "~", "different": "!", "skipped": "-"}
+_MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
+SAME, DIFFERS, UNJUDGED = 0, 1, 3
+"""Exit codes; 2 is a usage error, or a refusal, as in all commands."""
 
 
 class ReplayApp(CommandApp):
@@ -44,17 +56,20 @@ class ReplayApp(CommandApp):
     usage = "FILE.ipynb|BUNDLE.zip [options]"
     description = """
         Runs all code cells of a notebook in a fresh kernel of the same kernelspec and compares what they
-        give with what the notebook holds, cell by cell. Memory addresses, times and random names are left
-        out of account, pictures are compared by their pixels. Files that the recorded session was given
-        are taken from the bundle, or from beside the notebook, where they are as they were.
+        give with what the notebook holds, cell by cell. What is known to vary is left out of account, such as
+        addresses in objects' reprs and the clock of the run; pictures are compared as they look. Files that
+        the recorded session was given are taken from the bundle, or from beside the notebook, where they are
+        as they were.
 
-        Leaves with 0 when all cells give the same, and with 1 when one does not. Refuses, with 2, when the
-        notebook tells of other package versions than the kernel has.
+        Leaves with 0 when all cells give the same, with 1 when one does not, and with 3 when none differs for
+        sure but of some nobody can tell: they show a duration or a UUID, or needed input. Refuses, with 2,
+        when the notebook tells of other package versions than the kernel has.
     """
     examples = """
         cellgate replay analysis.ipynb
         cellgate replay analysis.ipynb -o report.html
         cellgate replay analysis.zip
+        cellgate replay analysis.ipynb --rtol 1e-6
         cellgate replay analysis.ipynb --anyway -o report.json
     """
 
@@ -64,8 +79,14 @@ class ReplayApp(CommandApp):
     kernel = Unicode(help="The kernelspec; default: the notebook's own.").tag(config=True, metavar="NAME")
     anyway = Bool(False, help="Replay although the environment is another one.").tag(config=True)
 
+    rtol = Float(
+        0.0,
+        help="How far two floating-point numbers may be apart, relative to the larger; default: not at all.",
+    ).tag(config=True, metavar="NUMBER")
+
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "ReplayApp.output",
+        "rtol": "ReplayApp.rtol",
         "kernel": "ReplayApp.kernel",
         **CommandApp.aliases,
     }
@@ -74,14 +95,17 @@ class ReplayApp(CommandApp):
     }
 
     async def run_command(self) -> int:
-        """Replays the notebook; returns 1 when it gives something else."""
+        """Replays the notebook; returns how that came out."""
         path, output = self._paths()
+        check_rtol(self.rtol)
         notebook, source = await asyncio.to_thread(open_source, path)
         report = await self._replay(path, notebook, source)
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.removeprefix(".")))
         self._print_report(report, output)
-        return 1 if report["different"] else 0
+        if report["different"]:
+            return DIFFERS
+        return UNJUDGED if report["unjudged"] else SAME
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
@@ -97,13 +121,17 @@ class ReplayApp(CommandApp):
     async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> dict[str, Any]:
         cells, inputs = recorded_cells(notebook), input_files(notebook)
         gateway, session, begun = self.gateway(), f"replay-{uuid.uuid4().hex[:12]}", now()
-        model = await gateway.create_session(session, kernel=self.kernel or _kernel(notebook))
+        seed = recorded_seed(notebook)
+        model = await gateway.create_session(
+            session, kernel=self.kernel or _kernel(notebook), env=variables_for(seed, HASH_SEED)
+        )
         try:
             why = await _install(gateway, session, installed_packages(notebook))
             check = await self._check(gateway, session, notebook, why)
             restored = [await _restore(gateway, session, source, file) for file in inputs]
             runs: list[NewRun | None] = []
-            await run_cells(cells, partial(_run, gateway, session), partial(_keep, runs))
+            longest = (await gateway.info()).ceilings.cell_timeout
+            await run_cells(cells, partial(_run, gateway, session, longest), partial(_keep, runs))
         finally:
             await gateway.delete_session(session)
         facts = {
@@ -114,9 +142,10 @@ class ReplayApp(CommandApp):
             "isolation": model.isolation,
             "replayed_at": begun,
             "environment": environment_report(check),
+            "hash_seed": seeds_report(seed, HASH_SEED),
             "files": files_report(restored),
         }
-        return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts))
+        return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts, self.rtol))
 
     async def _check(
         self, gateway: Gateway, session: str, notebook: dict[str, Any], why: str | None
@@ -131,16 +160,19 @@ class ReplayApp(CommandApp):
 
     def _print_report(self, report: dict[str, Any], output: Path | None) -> None:
         for file in report["files"]:
-            self.print(f"file {file['path']}: {file.get('reason', 'restored')}")
+            self.print(printed(f"file {file['path']}: {file.get('reason', 'restored')}"))
         for cell in report["cells"]:
-            said = cell.get("difference") or cell.get("reason") or ", ".join(cell.get("normalised", ()))
-            self.print(f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {said}" if said else ""))
+            reasons = [cell[name] for name in ("reason", "difference") if name in cell]
+            said = " ".join(reasons) or ", ".join(cell.get("normalised", ()))
+            line = f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {said}" if said else "")
+            self.print(printed(line))
             for difference in cell.get("differences", ()):
                 if "diff" in difference:
-                    self.print("    " + difference["diff"].replace("\n", "\n    "))
+                    self.print(printed("    " + difference["diff"].replace("\n", "\n    ")))
         agreement = report["environment"]["agreement"]
         self.print(
-            f"{report['same']} the same, {report['different']} different, {report['skipped']} not compared;"
+            f"{report['same']} the same, {report['different']} different,"
+            f" {report['unjudged']} not to be judged, {report['skipped']} not compared;"
             f" environment {agreement}"
         )
         if output is not None:
@@ -187,10 +219,19 @@ async def _install(gateway: Gateway, session: str, packages: list[RecordedPackag
     return None
 
 
-async def _run(gateway: Gateway, session: str, cell: RecordedCell) -> NewRun:
-    at = now()
-    result = await gateway.execute(session, cell.source, timeout=cell.timeout, stdin=[])
-    return NewRun(result.status, result.outputs, at)
+async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCell) -> NewRun:
+    begun, asked = now(), False
+    # The notebook may come from a gateway that lets cells run longer than this one does.
+    timeout = min(cell.timeout, longest)
+
+    def hear(event: Event) -> None:
+        nonlocal asked
+        asked |= event.type == "input_request"
+
+    result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=hear)
+    # By the gateway's clock, which is nearer to the kernel's than ours.
+    at, ended = result.started_at or begun, result.finished_at or now()
+    return NewRun(result.status, result.outputs, at, ended, asked)
 
 
 async def _keep(runs: list[NewRun | None], _cell: RecordedCell, run: NewRun | None) -> None:

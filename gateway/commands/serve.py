@@ -18,9 +18,13 @@ from traitlets import Enum as EnumTrait
 
 from gateway.commands.base import UsageError
 from gateway.commands.package_options import PackageOptions
+from kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
     from gateway.commands.backends import Backend
+    from gateway.limits import Ceilings, SessionLimits
+
+logger = logging.getLogger(__name__)
 
 
 class ServeApp(PackageOptions):
@@ -108,7 +112,9 @@ class ServeApp(PackageOptions):
     memory = Unicode("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
     cpus = Float(1.0, help="Processors of a kernel.").tag(config=True, metavar="N")
     pids = Integer(256, help="Processes and threads of a kernel.").tag(config=True)
-    disk = Unicode("1g", help="Largest file, and size of /tmp, of a kernel.").tag(config=True, metavar="SIZE")
+    disk = Unicode("1g", help="Disk of a session, its largest file and the size of /tmp.").tag(
+        config=True, metavar="SIZE"
+    )
     cell_timeout = Float(60.0, min=0.01, help="Seconds a cell may run unless its request says else.").tag(
         config=True, metavar="SECONDS"
     )
@@ -116,12 +122,30 @@ class ServeApp(PackageOptions):
         config=True, metavar="SECONDS"
     )
     lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
+    max_memory = Unicode("", help="Memory that a session may ask for, at most; default: the machine's.").tag(
+        config=True, metavar="SIZE"
+    )
+    max_cpus = Float(0.0, help="Processors that a session may ask for, at most; default: the machine's.").tag(
+        config=True, metavar="N"
+    )
+    max_pids = Integer(4096, help="Processes and threads that a session may ask for, at most.").tag(
+        config=True, metavar="N"
+    )
+    max_disk = Unicode(
+        "", help="Disk that a session may ask for, at most; default: half of the data folder's disk."
+    ).tag(config=True, metavar="SIZE")
+    max_cell_timeout = Float(
+        86400.0, help="Seconds that a cell may run, at most, whatever its request or session says."
+    ).tag(config=True, metavar="SECONDS")
+    max_lifetime = Float(
+        30 * 86400.0, help="Seconds after which a session ends, at most, whatever it asked for."
+    ).tag(config=True, metavar="SECONDS")
     interrupt_grace = Float(
         5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline to the end of its kernel."
     ).tag(config=True)
     max_queue = Integer(64, min=1, help="Executions that wait in one session, at most.").tag(config=True)
     channel_cell_timeout = Float(
-        0.0, min=0, help="Seconds a Jupyter client's cell may run; 0: as long as it likes."
+        0.0, min=0, help="Seconds a Jupyter client's cell may run; 0: as long as max_cell_timeout says."
     ).tag(config=True, metavar="SECONDS")
     channel_queue = Integer(
         1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
@@ -146,8 +170,34 @@ class ServeApp(PackageOptions):
     client_silence = Float(
         180.0,
         min=0.1,
-        help="Seconds after which a WebSocket is closed whose client's machine answers nothing.",
+        help="Seconds after which a Jupyter client's WebSocket is closed if its machine answers nothing.",
     ).tag(config=True, metavar="SECONDS")
+    max_connections = Integer(
+        0, min=0, help="Connections at once, at most; 0: up to 4096, by the number of open files allowed."
+    ).tag(config=True, metavar="N")
+    connections_per_address = Integer(
+        0, min=0, help="Connections of one remote address; 0: half of all, and loopback without a limit."
+    ).tag(config=True, metavar="N")
+    head_timeout = Float(10.0, min=0.1, help="Seconds in which a request's head must arrive.").tag(
+        config=True, metavar="SECONDS"
+    )
+    connection_idle_timeout = Float(
+        120.0, min=0.1, help="Seconds that a connection may wait for its next request."
+    ).tag(config=True, metavar="SECONDS")
+    body_timeout = Float(
+        60.0,
+        min=0.1,
+        help="Seconds in which a request's body, or a message on a WebSocket, must end or grow by body_rate.",
+    ).tag(config=True, metavar="SECONDS")
+    body_rate = Integer(
+        1024, min=0, help="Bytes a second that a body or message must bring, over each body_timeout."
+    ).tag(config=True)
+    answer_timeout = Float(
+        180.0, min=0.1, help="Seconds in which a client must take some of its answer."
+    ).tag(config=True, metavar="SECONDS")
+    client_memory = Unicode(
+        "512m", help="What the unfinished messages and bodies of all clients may have in memory."
+    ).tag(config=True, metavar="SIZE")
     text_cap = Unicode("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
     data_cap = Unicode("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
     cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
@@ -168,6 +218,9 @@ class ServeApp(PackageOptions):
     ).tag(config=True, metavar="MODE")
     storage_reserve = Unicode(
         "64m", help="Space of the data folder's disk below which nothing new is begun; 0: all is used."
+    ).tag(config=True, metavar="SIZE")
+    upload_space = Unicode(
+        "", help="Size of all uploads together that are under way; default: half of the data folder's disk."
     ).tag(config=True, metavar="SIZE")
     retention_days = Float(
         0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
@@ -196,6 +249,12 @@ class ServeApp(PackageOptions):
         "cpus": "ServeApp.cpus",
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
+        "max-memory": "ServeApp.max_memory",
+        "max-cpus": "ServeApp.max_cpus",
+        "max-pids": "ServeApp.max_pids",
+        "max-disk": "ServeApp.max_disk",
+        "max-cell-timeout": "ServeApp.max_cell_timeout",
+        "max-lifetime": "ServeApp.max_lifetime",
         "preload": "ServeApp.preload",
         "journal-sync": "ServeApp.journal_sync",
         **PackageOptions.aliases,
@@ -280,8 +339,8 @@ class ServeApp(PackageOptions):
     def _settings(self, backend: Backend, token: str | None) -> Any:
         from gateway.app import GatewaySettings  # noqa: PLC0415
         from gateway.executions import ExecutionSettings  # noqa: PLC0415
+        from gateway.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from gateway.manager import ManagerSettings  # noqa: PLC0415
-        from gateway.models import SessionLimits, check_seconds  # noqa: PLC0415
         from gateway.session_state import SessionSettings  # noqa: PLC0415
         from kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
         from kernels.outputs import OutputCaps  # noqa: PLC0415
@@ -293,12 +352,20 @@ class ServeApp(PackageOptions):
             parse_size(getattr(self, name), name=name) for name in ("memory", "disk", "text_cap", "data_cap")
         )
         resources = ResourceLimits(memory=memory, cpus=self.cpus, pids=self.pids, disk=disk)
+        ceilings = self._ceilings(backend)
+        limits = self._lowered(
+            SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime), ceilings
+        )
         caps = OutputCaps(texts, data)
         manager = ManagerSettings(
             session=SessionSettings(
-                ExecutionSettings(caps, self.interrupt_grace), self._channels(), self.max_queue, self.version
+                ExecutionSettings(caps, self.interrupt_grace),
+                self._channels(ceilings.cell_timeout),
+                self.max_queue,
+                self.version,
+                ceilings=ceilings,
             ),
-            limits=SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime),
+            limits=limits,
             default_kernel=self.default_kernel,
             cull_interval=self.cull_interval,
         )
@@ -332,8 +399,30 @@ class ServeApp(PackageOptions):
             packages=self.package_settings(self.environment),
             keep_alive=self.keep_alive,
             retention=self._retention(),
+            listener=self._listener(),
             journal_sync="full" if self.journal_sync == "full" else "normal",
             storage_reserve=self._storage_reserve(),
+            upload_space=parse_size(self.upload_space, name="upload_space") if self.upload_space else None,
+        )
+
+    def _listener(self) -> Any:
+        from gateway.listener.settings import (  # noqa: PLC0415
+            ListenerSettings,
+            connections_for,
+            raise_open_files,
+        )
+        from kernels.limits import parse_size  # noqa: PLC0415
+
+        fitting = connections_for(raise_open_files(), self.max_kernels)
+        return ListenerSettings(
+            connections=self.max_connections or fitting,
+            per_address=self.connections_per_address or None,
+            head_timeout=self.head_timeout,
+            idle_timeout=self.connection_idle_timeout,
+            body_timeout=self.body_timeout,
+            body_rate=self.body_rate,
+            answer_timeout=self.answer_timeout,
+            unfinished=parse_size(self.client_memory, name="client_memory"),
         )
 
     def _storage_reserve(self) -> int:
@@ -348,13 +437,45 @@ class ServeApp(PackageOptions):
         size = parse_size(self.retention_size, name="retention_size") if self.retention_size else None
         return RetentionSettings(self.retention_days * 86400 or None, size, self.retention_interval)
 
-    def _channels(self) -> Any:
+    def _ceilings(self, backend: Backend) -> Ceilings:
+        """What the options say, and for the rest what there is. Raises UsageError."""
+        from gateway import machine  # noqa: PLC0415
+        from gateway.limits import Ceilings  # noqa: PLC0415
+        from kernels.limits import MIB, MOST_BYTES, ResourceLimits, parse_size  # noqa: PLC0415
+
+        # Containers are in control groups of the engine's, not in the gateway's.
+        groups = None if backend.name == "docker" else machine.CGROUPS
+        try:
+            resources = ResourceLimits(
+                memory=parse_size(self.max_memory, name="max_memory")
+                if self.max_memory
+                else max(machine.memory(groups), 64 * MIB),
+                cpus=self.max_cpus or max(machine.processors(groups), 0.05),
+                pids=self.max_pids,
+                disk=parse_size(self.max_disk, name="max_disk")
+                if self.max_disk
+                else max((machine.disk(self.data_path) or MOST_BYTES) // 2, MIB),
+            )
+            return Ceilings(resources, self.max_cell_timeout, self.max_lifetime)
+        except InvalidInput as error:
+            raise UsageError(error.message.replace("limits.", "max_")) from error
+
+    @staticmethod
+    def _lowered(limits: SessionLimits, ceilings: Ceilings) -> SessionLimits:
+        lowered, said = ceilings.lower(limits)
+        for what in said:
+            logger.warning("A default is above its ceiling and was lowered: %s", what)
+        return lowered
+
+    def _channels(self, most_cell_timeout: float) -> Any:
         from gateway.channels.client import ChannelSettings  # noqa: PLC0415
         from gateway.channels.outbox import OutboxBounds  # noqa: PLC0415
         from kernels.limits import parse_size  # noqa: PLC0415
+        from kernels.threads import Lane  # noqa: PLC0415
 
         return ChannelSettings(
             folder=self.data_path,
+            lane=Lane("outboxes", 4),
             outbox=OutboxBounds(
                 memory=parse_size(self.slow_client_memory, name="slow_client_memory"),
                 total=parse_size(self.slow_client_disk, name="slow_client_disk"),
@@ -362,7 +483,7 @@ class ServeApp(PackageOptions):
             replay_seconds=self.replay_seconds,
             replay_bytes=parse_size(self.replay_size, name="replay_size"),
             max_queue=self.channel_queue,
-            cell_timeout=self.channel_cell_timeout or None,
+            cell_timeout=min(self.channel_cell_timeout or most_cell_timeout, most_cell_timeout),
             compression=self.channel_compression,
             silence=self.client_silence,
         )

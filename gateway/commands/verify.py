@@ -16,11 +16,14 @@ import msgspec
 from traitlets import Bool, Unicode
 
 from gateway.commands.base import BaseApp, UsageError
+from gateway.commands.printed import printed
 
 if TYPE_CHECKING:
     from gateway.record.findings import Finding
 
 RECORD = "record.sqlite3"
+VALID, NOT_VALID, NO_SEAL = 0, 1, 3
+"""Exit codes; 2 is a usage error, as in all commands."""
 
 
 class VerifyApp(BaseApp):
@@ -33,7 +36,8 @@ class VerifyApp(BaseApp):
         names the first row or cell that was changed, removed, moved or added. It needs no gateway; one that
         uses the data folder may go on running.
 
-        Leaves with 0 when all is valid, with 1 when something is not.
+        Leaves with 0 when all is valid, with 1 when something is not, and with 3 when the file has no seal:
+        notebooks that cellgate run or another program wrote have none, and nothing tells of changes to them.
     """
     examples = """
         cellgate verify my-session.ipynb
@@ -53,18 +57,19 @@ class VerifyApp(BaseApp):
         """Check and report; leaves with the outcome."""
         if len(self.extra_args) > 1:
             raise UsageError(f"unexpected argument {self.extra_args[1]!r}: cellgate verify {self.usage}")
-        valid = True
+        outcome = VALID
         shown = []
         for finding in self._findings():
-            valid &= finding.valid
+            if not finding.valid:
+                outcome = NOT_VALID if finding.sealed else NO_SEAL
             if self.json:
                 shown.append({**asdict(finding), "valid": finding.valid})
             else:
-                sys.stdout.write(_line(finding) + "\n")
+                sys.stdout.write(printed(_line(finding)) + "\n")
         if self.json:
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
         sys.stdout.flush()
-        raise SystemExit(0 if valid else 1)
+        raise SystemExit(outcome)
 
     def _findings(self) -> Iterator[Finding]:
         if not self.extra_args:
@@ -82,19 +87,23 @@ class VerifyApp(BaseApp):
 
 
 def _check_file(path: Path) -> Finding:
-    from gateway.record import verify  # noqa: PLC0415
+    from gateway.record import imported, verify  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK" or path.suffix == ".zip"
         return (
-            verify.check_bundle(path) if is_archive else verify.check_notebook(path.read_bytes(), path.name)
+            verify.check_bundle(path)
+            if is_archive
+            else verify.check_notebook(imported.read_file(path), path.name)
         )
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
 
 
 def _line(finding: Finding) -> str:
+    if not finding.sealed:
+        return f"no seal    {finding.subject}: {finding.problem}"
     if not finding.valid:
         return f"NOT VALID  {finding.subject}: {finding.problem}"
     signed = f", signed by {finding.key}" if finding.key else ""

@@ -7,7 +7,6 @@ file counts as the recorded one by its hash alone, taken of the very bytes that 
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterable
 from io import BufferedReader
@@ -49,24 +48,25 @@ async def _restore(
     try:
         if state.size != file.size:
             return CHANGED
-        upload = files.begin(await files.room(session, file.size))
+        incoming = await files.reserve(session, file.size, parts)
         try:
-            await _copy(source, file.size, upload)
+            upload = files.begin(incoming)
+            await _copy(files, source, file.size, upload)
             if upload.sha256 != file.sha256:
                 return CHANGED
-            await files.place(session, [Staged(parts, upload)])
+            await files.place(session, incoming, [Staged(parts, upload)])
         finally:
-            await files.discard(upload)
+            await files.discard(incoming)
     finally:
         # In a thread, because it waits for a reading that a cancelled replay has left behind.
-        await asyncio.to_thread(source.close)
+        await files.lane.run(source.close)
     return None
 
 
-async def _copy(source: BufferedReader, size: int, upload: Upload) -> None:
+async def _copy(files: SessionFiles, source: BufferedReader, size: int, upload: Upload) -> None:
     """What is in the file, but no more than it should have: user code may write to it meanwhile."""
     while upload.size < size:
-        piece = await asyncio.to_thread(source.read, min(PIECE, size - upload.size))
+        piece = await files.lane.run(source.read, min(PIECE, size - upload.size))
         if not piece:
             break
         await upload.write(piece)

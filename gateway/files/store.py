@@ -6,27 +6,27 @@ hostile folder is touched is ``tree``'s affair; HTTP is ``handlers.files``'.
 
 from __future__ import annotations
 
-import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gateway.errors import NotFound, QueueFull, QuotaExceeded
 from gateway.files import tree
+from gateway.files.ledger import Ledger, Reservation
+from gateway.files.listing import Listings, Stop
 from gateway.files.tree import FileState, Parts
 from gateway.files.upload import Upload
 from gateway.manager import SessionManager
 from gateway.models import SessionBody, check_session_key
 from gateway.record.journal import Journal
 from gateway.sessions import Session
-from gateway.workspace import WorkspaceStore
+from gateway.workspace import WorkspaceStore, folder_of
+from kernels.tasks import Supervisor
+from kernels.threads import Lane, ThreadLanes
 
 MAX_UPLOADS = 32
-MAX_KNOWN = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +37,48 @@ class Staged:
     upload: Upload
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Incoming:
+    """The files of one request: the room that was reserved for them, and those that have begun."""
+
+    reservation: Reservation
+    uploads: list[Upload] = field(default_factory=list)
+
+
 class SessionFiles:
-    """All sessions' files. Methods raise NotFound for what is not the principal's."""
+    """All sessions' files. Methods raise NotFound for what is not the principal's.
+
+    `staging`: the folder of uploads that are under way; `reserve`: bytes of its disk that stay free; `most`:
+    bytes that all uploads may have together.
+    """
 
     def __init__(
-        self, journal: Journal, manager: SessionManager, workspaces: WorkspaceStore, staging: Path
+        self,
+        journal: Journal,
+        manager: SessionManager,
+        workspaces: WorkspaceStore,
+        staging: Path,
+        lanes: ThreadLanes,
+        *,
+        reserve: int,
+        most: int,
     ) -> None:
         self._journal = journal
         self._manager = manager
         self._workspaces = workspaces
         self._staging = staging
-        self._uploads: set[Upload] = set()
-        self._discards: set[asyncio.Task[None]] = set()
-        self._known: OrderedDict[tuple[int, int, int, int, int], str] = OrderedDict()
+        self._lanes = lanes
+        self._reserve = reserve
+        self._ledger = Ledger(staging, reserve, most)
+        self._listings = Listings(lanes.bulk)
+        self._incoming: set[Incoming] = set()
+        self._uploads = 0
+        self._tasks = Supervisor(lambda: {"part": "uploads"})
+
+    @property
+    def lane(self) -> Lane:
+        """Threads for reading and writing what clients bring and fetch."""
+        return self._lanes.files
 
     @asynccontextmanager
     async def _root(self, principal: str, key: str) -> AsyncGenerator[Path, None]:
@@ -62,41 +91,25 @@ class SessionFiles:
         row = await self._journal.session(principal, key)
         if row is None:
             raise NotFound(f"No session {key!r}")
-        yield self._workspaces.kept(row.id)
+        yield self._workspaces.of(folder_of(row)).path
 
     # Looking
 
     async def page(
-        self, principal: str, key: str, *, limit: int, after: str
-    ) -> tuple[list[dict[str, Any]], str | None]:
-        """Up to `limit` files with a path behind `after`, by path, and where the next page begins."""
+        self, principal: str, key: str, *, limit: int, after: str, stop: Stop
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        """Up to `limit` files with a path behind `after`, by path, where the next page begins, and whether
+        all files could be seen.
+        """
         async with self._root(principal, key) as root:
             pass
-        # Hashing may take long: what is moved away meanwhile is left out.
-        return await asyncio.to_thread(self._list, root, limit, after)
-
-    def _list(self, root: Path, limit: int, after: str) -> tuple[list[dict[str, Any]], str | None]:
-        found = sorted((f for f in tree.scan(root)[0].values() if f.path > after), key=lambda f: f.path)
-        models = [model for file in found[:limit] if (model := self._model(root, file)) is not None]
-        return models, found[limit - 1].path if len(found) > limit else None
-
-    def _model(self, root: Path, file: FileState) -> dict[str, Any] | None:
-        """What the wire says of a file; None when it has gone meanwhile."""
-        sha256 = self._known.get(file.identity)
-        if sha256 is None:
-            try:
-                file, sha256 = tree.digest(root, tree.parse_path(file.path))
-            except NotFound:
-                return None
-            self._known[file.identity] = sha256
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-        return file_model(file, sha256)
+        # Hashing takes a while: what is moved away in the meantime is left out.
+        return await self._listings.page((principal, key), root, limit=limit, after=after, stop=stop)
 
     async def open(self, principal: str, key: str, parts: Parts) -> tuple[int, FileState]:
         """A descriptor for reading and the file's state; the caller closes it."""
         async with self._root(principal, key) as root:
-            return await asyncio.to_thread(tree.open_file, root, parts)
+            return await self._lanes.files.run(tree.open_file, root, parts)
 
     # Changing
 
@@ -106,47 +119,64 @@ class SessionFiles:
         session.record.check_writable()
         return session
 
-    async def room(self, session: Session, length: int) -> int:
-        """Bytes that may still come into the workspace. Raises QuotaExceeded when `length` are too many."""
-        async with session.slot.moving:
-            used = await asyncio.to_thread(_used, session.slot.workspace)
-        room = max(0, session.limits.resources.disk - used)
-        if length > room:
-            raise QuotaExceeded(
-                f"The workspace has room for {room} more bytes, and this would be {length}; delete files"
-                " first, or ask for a larger limit 'disk' when the session is made"
-            )
-        return room
+    async def reserve(self, session: Session, length: int, parts: Parts | None = None) -> Incoming:
+        """Reserve room for `length` bytes, in place of the file at `parts` if it is known; `discard` it.
 
-    def begin(self, most: int) -> Upload:
-        """A new upload of at most `most` bytes; `discard` it in the end. Raises QueueFull."""
-        if len(self._uploads) >= MAX_UPLOADS:
+        Raises QuotaExceeded, StorageFull and QueueFull.
+        """
+        # What is placed is placed under the same lock: it is counted in the folder or as reserved, not twice
+        # and not never.
+        async with session.slot.moving:
+            used, replaced = await self._lanes.files.run(_measure, session.slot.workspace, parts)
+            reservation = self._ledger.reserve(
+                session.row.id, used, session.limits.resources.disk, length, replaced
+            )
+        return Incoming(reservation)
+
+    def begin(self, incoming: Incoming) -> Upload:
+        """A new upload into what was reserved. Raises QueueFull and StorageError."""
+        if self._uploads >= MAX_UPLOADS:
             raise QueueFull(f"{MAX_UPLOADS} uploads are under way; try again", retry_after=5)
-        upload = Upload(self._staging, most)
-        self._uploads.add(upload)
+        upload = Upload(self._staging, incoming.reservation, self._reserve, self._lanes.files)
+        self._uploads += 1
+        self._incoming.add(incoming)
+        incoming.uploads.append(upload)
         return upload
 
-    async def discard(self, upload: Upload) -> None:
-        """Forget an upload; what was placed stays."""
-        await upload.discard()
-        self._uploads.discard(upload)
+    async def discard(self, incoming: Incoming) -> None:
+        """Forget uploads, and give back their room; what was placed stays. May be called again."""
+        while incoming.uploads:
+            upload = incoming.uploads[0]
+            await upload.discard()
+            if incoming.uploads and incoming.uploads[0] is upload:
+                incoming.uploads.pop(0)
+                self._uploads -= 1
+        incoming.reservation.release()
+        self._incoming.discard(incoming)
 
-    def discard_later(self, uploads: Sequence[Upload]) -> None:
+    def discard_later(self, incoming: Incoming) -> None:
         """As `discard`, in the background."""
-        for upload in uploads:
-            if upload in self._uploads:
-                task = asyncio.create_task(self.discard(upload), name="discard upload")
-                self._discards.add(task)
-                task.add_done_callback(self._discards.discard)
+        self._tasks.start(self.discard(incoming), "discard upload")
 
-    async def place(self, session: Session, staged: Sequence[Staged]) -> list[dict[str, Any]]:
-        """Put finished uploads into the workspace, and into the record; their models."""
+    async def place(
+        self, session: Session, incoming: Incoming, staged: Sequence[Staged]
+    ) -> list[dict[str, Any]]:
+        """Put finished uploads into the workspace, and into the record; their models.
+
+        Raises QuotaExceeded, and then nothing was placed, when the workspace has grown in the meantime, and
+        ShuttingDown when the session has begun to end.
+        """
         models = []
         async with session.slot.moving:
+            # The end waits for this lock before it sees to the files. Behind it, what is placed here would
+            # stay in a folder that nobody knows of, or turn up in a later session of the same key.
+            session.check_open()
             root = session.slot.workspace
+            used = await self._lanes.files.run(_check_room, root, staged, session.limits.resources.disk)
             for each in staged:
-                state, created = await asyncio.to_thread(_place, each, root)
+                state, created = await self._lanes.files.run(_place, each, root)
                 session.slot.watch.know(state.path, state)
+                self._listings.know(state, each.upload.sha256)
                 model = {
                     "path": "/".join(each.parts),
                     "size": each.upload.size,
@@ -155,26 +185,30 @@ class SessionFiles:
                 }
                 session.log.append("file", None, model)
                 models.append(model)
+            self._ledger.placed(incoming.reservation, used)
         session.touch()
         await session.log.commit()
         return models
 
     async def write(self, session: Session, parts: Parts, data: bytes) -> dict[str, Any]:
         """Put `data` into the workspace as a file, as an upload would; its model."""
-        upload = self.begin(await self.room(session, len(data)))
+        incoming = await self.reserve(session, len(data), parts)
         try:
+            upload = self.begin(incoming)
             await upload.write(data)
             await upload.finish()
-            (model,) = await self.place(session, [Staged(parts, upload)])
+            (model,) = await self.place(session, incoming, [Staged(parts, upload)])
         finally:
-            await self.discard(upload)
+            await self.discard(incoming)
         return model
 
     async def remove(self, principal: str, key: str, parts: Parts) -> None:
         """Remove a file, a link or an empty folder."""
         session = self._manager.get(principal, check_session_key(key))
         async with self._root(principal, key) as root:
-            await asyncio.to_thread(tree.remove, root, parts)
+            if session is not None:
+                session.check_open()
+            await self._lanes.files.run(tree.remove, root, parts)
         if session is not None:
             session.slot.watch.know("/".join(parts), None)
             fields = {"path": "/".join(parts), "size": None, "sha256": None, "action": "deleted"}
@@ -183,25 +217,31 @@ class SessionFiles:
             await session.log.commit()
 
     async def close(self) -> None:
-        """Discard what is under way."""
-        await asyncio.gather(*self._discards, return_exceptions=True)
-        for upload in tuple(self._uploads):
-            await self.discard(upload)
+        """End listings, and discard what is under way."""
+        self._listings.close()
+        await self._tasks.finished()
+        for incoming in tuple(self._incoming):
+            await self.discard(incoming)
 
 
-def file_model(file: FileState, sha256: str) -> dict[str, Any]:
-    """A file on the wire."""
-    modified = datetime.fromtimestamp(file.modified / 1e9, UTC).replace(tzinfo=None)
-    return {
-        "path": file.path,
-        "size": file.size,
-        "modified": modified.isoformat(timespec="microseconds") + "Z",
-        "sha256": sha256,
-    }
+def _measure(root: Path, parts: Parts | None) -> tuple[int, int]:
+    """The bytes of all files, and of the one at `parts`."""
+    used = sum(file.size for file in tree.scan(root)[0].values())
+    return used, 0 if parts is None else tree.size_of(root, parts)
 
 
-def _used(root: Path) -> int:
-    return sum(file.size for file in tree.scan(root)[0].values())
+def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
+    """The bytes of all files once `staged` is in place. Raises QuotaExceeded."""
+    used, _ = _measure(root, None)
+    after = used
+    for each in staged:
+        after += each.upload.size - tree.size_of(root, each.parts)
+    if after > max(limit, used):
+        raise QuotaExceeded(
+            f"The workspace would have {after} bytes, and its limit is {limit}: it has grown since the upload"
+            " began; delete files first"
+        )
+    return after
 
 
 def _place(staged: Staged, root: Path) -> tuple[FileState, bool]:

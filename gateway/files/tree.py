@@ -18,15 +18,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import Conflict, NotFound
-from gateway.record.errors import StorageError, StorageFull
+from gateway.record.errors import not_written
+from kernels import trees
 from kernels.errors import CellgateError, InvalidInput
 
 Parts = tuple[str, ...]
 
 MAX_PATH = 4096
 MAX_NAME = 255
-MAX_DEPTH = 64
-MAX_ENTRIES = 100_000
+MAX_DEPTH = trees.DEEPEST
+MAX_ENTRIES = trees.MOST
+LOOKS = 256
+"""Entries between two looks at whether a scan is to be stopped."""
 CHUNK = 1024 * 1024
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -35,6 +38,10 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def parse_path(text: str) -> Parts:
     """The names of a relative path. Raises InvalidInput for whatever could mean something outside."""
     parts = tuple(text.split("/"))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("A path is UTF-8") from error
     if len(os.fsencode(text)) > MAX_PATH or any(len(os.fsencode(name)) > MAX_NAME for name in parts):
         raise InvalidInput(f"A path has at most {MAX_PATH} bytes, each of its names at most {MAX_NAME}")
     if len(parts) > MAX_DEPTH:
@@ -62,6 +69,11 @@ def _state(path: str, found: os.stat_result) -> FileState:
     return FileState(path, found.st_size, found.st_mtime_ns, identity)
 
 
+def state_of(path: str, descriptor: int) -> FileState:
+    """The state of an open file now. Raises OSError."""
+    return _state(path, os.fstat(descriptor))
+
+
 @contextmanager
 def _explained(parts: Parts) -> Iterator[None]:
     """OSError of the path as errors of our tree."""
@@ -83,9 +95,7 @@ def _explain(path: str, error: OSError) -> CellgateError:
             return Conflict(f"{path!r} can't be reached: the session's code took the permission away")
         case errno.ENAMETOOLONG:
             return InvalidInput("The path is too long")
-        case errno.ENOSPC | errno.EDQUOT:
-            return StorageFull("There is no room on the gateway's disk")
-    return StorageError(f"{path!r} can't be used: {error.strerror}")
+    return not_written(error, "There is no room on the gateway's disk", f"{path!r} can't be used")
 
 
 @contextmanager
@@ -166,54 +176,40 @@ def remove(root: Path, parts: Parts) -> None:
             os.unlink(parts[-1], dir_fd=folder)
 
 
-def scan(root: Path, most: int = MAX_ENTRIES) -> tuple[dict[str, FileState], bool]:
+def size_of(root: Path, parts: Parts) -> int:
+    """The size of the regular file at this path; 0 where there is none, or something else."""
+    try:
+        with _folder(root, parts[:-1]) as folder:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def scan(
+    root: Path, most: int = MAX_ENTRIES, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, FileState], bool]:
     """All regular files below `root` by path, and whether these are all: `most` entries are looked at.
 
-    What can't be read, names that are no UTF-8, and what is too deep are left out.
+    What can't be read and what is too deep is left out, and then these are not all. Files whose names are no
+    UTF-8 are left out as well; nobody could name them to us. It ends early when `stopped` says so.
     """
     files: dict[str, FileState] = {}
-    left = most
-    folders: list[Parts] = [()]
-    while folders and left > 0:
-        parts = folders.pop()
-        try:
-            entries = _entries(root, parts, left)
-        except OSError:
-            # Gone or closed meanwhile: it has no files for us.
-            continue
-        left -= len(entries)
-        for name, found in entries:
-            path = (*parts, name)
-            if stat.S_ISDIR(found.st_mode) and len(path) < MAX_DEPTH:
-                folders.append(path)
-            elif stat.S_ISREG(found.st_mode):
-                files["/".join(path)] = _state("/".join(path), found)
-    return files, not folders and left > 0
+    walk = trees.Walk(root, deepest=MAX_DEPTH, most=most)
+    for number, entry in enumerate(walk):
+        if number % LOOKS == 0 and stopped():
+            return files, False
+        if entry.is_file and _is_text(entry.path):
+            files[entry.path] = _state(entry.path, entry.found)
+    return files, walk.complete
 
 
-def _entries(root: Path, parts: Parts, most: int) -> list[tuple[str, os.stat_result]]:
-    found: list[tuple[str, os.stat_result]] = []
-    readable = _open_folder(root, parts)
+def _is_text(path: str) -> bool:
     try:
-        with os.scandir(readable) as entries:
-            for entry in entries:
-                if len(found) >= most:
-                    break
-                with suppress(OSError, UnicodeEncodeError):
-                    entry.name.encode()
-                    found.append((entry.name, entry.stat(follow_symlinks=False)))
-    finally:
-        os.close(readable)
-    return found
-
-
-def _open_folder(root: Path, parts: Parts) -> int:
-    """A descriptor whose entries can be read. The workspace itself needs no walk: every cell looks at it."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    if not parts:
-        return os.open(root, flags)
-    with _folder(root, parts[:-1]) as folder:
-        return os.open(parts[-1], flags, dir_fd=folder)
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def digest(root: Path, parts: Parts) -> tuple[FileState, str]:

@@ -1,20 +1,24 @@
 """A file on its way in: written and hashed beside the workspaces, placed as a whole or not at all.
 
 Bytes are hashed and written in threads, one piece while the next is received, so an upload holds at most
-three pieces in memory, whatever its size. It knows no session and no HTTP.
+three pieces in memory, whatever its size. Room for them is reserved before they are taken. It knows no
+session and no HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.errors import QuotaExceeded
-from gateway.record.errors import not_written
+from gateway.files.ledger import Reservation, free
+from gateway.record.errors import StorageError, not_written
+from kernels.tasks import Supervisor
+from kernels.threads import Lane
 
 PIECE = 4 * 1024 * 1024
 AT_ONCE = 256 * 1024
@@ -26,17 +30,22 @@ Piece = bytes | memoryview
 class Upload:
     """One file. `write` it, `finish` it, and `discard` it in every case: what was placed is not there then.
 
-    `most`: bytes it may have.
+    `reservation`: what its bytes are taken from. `reserve`: bytes that stay free on the disk of `staging`.
     """
 
-    def __init__(self, staging: Path, most: int) -> None:
+    def __init__(self, staging: Path, reservation: Reservation, reserve: int, lane: Lane) -> None:
         self.size = 0
-        self._most = most
+        self._reservation = reservation
+        self._reserve = reserve
+        self._lane = lane
         self._hash = hashlib.sha256()
         self._pieces: list[Piece] = []
         self._waiting = 0
         self._writing: asyncio.Future[None] | None = None
-        self._descriptor, name = tempfile.mkstemp(dir=staging)
+        try:
+            self._descriptor, name = tempfile.mkstemp(dir=staging)
+        except OSError as error:
+            raise _explained(error) from error
         self.path = Path(name)
 
     @property
@@ -47,11 +56,10 @@ class Upload:
     async def write(self, chunk: Piece) -> None:
         """Add a chunk; a memoryview has `PIECE` bytes or is the last, and may change after the next call.
 
-        Raises QuotaExceeded and, on a later call, what went wrong with an earlier chunk.
+        Raises QuotaExceeded, StorageFull and QueueFull, and what went wrong with an earlier chunk.
         """
+        self._reservation.take(len(chunk))
         self.size += len(chunk)
-        if self.size > self._most:
-            raise QuotaExceeded(f"The workspace has room for {self._most} more bytes, and no more")
         self._pieces.append(chunk)
         self._waiting += len(chunk)
         if self._waiting >= PIECE:
@@ -60,9 +68,13 @@ class Upload:
 
     def _begin(self) -> None:
         pieces, self._pieces, self._waiting = self._pieces, [], 0
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, pieces))
+        writing = self._lane.run(self._write, pieces)
+        self._writing = Supervisor().share(writing, "upload", errors=(OSError,))
 
-    def _write(self, pieces: Iterable[Piece]) -> None:
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        # Anything else may have filled the disk since the room was reserved; the record needs its reserve.
+        if free(self._descriptor) - self._reserve < sum(map(len, pieces)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for piece in pieces:
             self._hash.update(piece)
             view = memoryview(piece)
@@ -75,8 +87,7 @@ class Upload:
         try:
             await asyncio.shield(self._writing)
         except OSError as error:
-            full = "There is no room on the gateway's disk for this file"
-            raise not_written(error, full, "The file can't be written") from error
+            raise _explained(error) from error
 
     async def finish(self) -> None:
         """Write the rest. Raises as `write`."""
@@ -95,4 +106,9 @@ class Upload:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-            await asyncio.to_thread(self.path.unlink, missing_ok=True)
+            await self._lane.run(self.path.unlink, missing_ok=True)
+
+
+def _explained(error: OSError) -> StorageError:
+    full = "There is no room on the gateway's disk for this file"
+    return not_written(error, full, "The file can't be written")

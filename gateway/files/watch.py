@@ -46,7 +46,9 @@ class WorkspaceWatch:
         found, complete = tree.scan(root, FEW_ENTRIES)
         if not complete:
             found, complete = await asyncio.to_thread(tree.scan, root)
-        known, self._known = self._known, found
+        known = self._known
+        # What could not be seen this time is not new when it can be seen again.
+        self._known = found if complete else {**known, **found}
         changed = [
             (path, state, "changed" if path in known else "created")
             for path, state in found.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gateway.handlers.base import BaseHandler
 from gateway.handlers.download import DownloadHandler
 
 
@@ -12,17 +11,23 @@ class AuditHandler(DownloadHandler):
     async def get(self, key: str) -> None:
         """NDJSON: ``{"hash", "row"}`` a line, the row byte for byte as it was hashed."""
         self.check()
+        await self.while_there(self._audit(key))
+
+    async def _audit(self, key: str) -> None:
         moment = await self.services.archive.moment(self.principal.name, key)
         if not self.known(moment.head.hex()):
             parts = self.services.archive.exports.audit(moment)
             await self.send(parts, kind="application/x-ndjson", name=f"{key}.audit.ndjson")
 
 
-class AuditVerifyHandler(BaseHandler):
+class AuditVerifyHandler(DownloadHandler):
     """The check of the rows."""
 
     async def get(self, key: str) -> None:
         """Read all rows again and follow the chain."""
         self.check()
+        await self.while_there(self._verify(key))
+
+    async def _verify(self, key: str) -> None:
         archive = self.services.archive
         self.answer(await archive.exports.verify(await archive.moment(self.principal.name, key)))

@@ -22,9 +22,10 @@ from gateway.errors import (
     UnsupportedMedia,
     status_of,
 )
+from gateway.listener.streams import ClientStream
 from gateway.models import decode
 from gateway.services import Services
-from kernels.errors import CellgateError, InvalidInput
+from kernels.errors import CellgateError, GatewayFault, InvalidInput
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,12 @@ class BaseHandler(RequestHandler):
             self.principal = policy.authenticate(
                 self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
             )
+            if (stream := self._stream()) is not None:
+                stream.vouched = True
+
+    def _stream(self) -> ClientStream | None:
+        stream = getattr(self.request.connection, "stream", None)
+        return stream if isinstance(stream, ClientStream) else None
 
     def _allow_origin(self) -> None:
         if self._foreign_origin is not None:
@@ -118,6 +125,8 @@ class BaseHandler(RequestHandler):
             self._refused = self._too_large()
         if self._refused is None:
             self._body.append(chunk)
+            if (stream := self._stream()) is not None:
+                stream.hold(len(chunk))
         else:
             self._body.clear()
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
@@ -202,6 +211,19 @@ class BaseHandler(RequestHandler):
 
     # Errors
 
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer a failure; in the middle of an answer only a connection that is reset can tell of it.
+
+        Tornado would end the body in order, and half an answer would look like a whole one.
+        """
+        if not self._headers_written:
+            super().send_error(status_code, **kwargs)
+            return
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        logger.warning("%s %s was broken off: %s", self.request.method, self.request.path, error)
+        if (stream := self._stream()) is not None:
+            stream.reset()
+
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log only what is our fault; a client's mistake is an access log line."""
         if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
@@ -213,10 +235,8 @@ class BaseHandler(RequestHandler):
         if isinstance(error, HTTPError):
             error = _from_tornado(error, self._methods())
         if not isinstance(error, CellgateError):
-            error = CellgateError("The gateway failed at this request; its log says why")
-            self.set_status(500)
-        else:
-            self.set_status(status_of(error))
+            error = GatewayFault("The gateway failed at this request; its log says why")
+        self.set_status(status_of(error))
         if self._refused is not None:
             error = self._refused
             self.set_status(status_of(error))
@@ -268,7 +288,7 @@ def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
         return TooLarge("The body is too large")
     if 400 <= error.status_code < 500:
         return InvalidInput(error.log_message or "The request can't be read")
-    return CellgateError("The gateway failed at this request; its log says why")
+    return GatewayFault("The gateway failed at this request; its log says why")
 
 
 class NotFoundHandler(BaseHandler):

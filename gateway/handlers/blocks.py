@@ -28,7 +28,7 @@ class BlocksHandler(ExecutionAnswers):
         view, body = self.view(), self.body(BlocksBody)
         blocks = check_blocks(body)
         wishes = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(wishes, interactive=False)
+        check_execute(wishes, self.services.manager.ceilings, interactive=False)
         session = await self.services.files.session(self.principal.name, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), body.timeout) for block in blocks]
@@ -67,7 +67,7 @@ class BlocksHandler(ExecutionAnswers):
     ) -> dict[str, Any]:
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
-        run = session.submit(check_execute(cell, interactive=False))
+        run = session.submit(check_execute(cell, self.services.manager.ceilings, interactive=False))
         builder = run.builder
         self.interrupt_when_gone(session, run, wishes)
         await run.wait()

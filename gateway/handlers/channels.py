@@ -15,16 +15,18 @@ from collections.abc import Awaitable
 from typing import Any
 
 from tornado.iostream import StreamClosedError
-from tornado.websocket import WebSocketHandler
 
 from gateway.channels.client import Client
 from gateway.channels.frames import FrameFormat
 from gateway.channels.synthesis import answer_to
 from gateway.errors import QueueFull, ShuttingDown
 from gateway.handlers.jupyter import JupyterHandler
+from gateway.listener.frames import WatchedWebSocketHandler
+from gateway.listener.streams import ClientStream
 from gateway.sessions import Session
 from kernels.errors import CellgateError, InvalidInput, KernelDied
 from kernels.messages import Channel, MalformedMessage, Message
+from kernels.tasks import guarded
 from kernels.websocket import Subprotocol, decode, negotiate
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,7 @@ PINGS = 6  # while a client may be silent
 TCP_INFO = struct.Struct("=3xB20xI28xI")  # tcpi_probes, tcpi_unacked, tcpi_last_ack_recv
 
 
-class ChannelsHandler(JupyterHandler, WebSocketHandler):
+class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
     """One WebSocket."""
 
     _session: Session
@@ -77,7 +79,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             raise InvalidInput(f"session_id is longer than {MAX_ID} characters")
         if self._session.door.full:
             raise QueueFull("This kernel has as many clients as are taken; try again later", retry_after=10)
-        await WebSocketHandler.get(self, wanted)
+        await WatchedWebSocketHandler.get(self, wanted)
 
     def open(self, *_: str, **__: str) -> None:
         """Join the session's clients; a former socket of the same id is closed."""
@@ -85,6 +87,9 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             self.close(GOING_AWAY, "The kernel has ended")
             return
         self.set_nodelay(True)
+        if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
+            # Synchronous clients read only while they wait for an answer; the outbox limits what they miss.
+            stream.spooled = True
         self._client = self._session.door.connect(
             self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
         )
@@ -97,7 +102,8 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
 
     def _ping_later(self, *, was_silent: bool) -> None:
         pause = self._session.door.settings.silence / PINGS
-        self._next_ping = asyncio.get_running_loop().call_later(pause, self._ping, was_silent)
+        guarded_ping = guarded(self._ping, "ping", session=self._session.row.key)
+        self._next_ping = asyncio.get_running_loop().call_later(pause, guarded_ping, was_silent)
 
     def _ping(self, was_silent: bool) -> None:
         """Ping, again and again, until the client has gone without a word (no FIN, no RST).
@@ -177,7 +183,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
             self.services.manager.end_later(self._session, "shutdown_request")
             return
         try:
-            self._session.restart().add_done_callback(_note_failure)
+            self._session.restart().add_done_callback(guarded(_note_failure, "restart for a client"))
         except ShuttingDown:
             logger.debug("A client wants a restart of a session that ends")
 
@@ -194,7 +200,7 @@ class ChannelsHandler(JupyterHandler, WebSocketHandler):
     def on_connection_close(self) -> None:
         """Tornado's hook, of both bases."""
         self.disconnected = True
-        WebSocketHandler.on_connection_close(self)
+        WatchedWebSocketHandler.on_connection_close(self)
 
 
 def _silence(raw: sockets.socket) -> float:

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from gateway.handlers.download import DownloadHandler
-from gateway.record.convert import PAGE_POLICY, check_form, extension_of
+from gateway.record.convert import check_form, extension_of
+from gateway.record.pages import PAGE_POLICY
 
 
 async def answer_converted(handler: DownloadHandler, key: str, form: str) -> None:
@@ -18,9 +19,10 @@ async def answer_converted(handler: DownloadHandler, key: str, form: str) -> Non
     head = moment.head.hex()
     if handler.known(f"{head}-{form}" if outputs else f"{head}-{form}-code"):
         return
-    with jobs.file() as given, jobs.file() as made:
-        await given.take(archive.exports.notebook(moment, outputs=outputs))
-        await jobs.run("gateway.record.convert", form, given=given, made=made)
+    with jobs.file() as made:
+        with jobs.file() as given:
+            await given.take(archive.exports.notebook(moment, outputs=outputs))
+            await jobs.run("gateway.record.convert", form, given=given, made=made)
         # Only a script's name depends on its language, and that is read from the whole record.
         metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
         extension = extension_of(form, metadata.get("language_info", {}))

@@ -1,22 +1,45 @@
 """Large answers to be saved: streamed part by part, named, and tagged with what they were made from.
 
-What the parts are is ``exports``' affair. A failure in the middle closes the connection, so that nobody takes
-half a file for a whole one.
+What the parts are is ``exports``' affair. A failure in the middle resets the connection (``BaseHandler``), so
+that nobody takes half a file for a whole one. Once the client has left, nothing is made for it any more.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from contextlib import aclosing
 
 from tornado.iostream import StreamClosedError
 
 from gateway.exports import Parts
 from gateway.handlers.base import BaseHandler
-from gateway.record.errors import StorageError
+from gateway.services import Services
+from kernels.tasks import Supervisor
 
 
 class DownloadHandler(BaseHandler):
     """A handler whose answer is a file."""
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._work = Supervisor(lambda: {"path": self.request.path})
+
+    def on_connection_close(self) -> None:
+        """The client has gone: give up what is under way for it."""
+        super().on_connection_close()
+        for task in self._work:
+            task.cancel()
+
+    async def while_there(self, work: Coroutine[None, None, None]) -> None:
+        """Do the work of the answer for as long as its client is there."""
+        task = self._work.share(work, "download")
+        if self.disconnected:
+            task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
 
     def known(self, tag: str) -> bool:
         """Set the ETag; whether the client has this very file already, and was told so."""
@@ -37,12 +60,6 @@ class DownloadHandler(BaseHandler):
                     await self.flush()
             except StreamClosedError:
                 self.on_connection_close()
-            except StorageError:
-                if not self._headers_written:
-                    raise
-                # The status line is long gone; a chunked body without its end says it is none.
-                assert self.request.connection is not None
-                self.request.connection.stream.close()  # type: ignore[attr-defined]
 
     def compute_etag(self) -> str | None:
         """Tornado would hash the whole body; what it was made from says more."""

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 from tornado.iostream import StreamClosedError
-from tornado.websocket import WebSocketHandler
 
 from gateway.channels.frames import frame
 from gateway.errors import TooLarge, status_of
 from gateway.handlers.base import BaseHandler, encode, problem
 from gateway.handlers.executions import check_packages, in_language
+from gateway.listener.frames import WatchedWebSocketHandler
 from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode
 from gateway.record.events import EventLog
-from kernels.errors import CellgateError, InvalidInput
+from kernels.errors import CellgateError, GatewayFault, InvalidInput
+from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +48,12 @@ class Command(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     id: str | int | None = None
 
 
-class EventSocketHandler(BaseHandler, WebSocketHandler):
+class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
     """One WebSocket."""
 
     _events: EventLog
     _sender: asyncio.Task[None] | None = None
+    _bound_to_me: Sequence[str] = ()
 
     def check_origin(self, origin: str) -> bool:
         """Origin was checked with all else, before the upgrade."""
@@ -66,13 +69,17 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
         self._key = key
         self._after = self.event_position()
         self._events = await self.services.archive.log(self.principal.name, key)
-        self._bound_to_me: list[str] = []
-        await WebSocketHandler.get(self)
+        await WatchedWebSocketHandler.get(self)
 
     def open(self, *_: str, **__: str) -> None:
         """Begin to send events; `on_close` ends it."""
         self.set_nodelay(True)
-        self._sender = asyncio.create_task(self._send_events(), name=f"events to {self.request.remote_ip}")
+        self._sender = Supervisor().start(
+            self._send_events(),
+            f"events to {self.request.remote_ip}",
+            lambda _: self.close(INTERNAL_ERROR, GatewayFault.reason),
+            session=self._key,
+        )
 
     async def _send_events(self) -> None:
         try:
@@ -127,7 +134,7 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
         if command.execute is None:
             session.interrupt()
             return {}
-        request = check_execute(command.execute, interactive=True)
+        request = check_execute(command.execute, self.services.manager.ceilings, interactive=True)
         check_packages(self.services, request)
         request = in_language(self.services, session, request, command.execute.language)
         run = session.submit(request)
@@ -140,6 +147,9 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
         self.disconnected = True
         if self._sender is not None:
             self._sender.cancel()
+        # A client may also leave before its handshake is done, or checked: then nothing is bound to it.
+        if not self._bound_to_me:
+            return
         session = self.services.manager.get(self.principal.name, self._key)
         if session is not None:
             for execution in self._bound_to_me:
@@ -148,4 +158,4 @@ class EventSocketHandler(BaseHandler, WebSocketHandler):
     def on_connection_close(self) -> None:
         """Tornado's hook, of both bases."""
         self.disconnected = True
-        WebSocketHandler.on_connection_close(self)
+        WatchedWebSocketHandler.on_connection_close(self)

@@ -30,6 +30,7 @@ from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
 from kernels.specs.languages import parse_language
+from kernels.tasks import guarded
 
 MAX_IDEMPOTENCY_KEY = 255
 
@@ -86,7 +87,13 @@ class ExecutionAnswers(StreamingHandler):
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
         """Stop the cell if its client leaves and said that it should."""
         if body.on_disconnect == "interrupt":
-            self._gone.add_done_callback(lambda _: session.stop(run.id, "client_disconnected"))
+            stop = guarded(
+                lambda _: session.stop(run.id, "client_disconnected"),
+                "interrupt for a client that left",
+                session=session.row.key,
+                execution=run.id,
+            )
+            self._gone.add_done_callback(stop)
 
     async def result(self, session: Session, execution: str, view: dict[str, Any]) -> dict[str, Any]:
         """The result so far of an execution of a live session."""
@@ -101,7 +108,8 @@ class ExecuteHandler(ExecutionAnswers):
         self.check()
         form, view = self.accepted(), self.view()
         body = self.body(ExecuteBody)
-        request = check_execute(body, interactive=form is not Format.JSON or not body.wait)
+        interactive = form is not Format.JSON or not body.wait
+        request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
         check_packages(self.services, request)
         idempotency = self._idempotency(request, body.language)
         body_of_session = await self._session_body(key, body.language)
@@ -167,7 +175,7 @@ class OneShotHandler(ExecutionAnswers):
         self.check()
         form, view = self.accepted(), self.view()
         body = self.body(OneShotBody)
-        request = check_execute(body, interactive=False)
+        request = check_execute(body, self.services.manager.ceilings, interactive=False)
         check_packages(self.services, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")

@@ -7,7 +7,6 @@ comes and into the workspace when it is complete. Paths and folders are ``gatewa
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from urllib.parse import quote
@@ -16,7 +15,8 @@ from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
 from gateway.errors import UnsupportedMedia
-from gateway.files.store import Staged, file_model
+from gateway.files.listing import Stop, file_model
+from gateway.files.store import Incoming, Staged
 from gateway.files.tree import CHUNK, FileState, Parts, parse_path
 from gateway.files.upload import Upload
 from gateway.handlers.base import MAX_DRAINED_BODY, BaseHandler
@@ -38,9 +38,8 @@ class UploadHandler(BaseHandler):
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
         super().initialize(services)
-        self._uploads: list[Upload] = []
+        self._incoming: Incoming | None = None
         self._session: Session | None = None
-        self._room = 0
 
     async def prepare(self) -> None:  # type: ignore[override]
         """After the checks of every handler: find the session and its room, before the body is read."""
@@ -65,10 +64,14 @@ class UploadHandler(BaseHandler):
         self.begin()
         files = self.services.files
         self._session = await files.session(self.principal.name, key)
-        self._room = await files.room(self._session, self._length())
+        self._incoming = await files.reserve(self._session, self._length(), self.target())
 
     def begin(self) -> None:
         """Check what can be checked before anything is made. Raises InvalidInput, UnsupportedMedia."""
+
+    def target(self) -> Parts | None:
+        """The path of the only file that comes, if it is known."""
+        return None
 
     async def receive(self, chunk: bytes | memoryview) -> None:
         """Take a chunk of the body, which is another's after the next."""
@@ -76,9 +79,8 @@ class UploadHandler(BaseHandler):
 
     def new_upload(self) -> Upload:
         """An upload that ends with this request."""
-        upload = self.services.files.begin(self._room)
-        self._uploads.append(upload)
-        return upload
+        assert self._incoming is not None
+        return self.services.files.begin(self._incoming)
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         """Hand the chunk on, unless the request is refused already; tornado waits for it."""
@@ -93,11 +95,15 @@ class UploadHandler(BaseHandler):
     def on_connection_close(self) -> None:
         """The client has gone: nothing of its upload stays."""
         super().on_connection_close()
-        self.services.files.discard_later(self._uploads)
+        self._discard()
 
     def on_finish(self) -> None:
         """What was placed is not the upload's any more."""
-        self.services.files.discard_later(self._uploads)
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._incoming is not None:
+            self.services.files.discard_later(self._incoming)
 
     def _check_body(self) -> None:
         """Any type will do: what the bytes are is the session's affair."""
@@ -105,6 +111,16 @@ class UploadHandler(BaseHandler):
 
 class FilesHandler(UploadHandler):
     """The workspace as a whole."""
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._stop = Stop()
+
+    def on_connection_close(self) -> None:
+        """Nobody reads the listing any more."""
+        super().on_connection_close()
+        self._stop.set()
 
     def begin(self) -> None:
         """Read the form's boundary."""
@@ -123,13 +139,16 @@ class FilesHandler(UploadHandler):
         self.check()
         limit = self.number("limit", 1000, least=1, most=10_000) or 1000
         after = self.get_query_argument("after", "", strip=False)
-        models, following = await self.services.files.page(self.principal.name, key, limit=limit, after=after)
-        self.answer({"files": models, "next": following})
+        models, following, complete = await self.services.files.page(
+            self.principal.name, key, limit=limit, after=after, stop=self._stop
+        )
+        self.answer({"files": models, "next": following, "complete": complete})
 
     async def post(self, _: str) -> None:
         """Put the files of a multipart form into the workspace, all or none."""
         self.check()
         assert self._session is not None
+        assert self._incoming is not None
         self._form.end()
         staged = list(self._staged.values())
         if len({each.parts for each in staged}) < len(staged):
@@ -139,7 +158,8 @@ class FilesHandler(UploadHandler):
         for each in staged:
             await each.upload.finish()
         if not self.disconnected:
-            self.answer({"files": await self.services.files.place(self._session, staged)}, 201)
+            models = await self.services.files.place(self._session, self._incoming, staged)
+            self.answer({"files": models}, 201)
 
 
 class FileHandler(UploadHandler):
@@ -153,6 +173,10 @@ class FileHandler(UploadHandler):
         self._parts: Parts = parse_path(self.path_args[1])
         self._upload: Upload | None = None
 
+    def target(self) -> Parts | None:
+        """What is replaced need not have room beside what replaces it."""
+        return self._parts
+
     async def receive(self, chunk: bytes | memoryview) -> None:
         """Take a piece of the file."""
         if self._upload is None:
@@ -163,11 +187,14 @@ class FileHandler(UploadHandler):
         """Put the body into the workspace under this path, whole; folders on the way are made."""
         self.check()
         assert self._session is not None
+        assert self._incoming is not None
         upload = self._upload or self.new_upload()
         await upload.finish()
         if self.disconnected:
             return
-        (model,) = await self.services.files.place(self._session, [Staged(self._parts, upload)])
+        (model,) = await self.services.files.place(
+            self._session, self._incoming, [Staged(self._parts, upload)]
+        )
         self.answer(model, 201 if model["action"] == "created" else 200)
 
     async def delete(self, key: str, path: str) -> None:
@@ -212,12 +239,12 @@ class FileHandler(UploadHandler):
         if end - start > WIDE and can_send(connection):
             await self.flush()
             assert isinstance(connection, HTTP1Connection)
-            if not await send_file(connection, descriptor, start, end):
+            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
                 connection.stream.close()
             return
         offset = start
         while offset < end:
-            chunk = await asyncio.to_thread(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
             if not chunk:
                 # It was cut short meanwhile: only a broken connection can say so now.
                 assert self.request.connection is not None

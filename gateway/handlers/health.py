@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from http import HTTPStatus
+from typing import Any
 
 from gateway.handlers.base import BaseHandler
 
@@ -39,8 +40,12 @@ class ReadyHandler(BaseHandler):
         if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
             missing.append("no_kernel_yet")
         ready = not missing
+        told: dict[str, Any] = {"status": "ready" if ready else "not_ready", "missing": missing}
+        if not_recorded := services.journal.not_recorded:
+            # These sessions need somebody's attention, the others none.
+            told["sessions_not_recorded"] = not_recorded
         self.answer(
-            {"status": "ready" if ready else "not_ready", "missing": missing},
+            told,
             HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE,
         )
 
@@ -59,7 +64,7 @@ class InfoHandler(BaseHandler):
     """What this gateway is and offers."""
 
     async def get(self) -> None:
-        """Version, isolation, kernelspecs, default limits, packages that may be installed, pool."""
+        """Version, isolation, kernelspecs, default limits, ceilings, packages that may be installed, pool."""
         self.check()
         services = self.services
         specs = {
@@ -79,6 +84,7 @@ class InfoHandler(BaseHandler):
                     for name, spec in specs.items()
                 },
                 "limits": services.manager.settings.limits.to_wire(),
+                "ceilings": services.manager.ceilings.to_wire(),
                 "packages": allowed,
                 "pool": pool,
                 "sessions": services.manager.counts(),

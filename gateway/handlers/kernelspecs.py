@@ -5,7 +5,6 @@ It reads the catalog. How a kernel is isolated and with which environment it sta
 
 from __future__ import annotations
 
-import asyncio
 import mimetypes
 from pathlib import Path
 from typing import Any
@@ -86,4 +85,4 @@ class KernelspecResourceHandler(KernelspecsBase):
         if file not in RESOURCES or not path.is_file():
             raise NotFound("This kernelspec has no such file")
         self.set_header("Content-Type", mimetypes.guess_type(file)[0] or "application/octet-stream")
-        self.finish(await asyncio.to_thread(path.read_bytes))
+        self.finish(await self.services.files.lane.run(path.read_bytes))

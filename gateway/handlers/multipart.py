@@ -33,18 +33,21 @@ class FormReader:
         self._field = self._value = b""
         self._ended = False
         self._pieces: list[Piece] = []
-        self._parser = MultipartParser(
-            boundary,
-            {
-                "on_part_begin": self._begin_part,
-                "on_header_field": self._header_field,
-                "on_header_value": self._header_value,
-                "on_header_end": self._end_header,
-                "on_headers_finished": self._end_headers,
-                "on_part_data": self._data,
-                "on_end": self._end,
-            },
-        )
+        try:
+            self._parser = MultipartParser(
+                boundary,
+                {
+                    "on_part_begin": self._begin_part,
+                    "on_header_field": self._header_field,
+                    "on_header_value": self._header_value,
+                    "on_header_end": self._end_header,
+                    "on_headers_finished": self._end_headers,
+                    "on_part_data": self._data,
+                    "on_end": self._end,
+                },
+            )
+        except FormParserError as error:
+            raise InvalidInput(f"The form's boundary can't be used: {error}") from error
 
     def feed(self, chunk: bytes) -> list[Piece]:
         """The pieces of files in the next chunk. Raises InvalidInput."""

@@ -14,9 +14,11 @@ class NotebookHandler(DownloadHandler):
         self.check()
         form = self.get_query_argument("format", "ipynb")
         if form not in {"ipynb", "notebook"}:
-            await answer_converted(self, key, form)
+            await self.while_there(answer_converted(self, key, form))
             return
-        outputs = self.flag("outputs", default=True)
+        await self.while_there(self._notebook(key, outputs=self.flag("outputs", default=True)))
+
+    async def _notebook(self, key: str, *, outputs: bool) -> None:
         moment = await self.services.archive.moment(self.principal.name, key)
         if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):
             parts = self.services.archive.exports.notebook(moment, outputs=outputs)
@@ -27,8 +29,11 @@ class BundleHandler(DownloadHandler):
     """The bundle: notebook, files, lock, rows, README."""
 
     async def get(self, key: str) -> None:
-        """A zip file, made while it is sent; it has no ETag, for the files may change without a row."""
+        """A zip file, sent while it is made; it has no ETag, for the files may change without a row."""
         self.check()
+        await self.while_there(self._bundle(key))
+
+    async def _bundle(self, key: str) -> None:
         services = self.services
         moment = await services.archive.moment(self.principal.name, key)
         parts = services.archive.exports.bundle(moment, services.manager.workspace(moment.session))

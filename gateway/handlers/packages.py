@@ -35,8 +35,8 @@ class PackagesHandler(BaseHandler):
         """Install and remove; an absent session is made. Answered when it is done."""
         self.check()
         body = self.body(PackagesBody)
-        change = parse_change(
-            body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
+        change = await self.services.files.lane.run(
+            parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
         )
         if not change.install and not change.uninstall:
             raise InvalidInput("Give requirements to install, or names to uninstall")

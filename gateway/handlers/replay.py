@@ -11,16 +11,19 @@ from tornado.iostream import StreamClosedError
 from gateway.errors import NotAcceptable, status_of
 from gateway.handlers.base import encode, problem
 from gateway.handlers.streaming import KEEP_ALIVE, Format, StreamingHandler
-from gateway.record.convert import PAGE_POLICY
+from gateway.record.pages import PAGE_POLICY
 from gateway.replay.cells import RecordedCell
+from gateway.replay.numbers import check_rtol
 from gateway.replay.report import NewRun
 from kernels.errors import CellgateError
+from kernels.tasks import Supervisor
 
 
 class ReplayBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """POST /v1/sessions/{s}/replay."""
 
     anyway: bool = False
+    rtol: float = 0.0
 
 
 class ReplayHandler(StreamingHandler):
@@ -34,15 +37,18 @@ class ReplayHandler(StreamingHandler):
             raise NotAcceptable(f"format {form[:40]!r} is not offered here; there are json and html")
         streamed = self.accepted_or_html(form) is Format.NDJSON
         body = self.body(ReplayBody)
-        replay = asyncio.create_task(
+        rtol = check_rtol(body.rtol)
+        replay = Supervisor().share(
             self.services.replayer.replay(
                 self.principal.name,
                 key,
                 anyway=body.anyway,
+                rtol=rtol,
                 form=form,
                 listen=self._tell if streamed else _ignore,
             ),
-            name=f"replay {key}",
+            f"replay {key}",
+            session=key,
         )
         try:
             report = await self._report(replay, keep_alive=streamed)

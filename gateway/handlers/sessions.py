@@ -47,7 +47,11 @@ class SessionHandler(BaseHandler):
         if self.flag("purge"):
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
-            await self.services.manager.purge(self.principal.name, key)
+            if not await self.services.manager.purge(self.principal.name, key):
+                # The session is gone; its bytes are still in use by readers of the record.
+                self.set_header("Location", f"/v1/sessions/{key}")
+                self.set_status(202)
+                return
         else:
             await self.services.manager.delete(self.principal.name, key)
         self.set_status(204)

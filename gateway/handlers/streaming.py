@@ -20,6 +20,7 @@ from gateway.handlers.base import BaseHandler, encode, problem
 from gateway.record.rows import EventRow
 from gateway.services import Services
 from kernels.errors import CellgateError
+from kernels.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
 
@@ -44,6 +45,10 @@ def _sse(row: EventRow) -> bytes:
 
 
 _WRITERS: dict[Format, Callable[[EventRow], bytes]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
+
+
+async def _next(batches: Batches) -> list[EventRow] | None:
+    return await anext(batches, None)
 
 
 class StreamingHandler(BaseHandler):
@@ -89,10 +94,10 @@ class StreamingHandler(BaseHandler):
                 self._write_problem(error, form)
 
     async def _write_batches(self, batches: Batches, form: Format) -> None:
-        write = _WRITERS[form]
+        write, tasks = _WRITERS[form], Supervisor()
         await self.flush()
         while not self.disconnected:
-            upcoming = asyncio.ensure_future(anext(batches, None))
+            upcoming = tasks.share(_next(batches), "next events")
             try:
                 rows = await self._await_batch(upcoming, form)
             finally:

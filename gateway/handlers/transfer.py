@@ -11,6 +11,8 @@ import errno
 import mmap
 import os
 import select
+import time
+from contextlib import suppress
 from functools import partial
 from itertools import cycle
 
@@ -19,12 +21,16 @@ from tornado.httputil import HTTPMessageDelegate
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 from gateway.files.upload import PIECE
+from gateway.listener.streams import ClientStream
+from kernels.threads import Lane
 
 WIDE = 512 * 1024
 """Bytes from which on a body is worth it."""
 
 _TURN = 8 * 1024 * 1024  # bytes that one turn of a thread sends at most: others wait for threads too
 _PATIENCE = 5  # milliseconds for which a thread waits for a socket that is full; then the loop does
+_TURN_SECONDS = 0.05  # that one turn takes at most, however often the socket takes a little
+_LOOK_SECONDS = 1.0  # between looks at a stream whose client takes nothing for now
 _READ = "_read_fixed_body"
 _REMAINING = "_expected_content_remaining"
 
@@ -69,7 +75,7 @@ def can_send(connection: object) -> bool:
     )
 
 
-async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int) -> bool:
+async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int, lane: Lane) -> bool:
     """Send a file's bytes `start` to `end` as the whole body, behind headers that are written out.
 
     Threads send what the socket takes, and wait for it no longer than `_PATIENCE`: a client that reads at
@@ -82,17 +88,24 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
     assert isinstance(stream, IOStream)
     # A descriptor of its own: tornado may close the stream's while a thread sends.
     target = os.dup(stream.socket.fileno())
+    watched = stream if isinstance(stream, ClientStream) else None
     try:
+        if watched is not None:
+            watched.sending = True
         while start < end:
-            sent = await asyncio.to_thread(_send_turn, target, descriptor, start, min(end, start + _TURN))
+            sent = await lane.run(_send_turn, target, descriptor, start, min(end, start + _TURN))
             if sent is None:
                 return False
             if not sent:
-                await _writable(target)
+                await _writable(target, stream)
             start += sent
+            if watched is not None:
+                watched.sent += sent
     except OSError as error:
         raise StreamClosedError(real_error=error) from error
     finally:
+        if watched is not None:
+            watched.sending = False
         os.close(target)
     setattr(connection, _REMAINING, 0)
     return True
@@ -102,8 +115,8 @@ def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
     """The bytes that the socket took; None at the end of the file."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
-    done = start
-    while done < end:
+    done, over = start, time.monotonic() + _TURN_SECONDS
+    while done < end and time.monotonic() < over:
         try:
             count = os.sendfile(target, source, done, end - done)
         except OSError as error:
@@ -118,11 +131,17 @@ def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
     return done - start
 
 
-async def _writable(descriptor: int) -> None:
+async def _writable(descriptor: int, stream: IOStream) -> None:
+    """Raises StreamClosedError once we have closed the stream: its duplicate does not tell of that."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_writer(descriptor, ready.set)
     try:
-        await ready.wait()
+        while not ready.is_set():
+            if stream.closed():
+                raise StreamClosedError
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await ready.wait()
     finally:
         loop.remove_writer(descriptor)

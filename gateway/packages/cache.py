@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -18,9 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.packages.child import folder_bytes
+from gateway.packages.child import MOST_ENTRIES, folder_bytes
+from kernels import trees
 
 TREE, META = "tree", "meta.json"
+_KEY = re.compile(r"[0-9a-f]{64}-[0-9]{2,5}", re.ASCII)
 _COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 
 
@@ -32,6 +35,9 @@ class Wheel(msgspec.Struct, frozen=True):
     sha256: str
     key: str
     size: int
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
 
 
 class Lock(msgspec.Struct, frozen=True):
@@ -49,6 +55,9 @@ class Entry:
     sha256: str
     key: str
     folder: Path
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
 
     @property
     def tree(self) -> Path:
@@ -99,7 +108,8 @@ class WheelCache:
         found = []
         for folder in self._wheels.iterdir():
             if (wheel := _meta(folder)) is None:
-                shutil.rmtree(folder, ignore_errors=True)
+                with suppress(OSError):
+                    trees.remove(folder)
             else:
                 found.append(((folder / META).stat().st_mtime, wheel))
         total = sum(wheel.size for _, wheel in found)
@@ -107,7 +117,7 @@ class WheelCache:
             if total <= self._most:
                 break
             if wheel.key not in keep:
-                shutil.rmtree(self._wheels / wheel.key)
+                trees.remove(self._wheels / wheel.key)
                 total -= wheel.size
         self._drop_old_locks()
 
@@ -152,6 +162,18 @@ class WheelCache:
         return names
 
 
+def entry_key(sha256: str, python: str) -> str:
+    """The name of an entry: its wheel, and the Python it was compiled for, such as ``311``."""
+    return _check_key(f"{sha256}-{python}")
+
+
+def _check_key(key: str) -> str:
+    """The key, which is a folder's name. Raises ValueError for anything else."""
+    if not _KEY.fullmatch(key):
+        raise ValueError("this is no name of an entry")
+    return key
+
+
 def unlink(site: Path, names: Iterable[str]) -> None:
     """Take files out of `site`, and the folders that are empty then."""
     folders: set[Path] = set()
@@ -173,21 +195,20 @@ def _meta(folder: Path) -> Wheel | None:
 
 
 def _files(tree: Path) -> list[str]:
-    found = []
-    for folder, _, names in os.walk(tree):
-        inner = Path(folder).relative_to(tree)
-        found += [str(inner / name) for name in names]
-    return found
+    return [entry.path for entry in trees.Walk(tree, most=MOST_ENTRIES) if not entry.is_folder]
 
 
 def _make(folder: Path, made: set[Path]) -> None:
     """Make a folder that the kernel's user can read, whatever this process's umask is."""
-    if folder not in made:
-        _make(folder.parent, made)
+    missing = []
+    while folder not in made:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
         with suppress(FileExistsError):
-            folder.mkdir()
-            folder.chmod(0o755)
-        made.add(folder)
+            each.mkdir()
+            each.chmod(0o755)
+        made.add(each)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -11,17 +11,22 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from packaging.requirements import Requirement
-
 from gateway.errors import PackageNotFound
 from gateway.executions import ExecutionRun
 from gateway.packages.imports import distribution_of, imported_modules
-from gateway.packages.requirements import Change, changes_of_cell
-from gateway.packages.session import Changed
+from gateway.packages.requirements import (
+    MOST_REQUIREMENTS,
+    Change,
+    changes_of_cell,
+    may_run_pip,
+    parse_requirement,
+)
+from gateway.packages.session import Changed, result_of
 from kernels.environment import missing_modules
-from kernels.errors import CellgateError
+from kernels.errors import CellgateError, InvalidInput
 from kernels.execution import Status
 from kernels.kernel import Kernel
+from kernels.tasks import Supervisor
 
 if TYPE_CHECKING:
     from gateway.session_kernel import SessionKernel
@@ -47,13 +52,16 @@ async def _install_for(run: ExecutionRun, slot: SessionKernel) -> tuple[str, ...
     if installer is None or kernel is None or kernel.environment is None:
         return ()
     try:
-        for change in changes_of_cell(run.request.code):
+        code = run.request.code
+        for change in await asyncio.to_thread(changes_of_cell, code) if may_run_pip(code) else ():
             await _apply(run, slot, change)
         if run.request.packages is None or run.unwanted.is_set():
             return ()
-        modules = imported_modules(run.request.code)
+        modules = await asyncio.to_thread(imported_modules, code)
         missing = await missing_modules(kernel.connection, kernel.exited, modules)
-        names = [name for name in map(distribution_of, missing) if installer.settings.allows(name)]
+        names = [
+            name for each in missing if (name := distribution_of(each)) and installer.settings.allows(name)
+        ]
         added = await _install_known(run, slot, names)
     except CellgateError as error:
         if not run.machine.finished:
@@ -64,7 +72,12 @@ async def _install_for(run: ExecutionRun, slot: SessionKernel) -> tuple[str, ...
 
 async def _install_known(run: ExecutionRun, slot: SessionKernel, names: Iterable[str]) -> tuple[str, ...]:
     """Install these, those that the index does not have left out: the cell's own error tells of them."""
-    wanted = tuple(Requirement(name) for name in dict.fromkeys(names))
+    wanted = tuple(map(parse_requirement, dict.fromkeys(names)))
+    if len(wanted) > MOST_REQUIREMENTS:
+        raise InvalidInput(
+            f"The cell imports {len(wanted)} modules that are missing; at most {MOST_REQUIREMENTS} packages"
+            " are installed for one cell"
+        )
     try:
         changed = [await _apply(run, slot, Change(wanted))] if wanted else []
     except PackageNotFound:
@@ -84,14 +97,15 @@ async def _apply(run: ExecutionRun, slot: SessionKernel, change: Change) -> Chan
     if run.unwanted.is_set():
         return Changed()
     task = slot.packages.begin(slot, change, run.emit)
-    unwanted = asyncio.create_task(run.unwanted.wait(), name=f"install for {run.id}")
+    tasks = Supervisor(slot.packages.ids)
+    unwanted = tasks.start(run.unwanted.wait(), f"install for {run.id}", execution=run.id)
     try:
         await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         task.cancel()
-        unwanted.cancel()
-        await asyncio.wait({task, unwanted})
-    return Changed() if task.cancelled() else task.result()
+        await tasks.cancel()
+        await asyncio.wait({task})
+    return Changed() if task.cancelled() else await result_of(task)
 
 
 def _fail(run: ExecutionRun, error: CellgateError) -> None:

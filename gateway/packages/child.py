@@ -1,13 +1,15 @@
 """A program run to its end on somebody's behalf: pip, an unpacking, a compilation.
 
 It runs in a process group of its own, with exactly the environment it is given, under a deadline, with a
-bound on what it writes below a folder; of what it says the end is kept. When the wait for it is cancelled
-its whole group is killed; when this process is, the system kills it.
+bound on what it writes below a folder. Of what it says the end is kept, to be searched and logged; no client
+sees it. When the wait for it is cancelled its whole group is killed; when this process is, the system kills
+it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import shutil
@@ -19,9 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
+from kernels import trees
 from kernels.limits import GIB
+from kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
 
 LOG_BYTES = 16 * 1024
+MOST_ENTRIES, FAR_TOO_MUCH = 1_000_000, 1 << 62
 MEMORY = 4 * GIB
 LOOK, PAUSE = 0.25, 20
 """Seconds between two looks at what was written; and the pause after a look, in times of its length."""
@@ -54,7 +61,8 @@ async def run(argv: Sequence[str], env: Mapping[str, str], bounds: Bounds) -> tu
             umask=0o022,
         )
     except OSError as error:
-        raise PackageError(f"{argv[0]} can't be started: {error.strerror}") from error
+        logger.error("%s can't be started: %s", argv[0], error)
+        raise PackageError("The installer's program can't be started; the gateway's log says why") from error
     try:
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.most, bounds.most))
@@ -91,7 +99,8 @@ def _tied(argv: Sequence[str]) -> list[str]:
 async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str:
     assert process.stdout is not None
     tail, pause = b"", LOOK
-    reading = asyncio.create_task(process.stdout.read(LOG_BYTES))
+    tasks = Supervisor()
+    reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
     try:
         while True:
             await asyncio.wait({reading}, timeout=pause)
@@ -104,20 +113,18 @@ async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str
             if not (part := reading.result()):
                 break
             tail = (tail + part)[-LOG_BYTES:]
-            reading = asyncio.create_task(process.stdout.read(LOG_BYTES))
+            reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
     finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
+        await tasks.cancel()
     await process.wait()
     return tail.decode(errors="replace")
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below `folder`; what goes meanwhile does not count. Blocks."""
-    total = 0
-    for parent, _, names, descriptor in os.fwalk(folder):
-        del parent
-        for name in names:
-            with suppress(FileNotFoundError):
-                total += os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_size
-    return total
+    """Bytes of all files below `folder`; what goes meanwhile does not count. Blocks.
+
+    A folder that is deeper, or has more in it, than anybody needs counts as too much.
+    """
+    walk = trees.Walk(folder, most=MOST_ENTRIES)
+    total = sum(entry.found.st_size for entry in walk if not entry.is_folder)
+    return total if walk.complete else FAR_TOO_MUCH

@@ -13,6 +13,8 @@ from types import MappingProxyType
 
 from packaging.utils import canonicalize_name
 
+from kernels.distributions import is_name
+
 DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
     {
         "Bio": "biopython",
@@ -65,9 +67,13 @@ _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 _OTHER_LANGUAGE = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
 
 
-def distribution_of(module: str) -> str:
-    """The canonical name of the distribution that a top-level module is taken to come in."""
-    return DISTRIBUTIONS.get(module) or canonicalize_name(module)
+def distribution_of(module: str) -> str | None:
+    """The canonical name of the distribution that a top-level module is taken to come in.
+
+    None when there can't be one: modules may be named in any script, or begin with an underscore.
+    """
+    name = DISTRIBUTIONS.get(module) or canonicalize_name(module)
+    return name if is_name(name) else None
 
 
 def imported_modules(code: str) -> frozenset[str]:

@@ -8,11 +8,11 @@ does. Every child process of it ends with the task that waits for it.
 from __future__ import annotations
 
 import asyncio
-import errno
+import logging
 import os
-import shutil
+import re
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from hashlib import sha256
@@ -22,62 +22,75 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-from packaging.requirements import Requirement
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from gateway.errors import PackageConflict, PackageError, QueueFull
-from gateway.packages.cache import Entry, Wheel, WheelCache
+from gateway.packages.cache import Entry, Wheel, WheelCache, entry_key
 from gateway.packages.child import Bounds, run, too_large
 from gateway.packages.pip import Found, Pip, Target
-from gateway.packages.requirements import Change
+from gateway.packages.places import inside
+from gateway.packages.requirements import Change, Wanted
 from gateway.packages.settings import PackageSettings
 from gateway.packages.unpack import TOO_LARGE
-from gateway.record.errors import StorageError, StorageFull
+from gateway.packages.words import log_output, secrets_of
+from gateway.record.errors import StorageError, StorageFull, not_written
+from kernels import trees
+from kernels.distributions import Distribution
 from kernels.errors import InvalidInput
 from kernels.kernel import Kernel
 from kernels.provisioners.folders import remove_tree
 from kernels.specs.catalog import KernelspecCatalog
+from kernels.tasks import Supervisor
 
 MOST_AT_ONCE, MOST_WAITING = 2, 16
+_NUMBER = re.compile(r"[0-9]{1,4}(?= )", re.ASCII)
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class Installer:
-    """Gets wheels. `root` is its folder, on the file system that kernels' folders of packages are on."""
+    """Gets wheels. `root` is its folder, on the file system that kernels' folders of packages are on.
 
-    def __init__(self, settings: PackageSettings, catalog: KernelspecCatalog, root: Path) -> None:
+    `secrets` are masked in what the log tells of an installer's output.
+    """
+
+    def __init__(
+        self,
+        settings: PackageSettings,
+        catalog: KernelspecCatalog,
+        root: Path,
+        secrets: frozenset[str] = frozenset(),
+    ) -> None:
         self.settings = settings
         self.root = root
         self.cache = WheelCache(root, settings.cache, settings.lock_life)
         self._catalog = catalog
-        self._pip = Pip(settings)
+        self._pip = Pip(settings, secrets)
+        self._secrets = secrets_of(settings, secrets)
         self._work = root / "work"
-        shutil.rmtree(self._work, ignore_errors=True)
+        trees.remove(self._work)
         self._work.mkdir(mode=0o700)
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._waiting = 0
         self._same: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changing = asyncio.Lock()
+        self._tasks = Supervisor()
 
     def target(self, kernel: Kernel) -> Target:
         """What wheels must fit. Raises InvalidInput for a kernel that can't have any."""
         environment = kernel.environment
         if environment is None:
-            raise InvalidInput("Packages can be installed into sessions with a Python kernel only")
+            raise InvalidInput(
+                "Packages can be installed into a session with a Python kernel only. If this is one, it could"
+                " not be asked what it has when it started: restart it and try again"
+            )
         if kernel.packages is None:
             raise InvalidInput("This kernel was started when no packages were allowed; restart it first")
-        packages = {str(canonicalize_name(name)): v for name, v in environment.packages.items()}
         program = self._catalog.get_kernel_spec(kernel.profile.kernelspec).argv[0]
         foreign = bool(kernel.image)
-        return Target(
-            environment.python,
-            packages,
-            sys.executable if foreign else program,
-            foreign,
-            environment.machine,
-            environment.libc,
-        )
+        return Target(environment, sys.executable if foreign else program, foreign)
 
     async def obtain(self, change: Change, installed: Mapping[str, str], target: Target) -> list[Wheel]:
         """The wheels that `change` adds to what the kernel and the session have, from now on in the cache.
@@ -105,11 +118,11 @@ class Installer:
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
         """What a lock depends on: who else wants the same for the same kernel may use it."""
         known = (
-            sorted(map(str, wanted.install)),
-            sorted(map(str, wanted.constraints)),
+            sorted(each.line for each in wanted.install),
+            sorted(wanted.constraints),
             sorted(kept.items()),
             sorted(target.packages.items()),
-            (target.python, target.machine, target.libc, target.foreign),
+            (target.environment.python, target.environment.machine, target.environment.libc, target.foreign),
             (self.settings.index, self.settings.links),
         )
         return sha256(msgspec.json.encode(known)).hexdigest()
@@ -131,7 +144,7 @@ class Installer:
             except OSError as error:
                 raise storage_error(error) from error
             finally:
-                await asyncio.shield(remove_tree(work))
+                await self._tasks.complete(remove_tree(work), "removal of a work folder")
         finally:
             self._free.release()
 
@@ -144,7 +157,7 @@ class Installer:
                 f"This would install {len(found)} packages; the operator allows {self.settings.most}"
                 " (ServeApp.package_count)"
             )
-        known = {each: self.cache.get(_key(each.sha256, target)) for each in found if each.sha256}
+        known = {each: self.cache.get(entry_key(each.sha256, target.minor)) for each in found if each.sha256}
         missing = [each for each in found if known.get(each) is None]
         wheels = [wheel for wheel in known.values() if wheel is not None]
         if missing:
@@ -167,9 +180,10 @@ class Installer:
         if code == TOO_LARGE:
             raise too_large(settings.disk)
         if code:
+            log_output("A wheel can't be unpacked", said, self._secrets)
             if "No space left on device" in said:
                 raise StorageFull("There is no room on the gateway's disk")
-            raise PackageError(f"A wheel can't be unpacked: {said.strip().splitlines()[-1][:500]}")
+            raise PackageError(f"The wheel of {_refused(said, entries)} is not sound, so it is not installed")
         if not target.foreign or target.minor == f"{sys.version_info[0]}{sys.version_info[1]}":
             trees = [str(entry.tree) for entry in entries]
             compiling = ["-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
@@ -179,7 +193,7 @@ class Installer:
     async def _locked(self, work: Callable[..., T], *arguments: object) -> T:
         """Work on the cache in a thread, one at a time, to its end."""
         async with self._changing:
-            return await finish(asyncio.to_thread(work, *arguments))
+            return await self._tasks.complete(asyncio.to_thread(work, *arguments), "work on the cache")
 
     async def link(self, wheel: Wheel, site: Path) -> list[str]:
         """Give a wheel's files to a kernel's folder; see `WheelCache.link`."""
@@ -189,7 +203,7 @@ class Installer:
         """Remove what a former gateway left of kernels and sessions but these. Blocks; for the start."""
         for folder in self.sites.iterdir():
             if folder.name not in kernels:
-                shutil.rmtree(folder, ignore_errors=True)
+                trees.remove(folder)
         for state in self.states.iterdir():
             if state.stem not in {str(session) for session in sessions}:
                 state.unlink()
@@ -214,58 +228,57 @@ def site_folder(root: Path) -> Path:
     return folder
 
 
-async def finish(work: Awaitable[T]) -> T:
-    """The result of work that is not to be left half done: a cancellation waits for its end."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise
-
-
 def storage_error(error: OSError) -> StorageError:
     """What a file system's refusal means."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StorageFull("There is no room on the gateway's disk for these packages")
-    return StorageError(f"The packages can't be kept: {error.strerror}")
+    full = "There is no room on the gateway's disk for these packages"
+    return not_written(error, full, "The packages can't be kept")
 
 
-def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[Requirement]:
+def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[Wanted]:
     """What is not there already. Raises PackageConflict for what would replace a part of the environment."""
     unmet = []
-    for requirement in change.install:
-        name = canonicalize_name(requirement.name)
+    for wanted in change.install:
+        name = wanted.name
         version = environment.get(name) or installed.get(name)
-        if name in environment and requirement.extras:
+        if name in environment and wanted.extras:
             raise PackageConflict(
                 f"{name} is part of the kernel's environment, so its extras can't be added: name the packages"
-                f" that {requirement} stands for"
+                f" that {wanted} stands for"
             )
-        if version is not None and requirement.specifier.contains(version, prereleases=True):
-            if not requirement.extras and not (change.upgrade and name in installed):
+        if version is not None and wanted.specifier.contains(version, prereleases=True):
+            if not wanted.extras and not (change.upgrade and name in installed):
                 continue
         elif name in environment:
             raise PackageConflict(
-                f"The kernel's environment has {name} {version}, which can't be replaced by {requirement}:"
+                f"The kernel's environment has {name} {version}, which can't be replaced by {wanted}:"
                 " use that version, or ask the operator for a kernel with another"
             )
-        unmet.append(requirement)
+        unmet.append(wanted)
     return unmet
 
 
-def _key(digest: str, target: Target) -> str:
-    return f"{digest}-{target.minor}"
+def _refused(said: str, entries: Sequence[Entry]) -> str:
+    """Which package the unpacking refused, by the number in its last line; all of them when there is none."""
+    lines = said.strip().splitlines()
+    match = _NUMBER.match(lines[-1]) if lines else None
+    number = len(entries) if match is None else int(match[0])
+    chosen = entries[number : number + 1] or entries
+    return ", ".join(f"{entry.name} {entry.version}" for entry in chosen)[:200]
 
 
 def _entry(path: Path, digest: str, missing: Sequence[Found], target: Target, work: Path) -> Entry:
     """The entry to be of a downloaded wheel. Raises PackageError when it is none that was asked for."""
     try:
         name, version, _, _ = parse_wheel_filename(path.name)
-    except InvalidWheelFilename as error:
-        raise PackageError(f"The index gave {path.name[:100]!r}, which is no wheel") from error
-    if name not in {each.name for each in missing}:
-        raise PackageError(f"The index gave {path.name[:100]!r}, which nobody asked for")
-    folder = work / "trees" / _key(digest, target)
+        package = Distribution.read(name, str(version))
+    except (InvalidWheelFilename, ValueError) as error:
+        logger.warning("The index gave a file that is no wheel: %s", ascii(path.name)[:300])
+        raise PackageError(
+            "The index gave a file that is no wheel; the gateway's log has its name"
+        ) from error
+    if package.canonical not in {each.name for each in missing}:
+        raise PackageError(f"The index gave {package.canonical}, which nobody asked for")
+    key = entry_key(digest, target.minor)
+    folder = inside(work / "trees", key)
     (folder / "tree").mkdir(parents=True)
-    return Entry(name, str(version), digest, _key(digest, target), folder)
+    return Entry(package.canonical, package.version, digest, key, folder)

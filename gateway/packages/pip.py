@@ -2,40 +2,43 @@
 
 pip runs under an interpreter that stands for the kernel's, without that interpreter's own packages: what the
 kernel has is shown to it as empty metadata, so that it is taken for installed and not downloaded. Sources are
-never built, so no code of a package runs here. Source of the report: pip's "Installation Report" page.
+never built, so no code of a package runs here. Every line it reads is of ``gateway.requirement_lines``; what
+its report tells is validated here, and what it says goes to ``words`` and no further. Source of the report:
+pip's "Installation Report" page.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import file_digest
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-from packaging.utils import canonicalize_name
+from packaging.utils import NormalizedName
 
-from gateway.errors import PackageConflict, PackageError, PackageIndexUnavailable, PackageNotFound
+from gateway.errors import PackageError
 from gateway.packages.child import Bounds, run
+from gateway.packages.places import inside
 from gateway.packages.requirements import Change
 from gateway.packages.settings import PackageSettings
-from gateway.record.errors import StorageFull
+from gateway.packages.words import explain, log_output, secrets_of
+from gateway.requirement_lines import Line, document, pin_line, wheel_line
+from kernels.distributions import Distribution
+from kernels.environment import Environment
+from kernels.errors import InvalidInput
 from kernels.limits import MIB
 
-_MISSING = re.compile(r"No matching distribution found for (?P<what>[^\n]+)")
-_INDEX = re.compile(
-    r"HTTP error|HTTPError|ConnectionError|NewConnectionError|ReadTimeout|ConnectTimeout|Max retries exceeded"
-    r"|connection broken|ProtocolError|timed out|SSLError",
-)
+logger = logging.getLogger(__name__)
+
 # In pip's own log alone: it takes an index that fails for one that has nothing.
 _UNFETCHED = re.compile(r"Could not fetch URL (?![^\n]*\b(?:403|404|410) Client Error)[^\n]+")
-_MOST_LOG = 4 * MIB
-_DAMAGED = re.compile(r"DO NOT MATCH THE HASHES|Hash mismatch|HashMismatch|has an invalid wheel|is invalid")
-_CREDENTIALS = re.compile(r"//[^/\s@]+@")
+_MOST_LOG, _MOST_REPORT = 4 * MIB, 64 * MIB
 LOG = "pip.log"
 _QUIET = ("--quiet", "--no-input", "--disable-pip-version-check", "--only-binary", ":all:", "--retries", "1")
 _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
@@ -43,23 +46,25 @@ _ALIASES = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kernel's Python: `packages` are its environment's versions by canonical names.
+    """A kernel's Python, and what it has.
 
     `interpreter`: a program of this machine that pip runs under. `foreign`: it is not the kernel's own, so
-    pip is told by `machine` and `libc` which wheels fit.
+    pip is told by the environment's `machine` and `libc` which wheels fit.
     """
 
-    python: str
-    packages: Mapping[str, str]
+    environment: Environment
     interpreter: str
     foreign: bool = False
-    machine: str = ""
-    libc: str = ""
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The environment's versions by canonical names."""
+        return {package.canonical: package.version for package in self.environment.packages}
 
     @property
     def minor(self) -> str:
         """Python's version as wheels' tags have it, such as ``311``."""
-        return "".join(self.python.split(".")[:2])
+        return "".join(map(str, self.environment.release[:2]))
 
     def options(self) -> list[str]:
         """pip's options that choose the wheels of this Python."""
@@ -67,19 +72,22 @@ class Target:
             return []
         abis = (f"cp{self.minor}", "abi3", "none")
         return [
-            *("--implementation", "cp", "--python-version", self.python),
+            *("--implementation", "cp", "--python-version", ".".join(map(str, self.environment.release))),
             *(word for abi in abis for word in ("--abi", abi)),
             *(word for platform in self._platforms() for word in ("--platform", platform)),
         ]
 
     def _platforms(self) -> Iterator[str]:
-        libc, _, version = self.libc.partition(" ")
-        latest = version.partition(".")[2]
-        for minor in range(int(latest) if libc == "glibc" and latest.isdecimal() else 17, 4, -1):
-            yield f"manylinux_2_{minor}_{self.machine}"
+        machine, (libc, _, version) = self.environment.machine, self.environment.libc.partition(" ")
+        if not machine:
+            yield "any"
+            return
+        latest = version.split(".")[1:2]
+        for minor in range(int(latest[0]) if libc == "glibc" and latest else 17, 4, -1):
+            yield f"manylinux_2_{minor}_{machine}"
             if minor in _ALIASES:
-                yield f"{_ALIASES[minor]}_{self.machine}"
-        yield f"linux_{self.machine}"
+                yield f"{_ALIASES[minor]}_{machine}"
+        yield f"linux_{machine}"
 
 
 class _ArchiveInfo(msgspec.Struct, frozen=True):
@@ -109,17 +117,27 @@ class _Report(msgspec.Struct, frozen=True):
 class Found:
     """A wheel that is needed. `sha256`: as the index or a download told it; None when nobody did."""
 
-    name: str
-    version: str
+    package: Distribution
     url: str
     sha256: str | None
+
+    @property
+    def name(self) -> NormalizedName:
+        """The package's canonical name."""
+        return self.package.canonical
+
+    @property
+    def line(self) -> Line:
+        """The line of its download."""
+        return wheel_line(self.name, self.url, self.sha256)
 
 
 class Pip:
     """pip with the operator's settings."""
 
-    def __init__(self, settings: PackageSettings) -> None:
+    def __init__(self, settings: PackageSettings, secrets: frozenset[str] = frozenset()) -> None:
         self._settings = settings
+        self._secrets = secrets_of(settings, secrets)
         spec = find_spec("pip")
         self._runner = None if spec is None or spec.origin is None else Path(spec.origin).parent
 
@@ -130,46 +148,30 @@ class Pip:
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
         """
-        await asyncio.to_thread(_show, work / "seen", installed)
+        packages = [Distribution(name, version) for name, version in installed.items()]
+        await asyncio.to_thread(_show, work / "seen", packages)
         report = work / "report.json"
         constraints = work / "constraints.txt"
-        bounds = [f"{name}=={version}\n" for name, version in installed.items()]
-        bounds += [f"{bound}\n" for bound in change.constraints]
-        constraints.write_text("".join(bounds))
-        names = [str(requirement) for requirement in change.install]
+        await asyncio.to_thread(_write, constraints, packages, change.constraints)
+        lines = [wanted.line for wanted in change.install]
         await self._run(
             target,
             work,
             [
                 *("install", "--dry-run", *_QUIET, "--report", str(report), "-c", str(constraints)),
                 *target.options(),
-                *names,
+                *lines,
             ],
-            names,
+            lines,
         )
-        try:
-            items = msgspec.json.decode(await asyncio.to_thread(report.read_bytes), type=_Report).install
-        except (OSError, msgspec.MsgspecError) as error:
-            raise PackageError(f"pip's report can't be read: {error}") from error
-        return [
-            Found(
-                canonicalize_name(item.metadata.name),
-                item.metadata.version,
-                item.download_info.url,
-                item.download_info.archive_info.hashes.get("sha256"),
-            )
-            for item in items
-        ]
+        return await asyncio.to_thread(_read, report)
 
     async def fetch(self, found: Sequence[Found], target: Target, work: Path) -> dict[Path, str]:
         """Download these wheels; the files with their SHA-256. Raises as `resolve`."""
-        lines = [f"{each.name} @ {each.url}" for each in found]
-        hashed = all(each.sha256 for each in found)
-        if hashed:
-            pairs = zip(lines, found, strict=True)
-            lines = [f"{line} --hash=sha256:{each.sha256}" for line, each in pairs]
         listed, folder = work / "wheels.txt", work / "wheels"
-        listed.write_text("\n".join(lines) + "\n")
+        hashed = all(each.sha256 for each in found)
+        wheels = found if hashed else [replace(each, sha256=None) for each in found]
+        listed.write_text(document(each.line for each in wheels))
         options = ["--require-hashes"] if hashed else []
         await self._run(
             target,
@@ -194,7 +196,8 @@ class Pip:
         )
         if code:
             unfetched = await asyncio.to_thread(_unfetched, work / LOG)
-            raise _explain(_CREDENTIALS.sub("//", said + unfetched), names)
+            log_output("pip could not do what it was asked for", said + unfetched, self._secrets)
+            raise explain(said + unfetched, names)
 
     def _environment(self, work: Path) -> dict[str, str]:
         settings = self._settings
@@ -216,13 +219,49 @@ class Pip:
         return env
 
 
-def _show(folder: Path, installed: Mapping[str, str]) -> None:
+def _show(folder: Path, installed: Sequence[Distribution]) -> None:
     """Make metadata by which pip takes these for installed."""
-    for name, version in installed.items():
-        metadata = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    folder.mkdir()
+    for package in installed:
+        name = package.canonical.replace("-", "_")
+        metadata = inside(folder, f"{name}-{package.version}.dist-info")
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.version}\n"
+        )
         (metadata / "RECORD").touch()
+
+
+def _write(path: Path, packages: Sequence[Distribution], constraints: Sequence[Line]) -> None:
+    path.write_text(document([*map(pin_line, packages), *constraints]))
+
+
+def _read(path: Path) -> list[Found]:
+    """What pip's report tells, validated: it repeats what the index says. Raises PackageError."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_REPORT + 1)
+        if len(data) > _MOST_REPORT:
+            raise PackageError("pip's report is too long; ask for fewer packages at once")
+        return [_found(item) for item in msgspec.json.decode(data, type=_Report).install]
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        logger.warning("pip's report can't be read: %s", ascii(error)[:500])
+        raise PackageError("pip's report can't be read; the gateway's log says why") from error
+
+
+def _found(item: _Item) -> Found:
+    try:
+        package = Distribution.read(item.metadata.name, item.metadata.version)
+        digest = item.download_info.archive_info.hashes.get("sha256")
+        found = Found(package, item.download_info.url, None if digest is None else digest.lower())
+        wheel_line(found.name, found.url, found.sha256)
+    except (ValueError, InvalidInput) as error:
+        logger.warning("The index told of a package that can't be used: %s", ascii(item)[:500])
+        raise PackageError(
+            "The index has a package whose name, version, address or hash can't be used; the gateway's log"
+            " says which"
+        ) from error
+    return found
 
 
 def _unfetched(log: Path) -> str:
@@ -242,29 +281,3 @@ def _digests(folder: Path) -> dict[Path, str]:
         with path.open("rb") as file:
             digests[path] = file_digest(file, "sha256").hexdigest()
     return digests
-
-
-def _explain(said: str, names: Sequence[str]) -> PackageError | StorageFull:
-    """What pip's words mean for whoever asked."""
-    errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
-    brief = " ".join(errors)[:1000] or said[-500:].strip()
-    asked = ", ".join(names)[:200]
-    if "No space left on device" in said or "Disk quota exceeded" in said:
-        return StorageFull("There is no room on the gateway's disk")
-    if _DAMAGED.search(said):
-        return PackageError(f"A file that the index gave for {asked} is not what it should be: {brief}")
-    if "Could not fetch URL" in said or _INDEX.search(said):
-        return PackageIndexUnavailable(
-            f"The package index does not answer as it should; try again later. Asked for: {asked}. {brief}"
-        )
-    if "ResolutionImpossible" in said or "conflicting dependencies" in said:
-        return PackageConflict(
-            f"The versions asked for ({asked}) don't go together, or not with what the session has already:"
-            " ask for all at once, or for other versions"
-        )
-    if (missing := _MISSING.search(said)) is not None:
-        return PackageNotFound(
-            f"The index has no wheel of {missing['what'].strip()!r} for this kernel's Python; packages that"
-            " come as source only are not built here. Check the name and the version"
-        )
-    return PackageError(f"pip could not get {asked}: {brief}")

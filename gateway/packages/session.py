@@ -18,13 +18,14 @@ import msgspec
 from gateway.errors import PackageError, QuotaExceeded, ShuttingDown
 from gateway.packages.cache import Wheel, unlink
 from gateway.packages.child import too_large
-from gateway.packages.installer import Installer, finish, storage_error
+from gateway.packages.installer import Installer, storage_error
 from gateway.packages.requirements import Change
 from gateway.packages.settings import not_allowed
-from gateway.workspace import WorkspaceStore
+from gateway.record.errors import storage
+from gateway.workspace import KeptFolder, WorkspaceStore
 from kernels.errors import KernelDied
 from kernels.kernel import Kernel
-from kernels.provisioners.folders import remove_tree
+from kernels.tasks import Supervisor, outcome
 
 if TYPE_CHECKING:
     from gateway.session_kernel import SessionKernel
@@ -63,12 +64,15 @@ class Changed:
 class SessionPackages:
     """The packages of one session, of this id in the record. Without an `installer` it has and gets none."""
 
-    def __init__(self, session_id: int, installer: Installer | None) -> None:
+    def __init__(
+        self, session_id: int, installer: Installer | None, ids: Callable[[], Mapping[str, object]] = dict
+    ) -> None:
         self.installer = installer
         self.session_id = session_id
+        self.ids = ids
         self._installed: dict[str, Installed] = {}
         self._one_at_a_time = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Changed]] = set()
+        self._tasks = Supervisor(ids)
         self._closed = False
 
     @property
@@ -98,20 +102,18 @@ class SessionPackages:
         """
         task = self.begin(slot, change, record)
         try:
-            return await task
+            return await result_of(task)
         except asyncio.CancelledError:
-            if self._closed:
-                raise ShuttingDown("The session has ended meanwhile") from None
+            # Who asked has gone: so that nothing goes on for nobody, what can still be stopped is.
+            task.cancel()
+            await asyncio.wait([task])
             raise
 
     def begin(self, slot: SessionKernel, change: Change, record: Record) -> asyncio.Task[Changed]:
         """As `change`, in a task of the session's."""
         if self._closed:
             raise ShuttingDown("The session is ending")
-        task = asyncio.create_task(self._change(slot, change, record), name=f"packages {self.session_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.share(self._change(slot, change, record), "change of packages")
 
     async def _change(self, slot: SessionKernel, change: Change, record: Record) -> Changed:
         if self.installer is None:
@@ -127,7 +129,8 @@ class SessionPackages:
             if not wheels and not leaving:
                 return Changed()
             self._check_room(wheels, staying)
-            return await finish(self._apply(slot, wheels, leaving, change.names, record))
+            applying = self._apply(slot, wheels, leaving, change.names, record)
+            return await self._tasks.complete(applying, "placing packages")
 
     def _check_room(self, wheels: Sequence[Wheel], staying: Iterable[str]) -> None:
         assert self.installer is not None
@@ -188,32 +191,33 @@ class SessionPackages:
         kernel = slot.current
         if kernel is not None and kernel.packages is not None:
             return kernel.packages
-        site = self._store.kept(self.session_id)
+        site = self._kept.path
         site.mkdir(mode=0o700, exist_ok=True)
         return site
 
     # The kernel's coming and going
 
     @property
-    def _store(self) -> WorkspaceStore:
+    def _kept(self) -> KeptFolder:
         assert self.installer is not None
-        return WorkspaceStore(self.installer.sites)
+        return WorkspaceStore(self.installer.sites).of(f"session-{self.session_id}")
 
     async def restore(self, kernel: Kernel) -> None:
         """Give a fresh kernel what the session has."""
         if kernel.packages is not None and self.installer is not None:
-            await self._store.restore(self.session_id, kernel.packages)
+            await self._kept.restore(kernel.packages)
 
     async def keep(self, kernel: Kernel) -> None:
         """Take what an ended kernel had, for the next."""
         if kernel.packages is not None and self.installer is not None:
-            await self._store.keep(self.session_id, kernel.packages)
+            await self._kept.keep(kernel.packages)
 
     async def load(self) -> None:
         """Take over what a former gateway had installed in this session."""
         if self.installer is not None:
             path = self._state_file
-            found = await asyncio.to_thread(_load, path)
+            with storage("What the session has installed can't be read"):
+                found = await asyncio.to_thread(_load, path)
             self._installed = {package.name: package for package in found}
 
     @property
@@ -230,16 +234,20 @@ class SessionPackages:
     async def close(self) -> None:
         """Cancel what is under way, and take no more."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.cancel()
 
     async def forget(self) -> None:
         """Remove all: the session has ended."""
         self._installed.clear()
         if self.installer is not None:
-            self._state_file.unlink(missing_ok=True)
-            await remove_tree(self._store.kept(self.session_id))
+            with storage("What the session has installed can't be removed"):
+                await asyncio.to_thread(self._state_file.unlink, missing_ok=True)
+            await self._kept.remove()
+
+
+async def result_of(task: asyncio.Task[Changed]) -> Changed:
+    """What a change did; see `SessionPackages.change` for what it raises."""
+    return await outcome(task, lambda: ShuttingDown("The session has ended meanwhile"))
 
 
 async def _unlink(site: Path, packages: Iterable[Installed]) -> None:

@@ -2,8 +2,8 @@
 
 Run as a process of its own, with a bound in bytes: what a wheel holds is nobody's word but its maker's.
 Modules come to lie at the folder's top, scripts in ``bin``. No code of a package runs. A wheel that would
-write outside of its folder, or holds more than MOST bytes, is refused (exit code 3, 4) with a line that says
-why. Source: PyPA's "Binary distribution format".
+write outside of its folder, or holds more than MOST bytes, is refused (exit code 3, 4) with a last line that
+begins with the wheel's number and says why, for the log. Source: PyPA's "Binary distribution format".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     """Unpack all, or say why not."""
     os.umask(0o022)
     room = int(arguments[0])
-    for wheel, folder in zip(arguments[1::2], arguments[2::2], strict=True):
+    for number, (wheel, folder) in enumerate(zip(arguments[1::2], arguments[2::2], strict=True)):
         path = Path(wheel)
         try:
             room -= _unpack(path, Path(folder), room)
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str]) -> int:
             NotImplementedError,
             RuntimeError,
         ) as error:
-            return _refuse(UNSOUND, f"{path.name} is no sound wheel: {error}")
+            return _refuse(UNSOUND, f"{number} {path.name!a} is no sound wheel: {error!a}")
         if room < 0:
-            return _refuse(TOO_LARGE, f"{path.name} holds too much")
+            return _refuse(TOO_LARGE, f"{number} {path.name!a} holds too much")
     return 0
 
 

@@ -80,6 +80,10 @@ class Backlog:
             self.enqueued = group
         self.writing_logged = False
 
+    def drop(self, session_id: int) -> None:
+        """Forget what of a session is not committed."""
+        self.size -= self.enqueued.drop(session_id)
+
     def settle(self, error: StorageError) -> None:
         """Tell all who wait."""
         for group in (self.writing, self.logged, self.enqueued):

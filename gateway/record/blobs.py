@@ -16,7 +16,7 @@ from hashlib import sha256
 LEAST = 4096
 """Bytes from which on a run is worth a place of its own."""
 
-_RUN = re.compile(rb'[^"\\]+')
+_RUN = re.compile(rb'[^"\\]*')
 _USE = struct.Struct(">QQ")
 _INTEGER = (1 << 63) - 1
 
@@ -28,13 +28,30 @@ def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[byte
     kept: list[bytes] = []
     uses: list[bytes] = []
     done = 0
-    for match in _RUN.finditer(body):
-        if match.end() - match.start() < LEAST:
-            continue
-        kept.append(body[done : match.start()])
-        uses.append(_USE.pack(match.start(), _store(db, session_id, match[0])))
-        done = match.end()
+    for start, end in long_runs(body):
+        kept.append(body[done:start])
+        uses.append(_USE.pack(start, _store(db, session_id, body[start:end])))
+        done = end
     return (b"".join([*kept, body[done:]]), b"".join(uses)) if uses else (body, None)
+
+
+def long_runs(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where the runs of LEAST bytes and more begin and end.
+
+    Each of them covers a multiple of LEAST, so nothing else is looked at: a text of ten million line feeds
+    has as many short runs, and whoever looks at each keeps all others' commits waiting for seconds.
+    """
+    done = 0
+    for place in range(0, len(body), LEAST):
+        if place < done:
+            continue
+        before = max(done, place - LEAST)
+        start = max(before - 1, body.rfind(b'"', before, place), body.rfind(b"\\", before, place)) + 1
+        found = _RUN.match(body, place)
+        end = place if found is None else found.end()
+        if end - start >= LEAST:
+            yield start, end
+            done = end
 
 
 def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:

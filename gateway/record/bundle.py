@@ -3,7 +3,8 @@
 Whoever has it needs no Cellgate: the notebook runs in plain Jupyter. Its last file but one lists all others
 with their hashes, and the archive's comment is the SHA-256 of all its bytes before, so that ``verify`` finds
 any change. User code made the workspace: names are never followed, only regular files are taken, and only
-within a bound. All of it belongs into a thread (``Journal.long_read``).
+within a bound. Records hold kernels' words: only what fits its grammar goes into the texts. All of it belongs
+into a thread (``Journal.long_read``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -22,8 +23,13 @@ from typing import Any
 
 import msgspec
 
+from gateway.record.facts import WITHOUT_VARIABLES
 from gateway.record.keys import SigningKey
 from gateway.record.seal import manifest_statement
+from gateway.requirement_lines import comment_line, document, pin_line
+from kernels import trees
+from kernels.environment import count, distributions, is_python
+from kernels.kernel_info import known_info
 
 README, LOCK, ROWS = "README.md", "requirements.txt", "audit.ndjson"
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
@@ -31,6 +37,8 @@ WORK = "work"
 COMMENT = b"cellgate sha256:"
 
 MOST_FILES = 10_000
+UNSEEN = f"(what lies deeper than {trees.DEEPEST} names, comes after {trees.MOST} entries or can't be read)"
+"""Stands in `left_out` for all that a walk of the workspace did not see."""
 _CHUNK = 256 * 1024
 _UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
 """What some system can't have in a name, or would take for a path."""
@@ -38,7 +46,9 @@ _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it."""
+    """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it, the
+    first of them by name and the others by their number.
+    """
 
     notebook: str
     files: dict[str, str]
@@ -54,7 +64,10 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes in. `notebook` and `rows` are parts of bytes; of `workspace` go in `most_bytes` at most."""
+    """What goes in. `notebook` and `rows` are parts of bytes; of `workspace` go in `most_bytes` at most.
+
+    `check_there` is called behind the files and raises when the session was purged: then they were too.
+    """
 
     session: str
     exported_at: str
@@ -63,6 +76,7 @@ class Contents:
     rows: Iterable[bytes]
     workspace: Path | None
     most_bytes: int
+    check_there: Callable[[], None]
 
 
 class _Sink(io.RawIOBase):
@@ -124,6 +138,7 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
         if contents.workspace is not None:
             for name, file in _files(contents.workspace, contents.most_bytes, left_out):
                 yield from writer.add(f"{WORK}/{name}", file)
+        contents.check_there()
         manifest = msgspec.json.format(
             msgspec.json.encode(Manifest(notebook, writer.digests.copy(), left_out)), indent=1
         )
@@ -147,24 +162,36 @@ def _notebook_name(contents: Contents) -> str:
 
 
 def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The regular files below `root` by relative name; others are noted in `left_out`.
+    """The regular files below `root` by relative name; others are noted in `left_out`, the first of them.
 
     Folders are entered by descriptor, so that nobody can swap one for a link meanwhile.
     """
-    room, count = most_bytes, 0
-    for folder, folders, names, descriptor in os.fwalk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = str((Path(folder) / name).relative_to(root))
-            opened = _open(name, descriptor)
-            if opened is None or opened[1] > room or count >= MOST_FILES or not _fits(path):
-                if opened is not None:
-                    os.close(opened[0])
-                left_out.append(path.encode("utf-8", "backslashreplace").decode())
-                continue
-            file, size = opened
-            room, count = room - size, count + 1
-            yield path, _content(file, size)
+    room, count, uncounted = most_bytes, 0, 0
+    walk = trees.Walk(root, ordered=True)
+    for entry in walk:
+        if entry.is_folder:
+            continue
+        opened = _open(entry.name, entry.folder)
+        if opened is None or opened[1] > room or count >= MOST_FILES or not _fits(entry.path):
+            if opened is not None:
+                os.close(opened[0])
+            uncounted += _leave_out(entry.path, left_out)
+            continue
+        file, size = opened
+        room, count = room - size, count + 1
+        yield entry.path, _content(file, size)
+    if uncounted:
+        left_out.append(f"and {uncounted} more")
+    if not walk.complete:
+        left_out.append(UNSEEN)
+
+
+def _leave_out(path: str, left_out: list[str]) -> bool:
+    """Note a path, unless there are too many; whether there were."""
+    if len(left_out) >= MOST_FILES:
+        return True
+    left_out.append(path.encode("utf-8", "backslashreplace").decode())
+    return False
 
 
 def _open(name: str, folder: int) -> tuple[int, int] | None:
@@ -205,28 +232,58 @@ _REGISTERED_BY = {
 }
 
 
+_UNKNOWN = "# The record does not tell the packages of this session's kernel.\n"
+_IMAGE = re.compile(r"[A-Za-z0-9./:@_-]{0,300}", re.ASCII)
+
+
 def lock(environment: Mapping[str, Any]) -> str:
-    """The environment's packages as a requirements file of pip's."""
-    packages: dict[str, str] = environment.get("packages") or {}
-    kernel = environment.get("kernel_info") or {}
-    if not packages and kernel.get("implementation") in _REGISTERED_BY:
-        return f"{kernel['implementation']}=={kernel.get('implementation_version')}\n"
-    if not packages:
-        return "# The record does not tell the packages of this session's kernel.\n"
-    lines = [f"# Python {environment.get('python', '')}, as the kernel itself told before its first cell"]
-    lines += [f"{name}=={packages[name]}" for name in sorted(packages, key=str.lower) if name != "pip"]
-    return "\n".join(lines) + "\n"
+    """The environment's packages as a requirements file of pip's.
+
+    Records hold what kernels told, and old ones hold it as it came: what is no package is left out.
+    """
+    told = environment.get("packages")
+    kernel = _words(environment.get("kernel_info"))
+    if not told and (name := kernel.get("implementation")) in _REGISTERED_BY:
+        packages, _ = distributions({name: kernel.get("implementation_version", "")})
+        return document(map(pin_line, packages)) or _UNKNOWN
+    if not isinstance(told, dict) or not told:
+        return _UNKNOWN
+    packages, left_out = distributions(told)
+    left_out += count(environment.get("packages_left_out"))
+    lines = [comment_line(f"Python {_python(environment)}, as a kernel told before anybody used it")]
+    if environment.get("packages_of") == WITHOUT_VARIABLES:
+        lines.append(comment_line("The session had variables of its own: it may have found other packages"))
+    if left_out:
+        lines.append(comment_line(f"{left_out} left out: their names or versions are none that pip knows"))
+    return document([*lines, *(pin_line(package) for package in packages if package.canonical != "pip")])
+
+
+def _python(environment: Mapping[str, Any]) -> str:
+    """Python's version, as far as it is one."""
+    told = environment.get("python")
+    return told if isinstance(told, str) and is_python(told) else "3"
+
+
+def _words(told: Any) -> dict[str, str]:
+    """The words of a kernel_info that may be repeated."""
+    known = known_info(told) if isinstance(told, dict) else {}
+    return {name: value for name, value in known.items() if isinstance(value, str)}
+
+
+def _image(environment: Mapping[str, Any]) -> str:
+    """What the README says of the image; empty without one."""
+    words = [environment.get(name, "") for name in ("image", "image_digest")]
+    if not words[0] or not all(isinstance(word, str) and _IMAGE.fullmatch(word) for word in words):
+        return ""
+    return f"\n- its kernel ran in image {' '.join(words).strip()}"
 
 
 def _readme(contents: Contents, notebook: str) -> str:
     environment = contents.environment
-    python = environment.get("python", "3")
+    python, image = _python(environment), _image(environment)
     name = notebook.removeprefix(f"{WORK}/")
-    command = _REGISTERED_BY.get(str((environment.get("kernel_info") or {}).get("implementation")))
+    command = _REGISTERED_BY.get(_words(environment.get("kernel_info")).get("implementation", ""))
     register = f"\n{command}" if command else ""
-    image = ""
-    if "image" in environment:
-        image = f"\n- its kernel ran in image {environment['image']} {environment.get('image_digest', '')}"
     return f"""\
 # Session {contents.session}
 

@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import NotAcceptable
+from gateway.job_output import give
+from gateway.record.pages import document
 
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
-"""What an exported page may load: nothing, and no script runs."""
+_NEEDED = ("nbconvert", "nh3", "tinycss2")
+_STYLE = re.compile(r"<style[^>]*>([^<]*)</style>")
+_BODY = '<body class="jp-Notebook" data-jp-theme-light="true" data-jp-theme-name="JupyterLab Light"><main>'
 _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 
 
@@ -42,8 +45,10 @@ def check_form(form: str) -> ConvertedForm:
         raise NotAcceptable(
             f"format {form[:40]!r} is not offered here; there are {', '.join(FORMS)}, and .ipynb without one"
         )
-    if importlib.util.find_spec("nbconvert") is None:
-        raise NotAcceptable("This gateway has no nbconvert; install it with: pip install 'cellgate[html]'")
+    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
+        raise NotAcceptable(
+            f"This gateway has no {', '.join(missing)}; install it with: pip install 'cellgate[html]'"
+        )
     return FORMS[form]
 
 
@@ -66,11 +71,33 @@ def convert(notebook: str, form: str) -> str:
 
 def _html(node: Any) -> str:
     import nbconvert  # noqa: PLC0415
+    from nbformat import v4  # noqa: PLC0415
 
-    text = _export(nbconvert.HTMLExporter, node)
-    # The header of the answer is gone once the page is a file; this stays in it.
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{PAGE_POLICY}">'
-    return re.sub(r"<head>", f"<head>{policy}", text, count=1)
+    from gateway.record import sanitise  # noqa: PLC0415 - nh3 is of the same extra as nbconvert
+
+    found: list[str] = []
+
+    def clean(text: object) -> str:
+        """In nbconvert's place: one output's markup, balanced, so that it can't swallow those after it."""
+        kept, styles = sanitise.split_styles(str(text))
+        if sanitise.too_deep(kept):
+            return "<p>[cellgate: this output is nested too deeply to be shown]</p>"
+        found.extend(styles)
+        return sanitise.markup(kept)
+
+    exporter: Any = nbconvert.HTMLExporter  # untyped
+    cells = exporter(template_file="base.html.j2", sanitize_html=True, filters={"clean_html": clean})
+    body = sanitise.markup(_text(cells, node))
+    # The styles of an empty page are nbconvert's own; those of the outputs come after them, as they did.
+    empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
+    styles = [*_STYLE.findall(empty), *map(sanitise.rules, found)]
+    return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")
+
+
+def _title(metadata: Mapping[str, Any]) -> str:
+    known = metadata.get("cellgate")
+    told = known.get("session") if isinstance(known, Mapping) else None
+    return told if isinstance(told, str) and told else "Notebook"
 
 
 def _markdown(node: Any) -> str:
@@ -79,7 +106,8 @@ def _markdown(node: Any) -> str:
 
     # One file: pictures in it, and not beside it.
     config = Config({"ExtractOutputPreprocessor": {"enabled": False}})
-    return _export(nbconvert.MarkdownExporter, node, config=config)
+    exporter: Any = nbconvert.MarkdownExporter  # untyped
+    return _text(exporter(config=config), node)
 
 
 def _script(node: Any) -> str:
@@ -90,19 +118,19 @@ def _script(node: Any) -> str:
         # It may name any class that can be imported, and it is a kernel that says it.
         language.pop("nbconvert_exporter", None)
     language["file_extension"] = extension_of("script", language)
-    return _export(nbconvert.ScriptExporter, node)
+    exporter: Any = nbconvert.ScriptExporter  # untyped
+    return _text(exporter(), node)
 
 
-def _export(exporter: Any, node: Any, **options: Any) -> str:
+def _text(exporter: Any, node: Any) -> str:
     """What an exporter of nbconvert, which is untyped, makes."""
-    text, _resources = exporter(**options).from_notebook_node(node)
+    text, _resources = exporter.from_notebook_node(node)
     return str(text)
 
 
 def main(arguments: Sequence[str]) -> int:
     """The job: stdin to stdout."""
-    sys.stdout.buffer.write(convert(sys.stdin.buffer.read().decode(), arguments[0]).encode())
-    return 0
+    return give(convert(sys.stdin.buffer.read().decode(), arguments[0]).encode())
 
 
 if __name__ == "__main__":

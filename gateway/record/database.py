@@ -1,4 +1,4 @@
-"""What keeps a database off the event loop: a connection with a thread of its own, and the file's lock.
+"""What keeps a database off the event loop: a connection with a thread of its own.
 
 It knows no SQL (that is ``schema``) and decides nothing about when to write (that is ``journal``).
 """
@@ -6,7 +6,6 @@ It knows no SQL (that is ``schema``) and decides nothing about when to write (th
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable
@@ -41,15 +40,15 @@ class Database:
 
     def start(
         self,
-        then: Callable[[Future[T]], None],
+        guarded_then: Callable[[Future[T]], None],
         query: Callable[Concatenate[sqlite3.Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        """As `run`, but call `then` on the loop with the outcome: a turn of the loop sooner."""
+        """As `run`, but call `guarded_then` on the loop with the outcome: a turn of the loop sooner."""
         loop = asyncio.get_running_loop()
         running = self._submit(query, *args, **kwargs)
-        running.add_done_callback(lambda done: loop.call_soon_threadsafe(then, done))
+        running.add_done_callback(lambda done: loop.call_soon_threadsafe(guarded_then, done))
 
     def _submit(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -83,24 +82,3 @@ def has_room(folder: Path, reserve: int) -> bool:
         return True
     told = os.statvfs(folder)
     return not told.f_blocks or told.f_bavail * told.f_frsize >= reserve
-
-
-def lock(path: Path) -> int:
-    """The descriptor that keeps the file at `path` to its holder; closing it gives the file free again.
-
-    Raises StorageError when somebody else holds it.
-    """
-    beside = path.with_name(path.name + ".lock")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise StorageError(
-            f"The record {path} is in use by another gateway; end that one, or use another data folder"
-        ) from error
-    return descriptor

@@ -4,12 +4,17 @@ It is not the mapping to HTTP: that is ``gateway.errors``.
 
     CellgateError
     └── StorageError        storage_error  the record can't be read or written
-        └── StorageFull     storage_full   it can't be written for want of space
+        ├── StorageFull     storage_full   it can't be written for want of space
+        ├── LogClosed       storage_error  something was said of a session that has ended
+        ├── RecordGone      record_gone    what was read of it is not there any more
+        └── NotRecorded     recording_failed  a session's rows were refused, nothing more of it is recorded
 """
 
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kernels.errors import CellgateError
 
@@ -28,6 +33,39 @@ class StorageFull(StorageError):
     reason = "storage_full"
 
 
+class LogClosed(StorageError):
+    """The session has ended, and its record may be another's to continue."""
+
+
+class RecordGone(StorageError):
+    """The session's record was purged while it was read; what was read of it so far is not the whole."""
+
+    reason = "record_gone"
+
+
+class NotRecorded(StorageError):
+    """The record has refused rows of this session and takes no more of it. Others are not concerned."""
+
+    reason = "recording_failed"
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the file system refused for want of space."""
+    return error.errno in _NO_ROOM
+
+
 def not_written(error: OSError, full: str, failed: str) -> StorageError:
-    """What it means that a file could not be written: `full` says it for want of space, else `failed`."""
-    return StorageFull(full) if error.errno in _NO_ROOM else StorageError(f"{failed}: {error.strerror}")
+    """Turn an OSError into an error of ours: `full` if the disk is full, otherwise `failed` and the reason.
+
+    This is the one place that decides what a refusal of the file system means.
+    """
+    return StorageFull(full) if is_full(error) else StorageError(f"{failed}: {error.strerror or error}")
+
+
+@contextmanager
+def storage(failed: str, full: str = "There is no room on the gateway's disk") -> Iterator[None]:
+    """Raise what the file system refuses inside as `not_written` does."""
+    try:
+        yield
+    except OSError as error:
+        raise not_written(error, full, failed) from error

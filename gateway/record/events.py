@@ -21,8 +21,8 @@ import msgspec
 
 from gateway.models import now
 from gateway.record.chain import GENESIS, link
-from gateway.record.errors import StorageError
-from gateway.record.rows import EventRow
+from gateway.record.errors import LogClosed, NotRecorded, RecordGone, StorageError
+from gateway.record.rows import EventRow, storable
 
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
@@ -38,11 +38,20 @@ class EventStore(Protocol):
     def append(self, row: EventRow) -> None:
         """Take a row; it is durable after the next `commit`."""
 
-    async def commit(self) -> None:
-        """Return when all rows appended before are durable. Raises StorageError."""
+    async def commit(self, session_id: int | None = None) -> None:
+        """Return when all rows appended before are durable. Raises StorageError.
 
-    def check_writable(self) -> None:
+        Raises NotRecorded when nothing more is recorded of this session.
+        """
+
+    def refuse(self, session_id: int, why: str) -> None:
+        """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
+
+    def check_writable(self, session_id: int | None = None) -> None:
         """Raises StorageError while rows can't be written, so that nothing new is begun."""
+
+    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
+        """Why nothing more is recorded of the session, None while it is."""
 
     @property
     def full(self) -> bool:
@@ -61,6 +70,10 @@ class EventStore(Protocol):
         max_bytes: int = 1 << 20,
     ) -> list[EventRow]:
         """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
+
+
+def _countable(count: object) -> bool:
+    return count is None or (isinstance(count, int) and storable(count))
 
 
 class EventLog:
@@ -83,6 +96,7 @@ class EventLog:
         self._overdue: list[int] = []
         self._failures = 0
         self._failure: StorageError | None = None
+        self._recorded = True
 
     @property
     def followed(self) -> bool:
@@ -95,9 +109,13 @@ class EventLog:
         """Number, chain and store an event; returns it as the wire shows it.
 
         With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq.
+        Raises LogClosed after `close`: whoever gives the session a kernel again goes on with a log of his
+        own, and rows of two logs can't follow on each other.
         """
+        if self._closed:
+            raise LogClosed("The session has ended; nothing more is recorded of it")
         seq = self.last_seq + 1
-        event = {
+        event: dict[str, Any] = {
             "seq": seq,
             "session": self.key,
             "execution": execution,
@@ -105,7 +123,13 @@ class EventLog:
             "at": now(),
             **fields,
         }
-        body = _encode(event)
+        if event_type == "finished" and not _countable(fields.get("execution_count")):
+            self._store.refuse(self.session_id, "a cell's execution count can't be stored")
+        try:
+            body = _encode(event)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self._store.refuse(self.session_id, f"a {event_type} event can't be written down: {error}")
+            body = b"{}"  # nothing of it is stored
         head = link(self.head, body)
         row = EventRow(self.session_id, seq, event_type, execution, body, head)
         self._store.append(row)
@@ -122,11 +146,14 @@ class EventLog:
 
         Raises StorageError when it could not be made durable now; then it is shown once a later commit is.
         """
-        self._overdue.append(seq)
+        if seq in self._withheld and seq not in self._overdue:
+            self._overdue.append(seq)
         await self.commit()
 
     def _publish(self) -> None:
         self._visible = self._withheld[0] - 1 if self._withheld else self.last_seq
+        if not self._recorded:
+            self._visible = min(self._visible, self._durable)
         for follower in self._followers:
             follower.set()
 
@@ -140,9 +167,10 @@ class EventLog:
         """Return when all events so far are durable. Raises StorageError, to all followers too."""
         try:
             durable = self.last_seq
-            await self._store.commit()
+            await self._store.commit(self.session_id)
         except StorageError as error:
             self._failures += 1
+            self._recorded = not isinstance(error, NotRecorded)
             self._failure = error
             self._publish()
             raise
@@ -153,7 +181,7 @@ class EventLog:
         self._publish()
 
     def close(self) -> None:
-        """End all followers once they have read what is there."""
+        """Take no more events, and end all followers once they have read what is there."""
         self._closed = True
         self._publish()
 
@@ -164,18 +192,38 @@ class EventLog:
     async def read(self, after: int, until: int | None = None) -> list[EventRow]:
         """A batch of visible events behind `after`, possibly empty, durable ones. Does not wait for new ones.
 
-        Raises StorageError when they can't be made durable now.
+        Raises StorageError when they can't be made durable now, and RecordGone when they were purged.
         """
         until = self._visible if until is None else min(until, self._visible)
         if after >= until:
             return []
         if until > self._durable:
-            await self.commit()
+            try:
+                await self.commit()
+            except NotRecorded:
+                # What was recorded before can still be read; `follow` then tells why it ends there.
+                until = self._durable
+                if after >= until:
+                    return []
         if self._memory and self._memory[0].seq <= after + 1:
             return self._from_memory(after, until)
-        return await self._store.events(
+        rows = await self._store.events(
             self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
         )
+        if not rows:
+            self._end_at(after)
+        return rows
+
+    def _end_at(self, last: int) -> None:
+        """The store has nothing after this event. If it has refused that, followers are told so.
+
+        Raises RecordGone where the whole record is gone: a follower would take nothing for the end.
+        """
+        failure = self._store.failure_of(self.session_id)
+        if not isinstance(failure, NotRecorded):
+            raise RecordGone("The record of this session was purged while it was read")
+        self._recorded, self._failure, self._durable = False, failure, last
+        self._publish()
 
     def _from_memory(self, after: int, until: int) -> list[EventRow]:
         start = after + 1 - self._memory[0].seq
@@ -194,7 +242,7 @@ class EventLog:
                 if rows := await self.read(after):
                     after = rows[-1].seq
                     yield rows
-                elif self._failures > known_failures and self._failure is not None:
+                elif self._failure is not None and (self._failures > known_failures or not self._recorded):
                     raise self._failure
                 elif closed:
                     return
@@ -223,21 +271,37 @@ class MemoryStore:
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
         self._forgotten = 0
+        self._refused: NotRecorded | None = None
 
     def append(self, row: EventRow) -> None:
         """Keep the row."""
-        self._rows.append(row)
+        if self._refused is None:
+            self._rows.append(row)
 
     def forget(self) -> None:
         """Drop all rows so far, when nobody is to read them any more."""
         self._forgotten += len(self._rows)
         self._rows.clear()
 
-    async def commit(self) -> None:
-        """Memory is as durable as it gets."""
+    async def commit(self, session_id: int | None = None) -> None:
+        """Memory is as durable as it gets. Raises NotRecorded after `refuse`."""
+        self.check_writable(session_id)
 
-    def check_writable(self) -> None:
-        """Memory can always be written."""
+    def refuse(self, session_id: int, why: str) -> None:
+        """Keep nothing more."""
+        assert session_id
+        self._refused = NotRecorded(f"Nothing more of this session can be told: {why}")
+
+    def failure_of(self, session_id: int) -> NotRecorded | None:
+        """Why nothing more is kept, None while it is."""
+        assert session_id
+        return self._refused
+
+    def check_writable(self, session_id: int | None = None) -> None:
+        """Memory can always be written, but for what can't be written down. Raises NotRecorded after that."""
+        assert session_id != 0
+        if self._refused is not None:
+            raise self._refused
 
     @property
     def full(self) -> bool:

@@ -11,8 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+KERNELSPEC, WITHOUT_VARIABLES = "kernelspec", "kernelspec_without_session_variables"
+"""`packages_of` in an environment: whose packages these are. The second: the session has variables of its
+own, with which its kernel may find others. Nobody knows which, because such a kernel is not believed."""
+
 _BEGINNINGS = frozenset({"created", "resumed"})
-_OF_SESSION = ("principal", "created_at", "metadata", "limits", "isolation", "kernel", "state", "cause")
+_OF_SESSION = (
+    "principal",
+    "created_at",
+    "metadata",
+    "limits",
+    "isolation",
+    "kernel",
+    "state",
+    "cause",
+    "folder",
+)
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +90,7 @@ class SessionFacts:
             known.last_seq = seq
 
     def _session(self, event: Mapping[str, Any]) -> None:
-        self.fields |= {name: event[name] for name in _OF_SESSION if name in event}
+        self.fields |= {name: event[name] for name in (*_OF_SESSION, "folder") if name in event}
         self.fields.pop("last_activity", None)
         if "last_activity" in event:
             self.fields["last_activity"] = event["last_activity"]

@@ -16,22 +16,28 @@ from gateway.record.rows import EventRow
 class Finding:
     """The outcome of checking one thing. `problem` is None when it is valid, else the first that was found.
 
-    `key`: the public key that signed it, where one did and the signature holds.
+    `key`: the public key that signed it, where one did and the signature holds. `sealed` is False for a file
+    that has no seal: then nothing could be checked, and `problem` says so.
     """
 
     subject: str
     checked: str
     problem: str | None = None
     key: str | None = None
+    sealed: bool = True
 
     @property
     def valid(self) -> bool:
-        """Whether nothing was found."""
+        """Whether it was checked and nothing was found."""
         return self.problem is None
 
 
 class Broken(Exception):
     """A check failed; the message names the first row or cell that does not hold."""
+
+
+class NoSeal(Exception):
+    """There is nothing to check a notebook by; the message says why."""
 
 
 class Told(msgspec.Struct):

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
 from gateway.record.errors import StorageError
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+
+ROW_COST = 384
+"""Bytes that a row takes in memory besides its body."""
+
+
+def cost(row: EventRow) -> int:
+    """Bytes that the row takes in memory."""
+    return len(row.body) + ROW_COST
 
 
 @dataclass(slots=True)
@@ -29,6 +38,21 @@ class Group:
     def empty(self) -> bool:
         """Whether there is nothing to write."""
         return not (self.events or self.executions or self.sessions)
+
+    def concerns(self, sessions: Mapping[int, str]) -> bool:
+        """Whether rows of one of these sessions are in it."""
+        if not sessions:
+            return False
+        return any(session_id in sessions for session_id in self.by_session())
+
+    def drop(self, session_id: int) -> int:
+        """Forget all rows of a session; returns how much smaller the group is now."""
+        self.sessions.pop(session_id, None)
+        self.executions = {key: row for key, row in self.executions.items() if key[0] != session_id}
+        freed = sum(cost(row) for row in self.events if row.session_id == session_id)
+        self.events = [row for row in self.events if row.session_id != session_id]
+        self.size -= freed
+        return freed
 
     def absorb(self, later: Group) -> None:
         """Add what came later, and who waits for it."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.record.errors import StorageError
+from kernels.regular import open_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -34,7 +35,7 @@ def load_key(data_dir: Path) -> SigningKey | None:
     """The installation's key, if it has one. Raises StorageError for a file that is none, or not private."""
     path = data_dir / KEY_FILE
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = open_regular(path, follow=False)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -1,7 +1,8 @@
 """The versions of the record's schema, and the way from each to the next.
 
-`PRAGMA user_version` counts how many steps a file has had; each is a transaction of its own. What is read
-and written in the newest schema is ``schema``'s affair.
+`PRAGMA user_version` counts how many steps a file has had. All that are missing are one transaction, together
+with what the redo log holds (``opening``). What is read and written in the newest schema is ``schema``'s
+affair.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from gateway.record import trail
 from gateway.record.errors import StorageError
-from gateway.record.transactions import transaction
 
 APPLICATION_ID = 0x43454C47
 """Marks the file as ours ("CELG")."""
@@ -89,6 +89,24 @@ _SCRIPTS = (
     CREATE TABLE applied (number INTEGER NOT NULL) STRICT;
     INSERT INTO applied VALUES (0);
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN folder TEXT NOT NULL DEFAULT '';
+    """,
+    """
+    ALTER TABLE applied ADD COLUMN log BLOB;
+    ALTER TABLE applied ADD COLUMN complement INTEGER NOT NULL DEFAULT 0;
+    UPDATE applied SET complement = ~number;
+    CREATE TABLE refused (
+        id INTEGER PRIMARY KEY,
+        session_id INTEGER NOT NULL,
+        at TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        events INTEGER NOT NULL,
+        rows BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE purges (session_id INTEGER PRIMARY KEY) STRICT;
+    CREATE INDEX sessions_ended ON sessions (last_activity, id) WHERE state = 'ended';
+    """,
 )
 """From an empty file to the newest schema."""
 
@@ -106,8 +124,8 @@ VERSION = len(_SCRIPTS)
 """The newest schema's number."""
 
 
-def migrate(db: sqlite3.Connection, path: Path) -> None:
-    """Bring the file to the newest schema. Raises StorageError for one that is no record, or is newer."""
+def version_of(db: sqlite3.Connection, path: Path) -> int:
+    """The schema's number, 0 for an empty file. Raises StorageError for no record, or a newer one."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -118,11 +136,15 @@ def migrate(db: sqlite3.Connection, path: Path) -> None:
             f"The record {path} has schema {version}, written by a newer Cellgate; this one knows none above"
             f" {VERSION}. Use the newer version, or another data folder"
         )
+    return version
+
+
+def migrate(db: sqlite3.Connection, version: int) -> None:
+    """Bring the file from this version to the newest schema; inside a transaction."""
     for number, script in enumerate(_SCRIPTS[version:], version + 1):
-        with transaction(db):
-            for statement in script.split(";"):
-                db.execute(statement)
-            if (step := _STEPS.get(number)) is not None:
-                step(db)
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {number}")
+        for statement in script.split(";"):
+            db.execute(statement)
+        if (step := _STEPS.get(number)) is not None:
+            step(db)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {number}")

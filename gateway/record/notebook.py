@@ -20,6 +20,7 @@ from gateway.record.rows import EventRow, SessionRow
 from gateway.record.seal import cell_digest, make_seal
 from gateway.record.survey import Place, Rows, Survey
 from gateway.record.widgets import WidgetStates
+from kernels.decoding import json_decoder
 from kernels.limits import MIB
 from kernels.outputs import OutputArea
 
@@ -36,7 +37,7 @@ _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
 _UNANSWERED = frozenset({"cancelled", "died"})
 _ENDED_BY_ITSELF = frozenset({"ok", "error"})
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = json_decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,9 @@ class Notebook:
         cell = _Cell(place.execution, place.cell_id, place.first_seq)
         for row in place.rows(self._rows):
             cell.apply(row, outputs=self._export.outputs)
+        if "hash_seed" not in self._survey.facts.environment:
+            # Notebooks of records from before it was told did not name variables either, and are sealed.
+            cell.flags.pop("env", None)
         if self._export.outputs:
             for display_id, seq in self._survey.changed_elsewhere(place):
                 for row in self._rows.read(seq, seq):
@@ -183,6 +187,8 @@ class _Cell:
                     for key, usual in (("silent", False), ("store_history", True))
                     if event.get(key, usual) is not usual
                 }
+                if "env" in event:
+                    self.flags["env"] = event["env"]
             case "started":
                 self.started = _decode(row.body)
                 self.source = self.started["code"]

@@ -6,24 +6,26 @@ here.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Collection
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Concatenate, ParamSpec, TypeVar
 
 from gateway.record import schema
 from gateway.record.database import Database
+from gateway.record.errors import RecordGone
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
 from kernels.limits import MIB
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LONG_READS = 4
-"""Readings of whole sessions that go on at once; others wait."""
+
+class GivenUp(Exception):
+    """Nobody waits for a long reading any more."""
 
 
 class Queries(ABC):
@@ -32,7 +34,6 @@ class Queries(ABC):
     def __init__(self, path: Path, reader: Database) -> None:
         self._path = path
         self._reader = reader
-        self._long_reads = asyncio.Semaphore(LONG_READS)
 
     @abstractmethod
     async def applied(self) -> None:
@@ -63,6 +64,10 @@ class Queries(ABC):
         """All sessions that have not ended; at the start those that a former gateway left."""
         return await self._read(schema.unfinished_sessions)
 
+    async def session_folders(self) -> list[tuple[int, str]]:
+        """The ids of all sessions and what their rows say of their folders."""
+        return await self._read(schema.session_folders)
+
     async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
         """One execution."""
         return await self._read(schema.execution, session_id, execution_id)
@@ -80,7 +85,10 @@ class Queries(ABC):
         return await self._read(schema.unfinished_executions, session_id)
 
     async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
-        """The sequence number and the hash of the last event."""
+        """The sequence number and the hash of the last event, as a chain begins where there is none.
+
+        None when there is no such session.
+        """
         return await self._read(schema.last_event, session_id)
 
     async def events(
@@ -98,22 +106,41 @@ class Queries(ABC):
         """
         return await self._read(schema.events, session_id, after, until, limit, max_bytes)
 
-    @asynccontextmanager
-    async def long_read(self) -> AsyncIterator[Database]:
-        """A connection and a thread of its own, for what reads whole sessions and may hold up nobody else."""
+    async def long_read(self, work: Callable[[sqlite3.Connection, Callable[[], None]], T]) -> T:
+        """What `work` gives, in a thread and with a connection of its own: it may hold up nobody else.
+
+        It is given a function that it must call now and then, which raises GivenUp once the caller was
+        cancelled. How many go on at once is the callers' affair.
+        """
         await self.applied()
-        async with self._long_reads:
-            database = Database("record-export")
-            try:
-                await database.open(lambda: schema.open_reader(self._path))
-                yield database
-            finally:
-                await database.close()
+        database, stop = Database("record-export"), Event()
+        try:
+            await database.open(lambda: schema.open_reader(self._path))
+            return await database.run(work, partial(_go_on, stop))
+        finally:
+            stop.set()
+            await database.close()
 
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None
     ) -> AsyncGenerator[list[EventRow], None]:
-        """All events that `events` would give without its bounds, in batches of its size."""
-        while batch := await self.events(session_id, after=after, until=until):
+        """All events that `events` would give without its bounds, in batches of its size.
+
+        Raises RecordGone when the session is purged before its end, which is `until` if that is given.
+        """
+        begun = until is not None
+        while until is None or after < until:
+            if not (batch := await self.events(session_id, after=after, until=until)):
+                break
+            begun = True
             yield batch
             after = batch[-1].seq
+        else:
+            return
+        if begun and await self.last_event(session_id) is None:
+            raise RecordGone("The record of this session was purged while it was read")
+
+
+def _go_on(stop: Event) -> None:
+    if stop.is_set():
+        raise GivenUp

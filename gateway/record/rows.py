@@ -18,7 +18,8 @@ class SessionRow:
     """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
 
     `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
-    event that was written: the store keeps them up to date itself.
+    event that was written: the store keeps them up to date itself. `folder` names the session's workspace and
+    never changes; it is empty for sessions older than the column, whose workspace is named after their id.
     """
 
     id: int
@@ -36,6 +37,7 @@ class SessionRow:
     environment: dict[str, Any]
     head_seq: int = field(default=0, compare=False)
     head: bytes = field(default=GENESIS, compare=False)
+    folder: str = ""
 
 
 class ExecutionRow(msgspec.Struct, frozen=True):
@@ -68,3 +70,25 @@ class EventRow(msgspec.Struct, frozen=True):
     execution: str | None
     body: bytes
     hash: bytes
+
+
+LARGEST = (1 << 63) - 1
+
+
+def storable(number: int) -> bool:
+    """Whether a column of the tables can hold the number."""
+    return -LARGEST <= number <= LARGEST
+
+
+def check_session(row: SessionRow) -> str | None:
+    """Why the tables can't take the row, None when they can."""
+    if storable(row.execution_count):
+        return None
+    return f"an execution count of {row.execution_count} can't be stored"
+
+
+def check_execution(row: ExecutionRow) -> str | None:
+    """Why the tables can't take the row, None when they can."""
+    if storable(row.number) and storable(row.first_seq) and (row.last_seq is None or storable(row.last_seq)):
+        return None
+    return f"the numbers of execution {row.id} can't be stored"

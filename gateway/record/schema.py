@@ -1,15 +1,17 @@
-"""All SQL of the record: the tables, their migrations, and every statement as a function of a connection.
+"""The SQL of the record: how its rows are written and read, each statement as a function of a connection.
 
 It starts no threads and knows no event loop: ``journal`` calls it in threads of its own. Another database
-would be another module with these functions. Statements are not committed here, except by `transaction`.
+would be another module with these functions. Statements are not committed here, except by `write`. What
+happens to whole records is in ``migrations``, ``purge`` and ``upkeep``.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -18,27 +20,36 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.record import blobs, trail
-from gateway.record.errors import StorageError, StorageFull
+from gateway.record.chain import GENESIS, link
+from gateway.record.errors import RecordGone, StorageError, StorageFull
+from gateway.record.frames import encode_rows
 from gateway.record.group import Group
-from gateway.record.migrations import migrate
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
-from gateway.record.transactions import savepoint, transaction
+from gateway.record.transactions import savepoint, snapshot, transaction
+from kernels.decoding import json_decoder
 
 Sync = Literal["normal", "full"]
 
+
+class Refused(Exception):
+    """Rows don't continue their session's chain as the tables have it."""
+
+
 REFUSED = (
+    Refused,
     sqlite3.IntegrityError,
     sqlite3.DataError,
     sqlite3.InterfaceError,
     sqlite3.ProgrammingError,
     ValueError,
     OverflowError,
+    TypeError,
+    RecursionError,
+    msgspec.MsgspecError,
 )
 """Errors that a row itself causes: trying again would not help."""
 
 ROWS_OF_A_STATEMENT = 256
-WAL_PAGES = 4000
-WAL_BYTES = 64 * 1024 * 1024
 LAST = 2**63 - 1
 
 _SESSION = """id, principal, key, kernel, isolation, state, cause, created_at, last_activity, execution_count,
@@ -47,17 +58,19 @@ _EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, cre
     request_hash"""
 _EVENT = "session_id, seq, type, execution, body, hash, blobs"
 
-_INSERT_SESSION = f"INSERT INTO sessions ({_SESSION}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+_INSERT_SESSION = f"INSERT INTO sessions ({_SESSION}, folder) VALUES ({', '.join('?' * 14)})"  # noqa: S608
 _UPDATE_SESSION = """
     UPDATE sessions SET kernel = ?, isolation = ?, state = ?, cause = ?, last_activity = ?,
         execution_count = ?, limits = ?, metadata = ?, environment = ? WHERE id = ?"""
 _SAVE_EXECUTIONS = f"""INSERT INTO executions ({_EXECUTION}) VALUES {{}}
     ON CONFLICT (session_id, id) DO UPDATE SET last_seq = excluded.last_seq, status = excluded.status"""  # noqa: S608
 _APPEND = f"INSERT INTO events ({_EVENT}) VALUES {{}}"  # noqa: S608
-_HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ?"
-_APPLIED = "UPDATE applied SET number = ?"
+_HEADS = "SELECT id, head_seq, head FROM sessions WHERE id IN ({})"
+_SET_HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ? AND head_seq = ? AND head = ?"
+_APPLIED = "UPDATE applied SET number = ?, complement = ?"
+_KEEP = "INSERT INTO refused (session_id, at, reason, events, rows) VALUES (?, ?, ?, ?, ?)"
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = json_decoder(dict[str, Any]).decode
 
 
 def storage_error(error: sqlite3.Error) -> StorageError:
@@ -71,37 +84,6 @@ def storage_error(error: sqlite3.Error) -> StorageError:
 # ---- opening ----------------------------------------------------------------------------------------------
 
 
-def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
-    """The connection that writes, of a file in the newest schema and readable by its owner only.
-
-    Raises StorageError for a file that is no record, or of a newer schema.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        os.fchmod(descriptor, 0o600)
-        os.close(descriptor)
-    except OSError as error:
-        raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    try:
-        migrate(db, path)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {sync}")
-        db.execute("PRAGMA foreign_keys = ON")
-        # What is purged is gone from the file too, not only from its index.
-        db.execute("PRAGMA secure_delete = ON")
-        db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
-    except sqlite3.Error as error:
-        db.close()
-        raise StorageError(f"The record {path} can't be used: {error}") from error
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
 def open_reader(path: Path) -> sqlite3.Connection:
     """A connection that can't write. The file must exist."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
@@ -111,53 +93,134 @@ def open_reader(path: Path) -> sqlite3.Connection:
         raise storage_error(error) from error
 
 
+def open_eraser(path: Path) -> sqlite3.Connection:
+    """A connection that can write and never waits for another one. The file must exist."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+
+
 # ---- writing ----------------------------------------------------------------------------------------------
 
 
-def write(db: sqlite3.Connection, group: Group) -> list[str]:
+def write(
+    db: sqlite3.Connection, group: Group, barred: Mapping[int, str], *, acknowledged: bool
+) -> dict[int, str]:
     """Insert or replace sessions and executions and append events, in one transaction, and note its number.
 
     Rows that can't be stored are left out with all rows of their session, so that they cost no other session
-    anything; returns what was wrong with them.
+    anything, and so are those of `barred` sessions. Returns for each such session what was wrong. Rows that
+    were `acknowledged` are kept all the same, in a table for such.
     """
-    try:
-        with transaction(db):
-            _write(db, group)
-            db.execute(_APPLIED, (group.number,))
-    except REFUSED:
-        return _write_apart(db, group)
-    return []
-
-
-def _write_apart(db: sqlite3.Connection, group: Group) -> list[str]:
-    refused: list[str] = []
+    if not group.concerns(barred):
+        try:
+            with transaction(db):
+                _write(db, group)
+                set_applied(db, group.number)
+        except REFUSED:
+            pass
+        else:
+            return {}
     with transaction(db):
-        for session_id, part in group.by_session().items():
+        refused = put_apart(db, group, barred, acknowledged=acknowledged)
+        set_applied(db, group.number)
+    return refused
+
+
+def put_apart(
+    db: sqlite3.Connection, group: Group, barred: Mapping[int, str], *, acknowledged: bool = True
+) -> dict[int, str]:
+    """Write the rows session by session; as `write`, but inside a transaction."""
+    refused: dict[int, str] = {}
+    for session_id, part in group.by_session().items():
+        if (reason := barred.get(session_id)) is None:
             try:
                 with savepoint(db):
                     _write(db, part)
             except REFUSED as error:
-                refused.append(f"session {session_id}: {error}")
-        db.execute(_APPLIED, (group.number,))
+                reason = f"{error}".encode("ascii", "backslashreplace").decode()
+        if reason is not None:
+            refused[session_id] = reason
+            if acknowledged:
+                moment = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+                db.execute(_KEEP, (session_id, moment, reason, len(part.events), encode_rows(part)))
     return refused
+
+
+def not_following(db: sqlite3.Connection, group: Group) -> dict[int, str]:
+    """The sessions of the group whose rows can't come next after what is in the tables, and why.
+
+    For rows that were committed after some that are lost: without an event of the session among them nothing
+    tells that none is missing before them.
+    """
+    parts = group.by_session()
+    heads = _heads(db, [*parts])
+    found: dict[int, str] = {}
+    for session_id, part in parts.items():
+        row = part.sessions.get(session_id)
+        told = None if row is None else (row.head_seq, row.head)
+        if not part.events and told != heads.get(session_id):
+            found[session_id] = "rows before these are lost"
+    return found
 
 
 def _write(db: sqlite3.Connection, group: Group) -> None:
     for row in group.sessions.values():
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             trail.begun(db, row.id, row.principal, row.key)
-            db.execute(_INSERT_SESSION, _session_values(row))
+            db.execute(_INSERT_SESSION, (*_session_values(row), row.folder))
     # Rows of a session are next to each other in the tables, and are found sooner when they come so.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
     _insert(db, _SAVE_EXECUTIONS, [*map(_execution_values, executions)])
+    if group.events:
+        _append(db, sorted(group.events, key=attrgetter("session_id")))
+
+
+@dataclass(slots=True)
+class _Move:
+    """A chain's head: in the tables (`last`, `head`), and with what is being appended."""
+
+    last: int
+    head: bytes
+    seq: int
+    hash: bytes
+
+
+def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
+    """Append events, those of a session together. Raises Refused unless they continue their chains.
+
+    Each head is compared and set. That the first row of a session follows from the head, its hash proves;
+    that the others do is how they were made.
+    """
     rows: list[tuple[object, ...]] = []
-    heads: dict[int, tuple[int, bytes, int]] = {}
-    for event in sorted(group.events, key=attrgetter("session_id")):
-        body, uses = blobs.take_out(db, event.session_id, event.body)
-        rows.append((event.session_id, event.seq, event.type, event.execution, body, event.hash, uses))
-        heads[event.session_id] = event.seq, event.hash, event.session_id
+    heads = _heads(db, [*dict.fromkeys(event.session_id for event in events)])
+    moves: dict[int, _Move] = {}
+    for event in events:
+        session_id, seq = event.session_id, event.seq
+        if (move := moves.get(session_id)) is None:
+            if session_id not in heads:
+                raise Refused("there is no such session")
+            last, head = heads[session_id]
+            if seq == last + 1 and link(head, event.body) != event.hash:
+                raise Refused(f"row {seq} does not follow from row {last} as it is recorded")
+            move = moves[session_id] = _Move(last, head, last, head)
+        if seq != move.seq + 1:
+            raise Refused(f"row {seq} can't follow on row {move.seq}")
+        move.seq, move.hash = seq, event.hash
+        body, uses = blobs.take_out(db, session_id, event.body)
+        rows.append((session_id, seq, event.type, event.execution, body, event.hash, uses))
     _insert(db, _APPEND, rows)
-    db.executemany(_HEAD, heads.values())
+    steps = [(move.seq, move.hash, number, move.last, move.head) for number, move in moves.items()]
+    if db.executemany(_SET_HEAD, steps).rowcount != len(steps):
+        raise Refused("the head of the session is another")
+
+
+def _heads(db: sqlite3.Connection, sessions: list[int]) -> dict[int, tuple[int, bytes]]:
+    found: dict[int, tuple[int, bytes]] = {}
+    for first in range(0, len(sessions), ROWS_OF_A_STATEMENT):
+        some = sessions[first : first + ROWS_OF_A_STATEMENT]
+        for number, seq, head in db.execute(_HEADS.format(", ".join("?" * len(some))), some):
+            found[number] = seq, head
+    return found
 
 
 def _insert(db: sqlite3.Connection, statement: str, rows: list[tuple[object, ...]]) -> None:
@@ -214,15 +277,52 @@ def _execution_values(row: ExecutionRow) -> tuple[object, ...]:
 
 
 def applied(db: sqlite3.Connection) -> int:
-    """The number of the last commit that is in the tables."""
-    (number,) = db.execute("SELECT number FROM applied").fetchone()
-    return int(number)
+    """The number of the last commit that is in the tables. Raises StorageError when it was damaged."""
+    found = db.execute("SELECT number, complement FROM applied").fetchall()
+    if (
+        len(found) != 1
+        or not all(isinstance(value, int) for value in found[0])
+        or found[0][0] != ~found[0][1]
+    ):
+        raise StorageError(
+            "The record is damaged: the number of its last commit is not what it was. Restore a backup with"
+            " `cellgate record restore`"
+        )
+    number: int = found[0][0]
+    return number
+
+
+def set_applied(db: sqlite3.Connection, number: int) -> None:
+    """The commits up to this number are in the tables; inside a transaction."""
+    db.execute(_APPLIED, (number, ~number))
+
+
+def expected_log(db: sqlite3.Connection) -> bytes | None:
+    """The seed of the redo log that there must be, None when the last gateway ended in order."""
+    found = db.execute("SELECT log FROM applied").fetchone()
+    return found[0] if found and isinstance(found[0], bytes) else None
+
+
+def expect_log(db: sqlite3.Connection, seed: bytes | None) -> None:
+    """From now on rows may be in a redo log with this seed alone, or for None in no log any more."""
+    db.execute("UPDATE applied SET log = ?", (seed,))
+
+
+def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
+    """The sessions of which acknowledged rows could not be stored: why at first, and how many events."""
+    found: dict[int, tuple[str, int]] = {}
+    for session_id, reason, events in db.execute(
+        "SELECT session_id, reason, events FROM refused ORDER BY id"
+    ):
+        why, count = found.get(session_id, (reason, 0))
+        found[session_id] = why, count + events
+    return found
 
 
 def last_session_id(db: sqlite3.Connection) -> int:
     """The highest id a session ever had, 0 before the first."""
     found = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'sessions'").fetchone()
-    return found[0] if found else 0
+    return int(found[0]) if found else 0
 
 
 def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | None:
@@ -250,13 +350,18 @@ def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
     return list(_sessions(db, "WHERE state <> 'ended' ORDER BY id"))
 
 
+def session_folders(db: sqlite3.Connection) -> list[tuple[int, str]]:
+    """The ids of all sessions and what their rows say of their folders."""
+    return list(db.execute("SELECT id, folder FROM sessions"))
+
+
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
     """Of the sessions that have ended the one that was not used for longest."""
     return next(_sessions(db, "WHERE state = 'ended' ORDER BY last_activity, id LIMIT 1"), None)
 
 
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
-    query = f"SELECT {_SESSION}, head_seq, head FROM sessions {clause}"  # noqa: S608
+    query = f"SELECT {_SESSION}, head_seq, head, folder FROM sessions {clause}"  # noqa: S608
     for values in db.execute(query, parameters):
         yield SessionRow(*values[:10], *map(_decode, values[10:13]), *values[13:])
 
@@ -296,11 +401,22 @@ def _executions(db: sqlite3.Connection, clause: str, *parameters: object) -> lis
     return [ExecutionRow(*values) for values in db.execute(query, parameters)]
 
 
+def is_there(db: sqlite3.Connection, session_id: int) -> bool:
+    """Whether there is a session of this id; a purge takes its row away before all others."""
+    return db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
+
+
 def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | None:
-    """The sequence number and the hash of a session's last event."""
+    """The sequence number and the hash of a session's last event, as the chain begins when it has none.
+
+    None when there is no such session.
+    """
     query = "SELECT seq, hash FROM events WHERE session_id = ? ORDER BY seq DESC LIMIT 1"
-    found: tuple[int, bytes] | None = db.execute(query, (session_id,)).fetchone()
-    return found
+    with snapshot(db):
+        if not is_there(db, session_id):
+            return None
+        found: tuple[int, bytes] | None = db.execute(query, (session_id,)).fetchone()
+    return found or (0, GENESIS)
 
 
 def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
@@ -314,7 +430,7 @@ def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
 
 
 class StoredRows:
-    """The rows of a session, as ``survey`` and ``notebook`` read them: any time, one by one."""
+    """The rows of a session as they stand in the table, whatever is missing; for who has time, one by one."""
 
     def __init__(self, db: sqlite3.Connection, session_id: int) -> None:
         self._db = db
@@ -331,16 +447,23 @@ class StoredRows:
 def events(
     db: sqlite3.Connection, session_id: int, after: int, until: int | None, limit: int, max_bytes: int
 ) -> list[EventRow]:
-    """Events with `after` < seq <= `until`, in order, of at most `max_bytes`, but at least one."""
+    """Events with `after` < seq <= `until`, in order, of at most `max_bytes`, but at least one.
+
+    Raises RecordGone for those that a purge has not removed yet.
+    """
     where = "session_id = ? AND seq > ? AND seq <= ?"
     query = f"SELECT {_EVENT} FROM events WHERE {where} ORDER BY seq LIMIT ?"  # noqa: S608
+    values_of = (session_id, after, LAST if until is None else until, limit)
     found: list[EventRow] = []
     size = 0
-    with closing(db.execute(query, (session_id, after, LAST if until is None else until, limit))) as cursor:
+    # The parts of a row that are stored elsewhere must be of the same moment as the row.
+    with snapshot(db), closing(db.execute(query, values_of)) as cursor:
         for values in cursor:
             row = event_row(db, values)
             size += len(row.body)
             if found and size > max_bytes:
                 break
             found.append(row)
+        if found and not is_there(db, session_id):
+            raise RecordGone("The record of this session was purged while it was read")
     return found

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
-import msgspec
-
 from gateway.record.chain import GENESIS
+from gateway.record.errors import StorageError
 from gateway.record.facts import SessionFacts
 from gateway.record.rows import EventRow
+from kernels.decoding import json_decoder
 from kernels.limits import MIB
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -27,7 +27,7 @@ MOST_WIDGET_BYTES = 64 * MIB
 _GAP = 16
 """Rows of others that are read along rather than asked around."""
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = json_decoder(dict[str, Any]).decode
 
 
 class Rows(Protocol):
@@ -50,28 +50,39 @@ class ListedRows:
 
 @dataclass(slots=True)
 class Place:
-    """Where the rows of an execution are, and what its cell is called."""
+    """Where the rows of an execution are, what its cell is called, and how to tell the rows again.
+
+    `count` and `hash`: how many rows there are, and the last one's hash, in which all before it are.
+    """
 
     execution: str
     cell_id: str
     first_seq: int
     started: int | None = None
+    count: int = 0
+    hash: bytes = GENESIS
     ranges: list[tuple[int, int]] = field(default_factory=list)
     displays: set[str] = field(default_factory=set)
 
-    def add(self, seq: int) -> None:
-        """The row of this number is one of them."""
-        if self.ranges and seq - self.ranges[-1][1] <= _GAP:
-            self.ranges[-1] = self.ranges[-1][0], seq
+    def add(self, row: EventRow) -> None:
+        """This row is one of them."""
+        self.count += 1
+        self.hash = row.hash
+        if self.ranges and row.seq - self.ranges[-1][1] <= _GAP:
+            self.ranges[-1] = self.ranges[-1][0], row.seq
         else:
-            self.ranges.append((seq, seq))
+            self.ranges.append((row.seq, row.seq))
 
     def rows(self, source: Rows) -> Iterator[EventRow]:
-        """Its rows, in order."""
-        for first, last in self.ranges:
-            for row in source.read(first, last):
+        """Its rows, in order. Raises StorageError unless they are all there and the last is as it was."""
+        count, last = 0, GENESIS
+        for first, end in self.ranges:
+            for row in source.read(first, end):
                 if row.execution == self.execution:
+                    count, last = count + 1, row.hash
                     yield row
+        if (count, last) != (self.count, self.hash):
+            raise StorageError("The record of this session changed while it was read")
 
 
 class Survey:
@@ -125,7 +136,7 @@ class Survey:
             cell_id = known if _CELL_ID.fullmatch(known) else sha256(known.encode()).hexdigest()[:32]
             place = self.places[known] = Place(known, cell_id, row.seq)
             self._taken.add(cell_id)
-        place.add(row.seq)
+        place.add(row)
         return place
 
     def _name(self, place: Place, cell_id: Any) -> None:

@@ -22,6 +22,17 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
+def snapshot(db: sqlite3.Connection) -> Iterator[None]:
+    """All that is read inside is of one moment. Keep it short: it holds the database's log."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+@contextmanager
 def savepoint(db: sqlite3.Connection) -> Iterator[None]:
     """All or nothing of a part of a transaction."""
     db.execute("SAVEPOINT part")

@@ -1,21 +1,21 @@
 """The record as a store: how large it is, which records have had their time, and how to make the file small.
 
-What it removes it removes by ``trail``, with a tombstone each; when, is ``retention``'s affair. SQL for the
-writer's thread, or for a command that has the file to itself.
+What goes goes by ``purge``, with a tombstone each; when, is ``retention``'s affair. SQL for threads of
+``journal``, or for a command that has the file to itself.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.record import blobs, redo, schema
-from gateway.record.database import lock
+from gateway.record import blobs, purge, schema
 from gateway.record.errors import StorageError
+from gateway.record.lock import RecordLock
+from gateway.record.opening import open_writer
 from gateway.record.rows import SessionRow
 from gateway.record.transactions import transaction
 
@@ -85,13 +85,13 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a record that no gateway uses meanwhile. Raises StorageError when one does."""
     if not path.is_file():
         raise StorageError(f"There is no record at {path}")
-    held = lock(path)
+    held = RecordLock(path)
     try:
-        with closing(schema.open_writer(path, "full")) as db:
-            redo.recover(db, redo.beside(path))
+        with closing(open_writer(path, "full")) as db:
+            purge.finish_all(db)
             yield db
     finally:
-        os.close(held)
+        held.release()
 
 
 def compact(db: sqlite3.Connection) -> int:

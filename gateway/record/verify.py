@@ -8,9 +8,7 @@ whole data folder is checked by ``verify_store``. What that proves, and what not
 from __future__ import annotations
 
 import json
-import lzma
 import zipfile
-import zlib
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,24 @@ from typing import Any
 import msgspec
 
 from gateway.record.bundle import COMMENT, MANIFEST, ROWS, SIGNATURE, Manifest, Signature
-from gateway.record.findings import Broken, Finding, chained, differing
+from gateway.record.findings import Broken, Finding, NoSeal, chained, differing
+from gateway.record.imported import (
+    MOST_MANIFEST,
+    UNREADABLE,
+    check_size,
+    entry_parts,
+    open_archive,
+    read_entry,
+)
 from gateway.record.keys import signature_holds
 from gateway.record.notebook import Export, Notebook
 from gateway.record.rows import EventRow, SessionRow
 from gateway.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
 from gateway.record.survey import ListedRows, Survey
 from gateway.record.text import OPENING, cell_text, split, tail_text
+from kernels.decoding import json_decoder
+from kernels.errors import InvalidInput
+from kernels.limits import MIB
 
 _MALFORMED = (
     KeyError,
@@ -35,8 +44,7 @@ _MALFORMED = (
     RecursionError,
     msgspec.MsgspecError,
 )
-_UNREADABLE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
-"""What zipfile raises for an archive that is damaged; RuntimeError: a bit that says it is encrypted."""
+_decode = json_decoder(dict[str, Any]).decode
 _LINE = len(b'{"hash":"","row":}\n') + 64
 _CHUNK = 1 << 20
 
@@ -48,20 +56,40 @@ def check_notebook(data: bytes, name: str) -> Finding:
         _check_seal(data, notebook, seal)
     except Broken as broken:
         return Finding(name, "notebook", str(broken))
+    except NoSeal as without:
+        return Finding(name, "notebook", str(without), sealed=False)
     return Finding(name, f"notebook, {len(notebook['cells'])} cells", None, seal.key)
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
+    """The notebook and its seal. Raises Broken, and NoSeal for a notebook that has none."""
     try:
-        notebook = json.loads(data)
+        check_size(data, "the file")
+        notebook = json.loads(data, parse_constant=_no_number)
+        _check_sealed(notebook)
         seal = msgspec.convert(notebook["metadata"]["cellgate"]["seal"], Seal)
         for cell in notebook["cells"]:
             cell["metadata"]["cellgate"]["execution"] + ""
         return notebook, seal
+    except InvalidInput as error:
+        raise Broken(error.message) from None
     except _MALFORMED as error:
-        raise Broken(
-            f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {error}"
-        ) from None
+        raise _no_notebook(error) from None
+
+
+def _check_sealed(notebook: dict[str, Any]) -> None:
+    """Raises NoSeal for a notebook of anybody's that has no place for a seal, or nothing at it."""
+    if not isinstance(notebook["nbformat"], int) or not isinstance(notebook["cells"], list):
+        raise TypeError("it has no cells")
+    known = notebook.get("metadata", {}).get("cellgate")
+    if not isinstance(known, dict):
+        raise NoSeal("Cellgate did not write it, so nothing tells whether it was changed")
+    if "seal" not in known:
+        raise NoSeal("nothing tells whether it was changed; cellgate export writes a session with a seal")
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
 
 
 def _no_notebook(error: Exception) -> Broken:
@@ -79,9 +107,7 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
         written = OPENING + cells + tail_text(notebook["metadata"], empty=not texts)
         same = written.encode() == data
     except _MALFORMED as error:
-        raise Broken(
-            f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {error}"
-        ) from None
+        raise _no_notebook(error) from None
     if told is not None:
         raise Broken(told)
     if whole != seal.digest:
@@ -98,14 +124,17 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
 def check_bundle(path: Path) -> Finding:
     """Whether an archive is as it was written, its rows a chain, and its notebook what they make."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_archive(path) as archive:
             manifest = _check_files(archive)
             _check_archive(path)
             key = _check_signature(archive)
             count = _check_rows(archive, manifest)
-    except Broken as broken:
+    except (Broken, NoSeal) as broken:
+        # A bundle has a list of its files and a sealed notebook; without them it is not whole.
         return Finding(path.name, "bundle", str(broken))
-    except (*_UNREADABLE, *_MALFORMED) as error:
+    except InvalidInput as error:
+        return Finding(path.name, "bundle", error.message)
+    except (*UNREADABLE, *_MALFORMED) as error:
         return Finding(path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {error}")
     return Finding(path.name, f"bundle, {len(manifest.files)} files, {count} rows", None, key)
 
@@ -126,7 +155,7 @@ def _check_files(archive: zipfile.ZipFile) -> Manifest:
     names = archive.namelist()
     if MANIFEST not in names:
         raise Broken(f"the bundle has no {MANIFEST}")
-    manifest = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
+    manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
     there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
     told = differing("file", there, list(manifest.files), there)
     for name, digest in manifest.files.items():
@@ -140,10 +169,9 @@ def _check_files(archive: zipfile.ZipFile) -> Manifest:
 def _digest(archive: zipfile.ZipFile, name: str) -> str:
     digest = sha256()
     try:
-        with archive.open(name) as file:
-            while part := file.read(_CHUNK):
-                digest.update(part)
-    except (*_UNREADABLE, ValueError):
+        for part in entry_parts(archive, name):
+            digest.update(part)
+    except UNREADABLE:
         return ""
     return digest.hexdigest()
 
@@ -151,21 +179,23 @@ def _digest(archive: zipfile.ZipFile, name: str) -> str:
 def _check_signature(archive: zipfile.ZipFile) -> str | None:
     if SIGNATURE not in archive.namelist():
         return None
-    given = msgspec.json.decode(archive.read(SIGNATURE), type=Signature)
-    if not signature_holds(given.key, given.signature, manifest_statement(archive.read(MANIFEST))):
+    given = msgspec.json.decode(read_entry(archive, SIGNATURE, MIB), type=Signature)
+    if not signature_holds(
+        given.key, given.signature, manifest_statement(read_entry(archive, MANIFEST, MOST_MANIFEST))
+    ):
         raise Broken("the bundle's signature does not hold")
     return given.key
 
 
 def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     """The rows are a chain up to the notebook's head, and the notebook is what they make."""
-    data = archive.read(manifest.notebook)
+    data = read_entry(archive, manifest.notebook)
     notebook, seal = _read(data)
     _check_seal(data, notebook, seal)
     metadata = notebook["metadata"]
     known = metadata["cellgate"]
     survey = Survey()
-    rows = list(chained(_rows(archive.read(ROWS)), known["session"]))
+    rows = list(chained(_rows(read_entry(archive, ROWS)), known["session"]))
     for row in rows:
         survey.add(row)
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
@@ -182,12 +212,13 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
 
 
 def _rows(data: bytes) -> list[EventRow]:
+    check_size(data, ROWS)
     rows = []
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         digest, body = line[9:73], line[81:-2]
         if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
             raise Broken(f"row {number} was changed: it is no line of a trail")
-        told = msgspec.json.decode(body)
+        told = _decode(body)
         rows.append(
             EventRow(0, told["seq"], told["type"], told["execution"], body, bytes.fromhex(digest.decode()))
         )

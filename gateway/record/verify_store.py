@@ -14,57 +14,106 @@ from typing import Any
 
 import msgspec
 
-from gateway.record import blobs, redo, schema, trail
+from gateway.record import blobs, purge, salvage, schema, trail
 from gateway.record.chain import GENESIS, link
 from gateway.record.errors import StorageError
 from gateway.record.facts import ExecutionFacts, SessionFacts
 from gateway.record.findings import Broken, Finding, chained
-from gateway.record.migrations import VERSION
+from gateway.record.migrations import VERSION, version_of
+from gateway.record.opening import damage_told
 from gateway.record.rows import ExecutionRow, SessionRow
+from kernels.decoding import json_decoder
 
+ATTEMPTS = 20
 _FACTS = frozenset({"session", "queued", "finished"})
 
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
+_decode = json_decoder(dict[str, Any]).decode
 
 
 def check_record(path: Path) -> Iterator[Finding]:
     """A finding for each session and one for the audit trail, of the record at `path`; and one for rows that
-    a gateway that was killed, or one that runs, has yet to write into the tables.
+    a gateway that was killed, or one that runs, has yet to write into the tables, for commits that are
+    missing, and for purges that are not over.
 
     Raises StorageError for a file that can't be read or has another schema.
     """
     if not path.is_file():
         raise StorageError(f"There is no record at {path}")
-    with closing(schema.open_reader(path)) as db:
+    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}"):
         try:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
+            version = version_of(db, path)
             if version != VERSION:
                 raise StorageError(
-                    f"The record {path} has schema {version}, and {VERSION} is checked here; a gateway that"
-                    " starts with this data folder brings it up to date"
+                    f"The record {path} is of an older Cellgate (schema {version}, not {VERSION}); start a"
+                    " gateway with this data folder, which brings it up to date, and check again"
                 )
-            db.execute("BEGIN")
+            found, seed = _look(db, path)
             yield from _findings(db)
-            waiting = redo.waiting(db, redo.beside(path))
+            yield from _check_log(found, schema.applied(db), expected=seed is not None)
         except sqlite3.Error as error:
             raise schema.storage_error(error) from error
-    if waiting.events:
-        yield Finding("redo log", f"{len(waiting.events)} rows that a gateway adds when it starts")
+
+
+def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
+    """What is beside the record; then begin to read its tables: so nothing is missed that moves."""
+    for _ in range(ATTEMPTS):
+        seed = schema.expected_log(db)
+        found = salvage.look(path, VERSION, seed)
+        db.execute("BEGIN")
+        if schema.expected_log(db) == seed:
+            return found, seed
+        # A gateway has started or ended in between.
+        db.execute("ROLLBACK")
+    raise StorageError(f"Gateways start and end all the time with {path}; check it when one runs")
+
+
+def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterator[Finding]:
+    waiting = sum(len(group.events) for number, group in found.frames.groups.items() if number > applied)
+    lost = salvage.loss(found, applied, expected=expected)
+    if waiting or lost is not None:
+        told = f"{waiting} rows that a gateway adds when it starts"
+        yield Finding("redo log", told, None if lost is None else str(lost))
 
 
 def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
     there: dict[int, tuple[str, str]] = {}
+    refused = schema.refused_sessions(db)
     after = 0
     while sessions := schema.sessions(db, None, None, 256, after):
         after = sessions[-1].id
         for session in sessions:
             there[session.id] = session.principal, session.key
-            yield check_session(db, session)
+            yield check_session(db, session, refused.pop(session.id, None))
     yield _check_trail(db, there)
+    for session_id, (why, count) in refused.items():
+        yield Finding(f"session {session_id}", "no rows", _told(why, count))
+    for row in trail.rows(db):
+        if row.type == trail.DAMAGED:
+            yield _check_damage(row)
+    if purges := purge.begun(db):
+        yield Finding("purges", f"{len(purges)} that a gateway carries on with")
 
 
-def check_session(db: sqlite3.Connection, session: SessionRow) -> Finding:
-    """Whether the session's rows are a chain, and its own row and its executions' say what that says."""
+def _check_damage(row: trail.TrailRow) -> Finding:
+    try:
+        event = _decode(row.body)
+        told = f"{event['told']} (found at {event['at']})"
+    except (KeyError, msgspec.MsgspecError) as error:
+        told = f"commits are missing, and the entry that tells of them can't be read: {error!r}"
+    return Finding("redo log", f"entry {row.seq} of the audit trail", told)
+
+
+def _told(why: str, events: int) -> str:
+    return f"{events} rows that were acknowledged could not be stored and are kept apart: {why}"
+
+
+def check_session(
+    db: sqlite3.Connection, session: SessionRow, refused: tuple[str, int] | None = None
+) -> Finding:
+    """Whether the session's rows are a chain, and its own row and its executions' say what that says.
+
+    `refused`: why and how many of its rows could not be stored, if any.
+    """
     subject = f"session {session.key} of {session.principal}"
     try:
         facts = _check_rows(db, session)
@@ -76,7 +125,7 @@ def check_session(db: sqlite3.Connection, session: SessionRow) -> Finding:
         return Finding(subject, f"{session.head_seq} rows", str(error))
     except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         return Finding(subject, f"{session.head_seq} rows", f"a row can't be read: {error!r}")
-    return Finding(subject, f"{session.head_seq} rows")
+    return Finding(subject, f"{session.head_seq} rows", None if refused is None else _told(*refused))
 
 
 def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
@@ -148,6 +197,8 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
     try:
         begun: dict[int, tuple[str, str]] = {}
         for count, event in enumerate(_trail(db), 1):
+            if event["type"] == trail.DAMAGED:
+                continue
             session_id = event["session_id"]
             if event["type"] == trail.BEGUN:
                 begun[session_id] = event["principal"], event["session"]
@@ -157,6 +208,8 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
         _check_orphans(db)
     except Broken as broken:
         return Finding("audit trail", f"{count} entries", str(broken))
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        return Finding("audit trail", f"{count} entries", f"an entry can't be read: {error!r}")
     return Finding("audit trail", f"{count} entries")
 
 
@@ -191,7 +244,8 @@ def _check_orphans(db: sqlite3.Connection) -> None:
         raise Broken(f"the stored part {blob} of rows was changed")
     for table in ("events", "executions"):
         found = db.execute(
-            f"SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions) LIMIT 1"  # noqa: S608
+            f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
+                AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
         ).fetchone()
         if found is not None:
             raise Broken(f"{table} were added, or moved, to session {found[0]}, which there is not")

@@ -1,4 +1,4 @@
-"""Two runs of a cell: equal, equal after normalising, or different and how.
+"""Two runs of a cell: equal, equal after normalising, different and how, or not to be judged.
 
 Pure. Of the outputs it compares what was printed to stdout, what to stderr (how the two interleave is up to
 buffers), and all other outputs in their order; execution counts are not compared. ``normalise`` knows what
@@ -12,16 +12,16 @@ import binascii
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import zip_longest
 from typing import Any
 
 import msgspec
 
-from gateway.replay.images import compare_pictures
-from gateway.replay.normalise import normalise, what_differs
+from gateway.replay.images import PixelBudget, compare_pictures
+from gateway.replay.moments import Window
+from gateway.replay.normalise import Context, explain, shown
 
 MOST_LINES = 400
 """Lines of each text that are compared line by line, and of a diff that are shown."""
@@ -30,37 +30,49 @@ STOPPED = frozenset({"interrupted", "timeout"})
 """A replay has nobody who interrupts: what was interrupted is ended by a deadline."""
 _TABLE = "application/vnd.dataresource+json"
 _PICTURES = frozenset({"image/png", "image/jpeg"})
+_MARKUP = frozenset({"text/html", "image/svg+xml"})
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 Output = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    """What became of a cell. `normalised`: equal but for what changes from run to run."""
+    """What became of a cell.
+
+    `normalised`: equal but for what is known to vary. `unjudged`: it differs in what may vary, or may not.
+    """
 
     EQUAL = "equal"
     NORMALISED = "normalised"
+    UNJUDGED = "unjudged"
     DIFFERENT = "different"
     SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """One run of a cell: how it ended, what it showed (nbformat outputs), and when it ran (aware)."""
+    """One run of a cell: how it ended, what it showed (nbformat outputs).
+
+    `window`: from the begin of the whole run to the cell's end, if that is known.
+    """
 
     status: str
     outputs: Sequence[Output]
-    ran_at: datetime | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One part of a cell that differs. `diff`: unified, as text; `picture`: a PNG that shows it."""
+    """One part of a cell that differs. `diff`: unified, as text; `picture`: a PNG that shows it.
+
+    `judged` is False where nobody can tell whether this is a difference of the result.
+    """
 
     part: str
     note: str
     diff: str = ""
     picture: bytes | None = None
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +90,42 @@ class _Findings:
 
     recorded: CellRun
     replayed: CellRun
+    rtol: float
+    pixels: PixelBudget
     rules: list[str] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
 
     def needed(self, *names: str) -> None:
         self.rules += [name for name in names if name not in self.rules]
 
-    def text(self, part: str, before: str, after: str) -> None:
+    def text(self, part: str, before: str, after: str, *, markup: bool = False) -> None:
         """Compare two texts."""
         if before == after:
             return
         before, after = _ANSI.sub("", before), _ANSI.sub("", after)
-        rules = what_differs(before, after, self.recorded.ran_at, self.replayed.ran_at)
-        if rules is not None:
-            self.needed(*(rules or ("colours",)))
-            return
-        # Lines that only a rule tells apart would hide in the diff the lines that matter.
-        diff = text_diff(normalise(before, self.recorded.ran_at), normalise(after, self.replayed.ran_at))
-        self.differences.append(Difference(part, "the text differs", diff))
+        context = Context(self.recorded.window, self.replayed.window, self.rtol, markup)
+        why = explain(before, after, context)
+        if why is None:
+            self.differences.append(
+                Difference(part, "the text differs", text_diff(*shown(before, after, context)))
+            )
+        elif why.doubts:
+            note = f"it differs in what may change from run to run, or be a result: {', '.join(why.doubts)}"
+            diff = text_diff(*shown(before, after, context))
+            self.differences.append(Difference(part, note, diff, judged=False))
+        else:
+            self.needed(*(why.rules or ("colours",)))
 
 
-def compare_runs(recorded: CellRun, replayed: CellRun) -> CellComparison:
-    """Compare how a cell ended and what it showed."""
-    found = _Findings(recorded, replayed)
+def compare_runs(
+    recorded: CellRun, replayed: CellRun, *, rtol: float = 0.0, pixels: PixelBudget | None = None
+) -> CellComparison:
+    """Compare how a cell ended and what it showed.
+
+    `rtol`: how far two floating-point numbers may be apart, relative to the larger. `pixels` that may be
+    compared; they become fewer.
+    """
+    found = _Findings(recorded, replayed, rtol, PixelBudget() if pixels is None else pixels)
     if recorded.status != replayed.status and not {recorded.status, replayed.status} <= STOPPED:
         note = f"it ended as {recorded.status!r} and now as {replayed.status!r}"
         found.differences.append(Difference("status", note))
@@ -109,8 +134,13 @@ def compare_runs(recorded: CellRun, replayed: CellRun) -> CellComparison:
     shown = (list(_shown(recorded.outputs)), list(_shown(replayed.outputs)))
     for number, (before, after) in enumerate(zip_longest(*shown), 1):
         _compare_outputs(found, f"output {number}", before, after)
+    if {recorded.status, replayed.status} <= STOPPED:
+        # How far a cell came until it was stopped depends on the machine.
+        found.differences = [replace(each, judged=False) for each in found.differences]
     if found.differences:
-        return CellComparison(Verdict.DIFFERENT, tuple(found.rules), tuple(found.differences))
+        judged = any(difference.judged for difference in found.differences)
+        verdict = Verdict.DIFFERENT if judged else Verdict.UNJUDGED
+        return CellComparison(verdict, tuple(found.rules), tuple(found.differences))
     return CellComparison(Verdict.NORMALISED if found.rules else Verdict.EQUAL, tuple(found.rules))
 
 
@@ -192,7 +222,7 @@ def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: A
     if kind in _PICTURES:
         _compare_pictures(found, part, _joined(before), _joined(after))
     elif isinstance(before, (str, list)) and isinstance(after, (str, list)) and not _is_json(kind):
-        found.text(part, _joined(before), _joined(after))
+        found.text(part, _joined(before), _joined(after), markup=kind in _MARKUP)
     else:
         found.text(part, _as_json(before), _as_json(after))
 
@@ -211,8 +241,9 @@ def _compare_pictures(found: _Findings, part: str, before: str, after: str) -> N
     except (binascii.Error, ValueError):
         found.differences.append(Difference(part, "A picture is not in base64"))
         return
-    compared = compare_pictures(*pictures)
+    compared = compare_pictures(*pictures, found.pixels)
     if compared.same:
-        found.needed("pictures by their pixels")
+        found.needed(f"pictures as they look: {compared.note}")
     else:
-        found.differences.append(Difference(part, compared.note, picture=compared.picture))
+        judged = compared.same is not None
+        found.differences.append(Difference(part, compared.note, picture=compared.picture, judged=judged))

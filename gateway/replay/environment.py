@@ -2,7 +2,8 @@
 
 Pure. The lock is in the notebook's ``metadata.cellgate`` (`python`, `packages`); that of the replay is what
 its kernel told the gateway before anybody used it. A notebook without a lock is replayed all the same, and
-the report says that it is not known.
+the report says that it is not known. A notebook may come from anywhere: names and versions count only if they
+fit their grammars, and how many don't is compared too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-_SEPARATORS = re.compile(r"[-_.]+")
+from kernels.environment import count, distributions, is_python
+
+HASH_SEED = "PYTHONHASHSEED"
+LEFT_OUT = "packages whose names or versions can't be read"
+_SEED = re.compile(r"[0-9]{1,10}")
 
 
 class Agreement(StrEnum):
@@ -26,10 +31,14 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A Python version and the versions of packages by their normalised names."""
+    """A Python version and the versions of packages by their normalised names.
+
+    `left_out`: how many packages there are whose names or versions are none.
+    """
 
     python: str
     packages: Mapping[str, str]
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +68,38 @@ def lock_of(told: Any) -> Lock | None:
     """The lock in what the record tells of an environment; None where there is none."""
     if not isinstance(told, dict) or not isinstance(packages := told.get("packages"), dict):
         return None
-    known = {
-        _SEPARATORS.sub("-", name).lower(): version
-        for name, version in packages.items()
-        if isinstance(name, str) and isinstance(version, str)
-    }
-    return Lock(str(told.get("python") or ""), known)
+    known, left_out = distributions(packages)
+    python = told.get("python")
+    return Lock(
+        python if isinstance(python, str) and is_python(python) else "",
+        {package.canonical: package.version for package in known},
+        left_out + count(told.get("packages_left_out")),
+    )
 
 
 def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
     """The lock in a notebook of ours."""
     metadata = notebook.get("metadata")
     return lock_of(metadata.get("cellgate")) if isinstance(metadata, dict) else None
+
+
+def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
+    """The ``PYTHONHASHSEED`` of the recorded kernel; None when it is not told or no kernel starts with it."""
+    metadata = notebook.get("metadata")
+    known = metadata.get("cellgate") if isinstance(metadata, dict) else None
+    told = known.get("hash_seed") if isinstance(known, dict) else None
+    fits = isinstance(told, str) and _SEED.fullmatch(told) and int(told) < 2**32
+    return str(told) if fits else None
+
+
+def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
+    """The environment of a replay's session, so that its kernel has the recorded seed; None for the usual."""
+    return None if seed is None or seed == usual else {HASH_SEED: seed}
+
+
+def seeds_report(recorded: str | None, usual: str) -> dict[str, str | None]:
+    """Both seeds, as they are in a report."""
+    return {"recorded": recorded, "now": recorded or usual}
 
 
 def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
@@ -82,4 +111,6 @@ def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
         before, after = recorded.packages.get(name), now.packages.get(name)
         if before != after:
             changes.append(Change(name, before, after))
+    if recorded.left_out != now.left_out:
+        changes.append(Change(LEFT_OUT, str(recorded.left_out), str(now.left_out)))
     return EnvironmentCheck(Agreement.DIFFERENT if changes else Agreement.SAME, tuple(changes))

@@ -1,4 +1,4 @@
-"""Two pictures by their pixels: the same, or a third picture that shows where they are not.
+"""Two pictures as they look: the same, or a third picture that shows where they are not.
 
 Pillow reads them; the bytes are of user code, so only PNG and JPEG are read, and nothing that is huge. It
 runs where a crash or a long time costs nobody else anything: in a job's own process, or in the command.
@@ -10,7 +10,7 @@ import io
 import warnings
 from dataclasses import dataclass
 
-from PIL import Image, ImageChops
+from PIL import Image, ImageChops, ImageFilter, ImageOps
 
 MOST_PIXELS = 40_000_000
 WIDEST = 1600
@@ -18,56 +18,110 @@ WIDEST = 1600
 _GAP = 8
 
 
+LARGEST_UNSEEN = 2.0
+"""Percent of full brightness by which a spot of 3 x 3 pixels may differ and nobody sees it."""
+MOST_IN_ALL = 400_000_000
+
+
+@dataclass(slots=True)
+class PixelBudget:
+    """Pixels that one report may still compare: a notebook can have any number of large pictures."""
+
+    left: int = MOST_IN_ALL
+
+    def take(self, pixels: int) -> bool:
+        """Whether there were so many left; they are used up then."""
+        if pixels > self.left:
+            return False
+        self.left -= pixels
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class PictureComparison:
-    """`same`: all pixels are. Else `note` says what is not, and `picture` (PNG) shows it where it can.
+    """`same`: nobody can see a difference; None: that was not found out. `note` says by how much they differ.
 
-    The picture has the recorded one, the replayed one, and the differing pixels in red on a pale copy.
+    `distance`: the largest difference of a spot of 3 x 3 pixels, in percent of full brightness.
+    `picture` (PNG) has the recorded one, the replayed one, and the differing pixels in red on a pale copy.
     """
 
-    same: bool
+    same: bool | None
     note: str = ""
     picture: bytes | None = None
+    distance: float = 0.0
 
 
-def compare_pictures(recorded: bytes, replayed: bytes) -> PictureComparison:
+def compare_pictures(recorded: bytes, replayed: bytes, budget: PixelBudget) -> PictureComparison:
     """Compare two pictures; one that can't be read makes them different, with a note that says so."""
     try:
+        pixels = max(_pixels(recorded), _pixels(replayed))
+        if not budget.take(2 * pixels):
+            note = f"one report compares {MOST_IN_ALL // 1_000_000} million pixels, and they are used up"
+            return PictureComparison(same=None, note=note)
         before, after = _read(recorded), _read(replayed)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning) as error:
         return PictureComparison(same=False, note=f"A picture can't be read: {error}")
     if before.size != after.size:
         note = f"{before.width} x {before.height} pixels were recorded, {after.width} x {after.height} came"
         return PictureComparison(same=False, note=note, picture=_side_by_side(before, after))
-    changed = _changed(before, after)
-    count = sum(changed.histogram()[255:])
+    difference = _difference(before, after)
+    count = sum(difference.histogram()[1:])
     if count == 0:
-        return PictureComparison(same=True)
+        return PictureComparison(same=True, note="the same pixels")
+    distance = _distance(difference)
     total = before.size[0] * before.size[1]
-    note = f"{count} of {total} pixels differ ({count / total:.2%})"
-    return PictureComparison(same=False, note=note, picture=_side_by_side(before, after, changed))
+    note = (
+        f"{count} of {total} pixels differ ({count / total:.2%}),"
+        f" by up to {distance:.1f} % of brightness in a spot; {LARGEST_UNSEEN:g} % can't be seen"
+    )
+    if distance <= LARGEST_UNSEEN:
+        return PictureComparison(same=True, note=note, distance=distance)
+    changed = difference.point(lambda value: 255 if value else 0)
+    return PictureComparison(False, note, _side_by_side(before, after, changed), distance)
+
+
+def _pixels(data: bytes) -> int:
+    """How many it says to have. Raises what Pillow does for what is no picture, and ValueError for a bomb."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"{width} x {height} pixels are too many")
+    return width * height
 
 
 def _read(data: bytes) -> Image.Image:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-            if image.size[0] * image.size[1] > MOST_PIXELS:
-                raise ValueError(f"{image.size[0]} x {image.size[1]} pixels are too many")
             return image.convert("RGBA")
 
 
-def _changed(before: Image.Image, after: Image.Image) -> Image.Image:
-    """A mask: 255 where any channel of a pixel differs, else 0."""
-    bands = ImageChops.difference(before, after).split()
-    mask = bands[0]
-    for band in bands[1:]:
-        mask = ImageChops.lighter(mask, band)
-    return mask.point(lambda value: 255 if value else 0)
+def _difference(before: Image.Image, after: Image.Image) -> Image.Image:
+    """How much each pixel differs, from 0 to 255, in the channel that differs most.
+
+    On white and on black, so that what can't be seen in a transparent place does not count.
+    """
+    found = None
+    for ground in ("white", "black"):
+        bands = ImageChops.difference(_on(ground, before), _on(ground, after)).split()
+        for band in bands:
+            found = band if found is None else ImageChops.lighter(found, band)
+    assert found is not None
+    return found
+
+
+def _distance(difference: Image.Image) -> float:
+    """The largest mean of 3 x 3 pixels, in percent: an edge that moved is far above one that is smoothed."""
+    padded = ImageOps.expand(difference, border=2)
+    largest = padded.filter(ImageFilter.BoxBlur(1)).getextrema()[1]
+    assert isinstance(largest, (int, float))
+    return largest / 255 * 100
 
 
 def _side_by_side(before: Image.Image, after: Image.Image, changed: Image.Image | None = None) -> bytes:
-    panels = [_on_white(before), _on_white(after)]
+    panels = [_on("white", before), _on("white", after)]
     if changed is not None:
         pale = Image.blend(panels[0].convert("L").convert("RGB"), Image.new("RGB", before.size, "white"), 0.6)
         pale.paste((214, 0, 28), mask=changed)
@@ -86,7 +140,7 @@ def _side_by_side(before: Image.Image, after: Image.Image, changed: Image.Image 
     return written.getvalue()
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    sheet = Image.new("RGB", image.size, "white")
+def _on(ground: str, image: Image.Image) -> Image.Image:
+    sheet = Image.new("RGB", image.size, ground)
     sheet.paste(image, mask=image.getchannel("A"))
     return sheet

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from gateway.record.pages import document
+
 _STYLE = """
 :root { --ink: #1d2430; --soft: #5c6675; --line: #dde2e9; --paper: #fff; --ground: #f5f6f8;
-  --good: #14773f; --near: #8a5a00; --bad: #b3261e; --add: #e4f5ea; --del: #fdeceb; }
+  --good: #14773f; --near: #8a5a00; --open: #6a3fb5; --bad: #b3261e; --add: #e4f5ea; --del: #fdeceb; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e9ee; --soft: #9aa5b4; --line: #343c48;
-  --paper: #1b2028; --ground: #12161c; --good: #5fcf8d; --near: #e5b454; --bad: #ff8a80;
+  --paper: #1b2028; --ground: #12161c; --good: #5fcf8d; --near: #e5b454; --open: #c3a6ff; --bad: #ff8a80;
   --add: #16351f; --del: #431d1b; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 16px/1.5 system-ui, sans-serif; }
@@ -22,7 +24,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.1rem; margin: 2re
 p { margin: .3rem 0; } .soft { color: var(--soft); }
 .sum { font-size: 1.15rem; font-weight: 600; }
 .equal { color: var(--good); } .normalised { color: var(--near); } .different { color: var(--bad); }
-.skipped { color: var(--soft); }
+.unjudged { color: var(--open); } .skipped { color: var(--soft); }
 table { border-collapse: collapse; margin: .5rem 0; }
 td, th { text-align: left; padding: .15rem 1rem .15rem 0; }
 th { font-weight: 500; color: var(--soft); vertical-align: top; }
@@ -30,15 +32,18 @@ th { font-weight: 500; color: var(--soft); vertical-align: top; }
 .map a { display: block; min-width: 2rem; padding: .1rem .3rem; text-align: center; text-decoration: none;
   color: var(--paper); border-radius: 4px; font-size: .85rem; }
 .map .equal a { background: var(--good); } .map .normalised a { background: var(--near); }
+.map .unjudged a { background: var(--open); }
 .map .different a { background: var(--bad); } .map .skipped a { background: var(--soft); }
 article { background: var(--paper); border: 1px solid var(--line); border-left-width: 5px;
   border-radius: 6px;
   padding: .7rem 1rem; margin: .7rem 0; }
 article.equal { border-left-color: var(--good); } article.normalised { border-left-color: var(--near); }
+article.unjudged { border-left-color: var(--open); }
 article.different { border-left-color: var(--bad); } article.skipped { border-left-color: var(--soft); }
 article > * { color: var(--ink); } article h3 { font-size: 1rem; margin: 0; }
 article .word { font-weight: 600; }
 article.equal .word { color: var(--good); } article.normalised .word { color: var(--near); }
+article.unjudged .word { color: var(--open); }
 article.different .word { color: var(--bad); } article.skipped .word { color: var(--soft); }
 pre { margin: .5rem 0; padding: .6rem .8rem; overflow-x: auto; background: var(--ground); border-radius: 4px;
   font: 13px/1.45 ui-monospace, monospace; max-height: 32rem; }
@@ -51,12 +56,14 @@ img { max-width: 100%; border: 1px solid var(--line); }
 _WORDS = {
     "equal": "equal",
     "normalised": "equal but for what changes from run to run",
+    "unjudged": "not to be judged",
     "different": "different",
     "skipped": "not compared",
 }
 _HEADLINES = {
     "equal": "The notebook gives what it gave.",
     "normalised": "The notebook gives what it gave, but for what changes from run to run.",
+    "unjudged": "Nothing differs for sure, but of some cells it can't be judged.",
     "different": "The notebook does not give what it gave.",
 }
 _ENVIRONMENTS = {
@@ -72,25 +79,21 @@ _FACTS = (
     ("head", "Head of the record's chain"),
     ("replayed_at", "Replayed at"),
     ("gateway_version", "Gateway"),
+    ("rtol", "Relative tolerance of numbers"),
 )
 
 
 def page(report: Mapping[str, Any]) -> str:
     """The whole page."""
     name = str(report.get("session") or report.get("file") or "notebook")
-    return "".join(
-        (
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Replay of {escape(name)}</title><style>{_STYLE}</style></head><body><main>",
-            *_head(report, name),
-            *_environment(report.get("environment", {})),
-            *_files(report.get("files", ())),
-            "<h2>Cells</h2>",
-            *(part for cell in report["cells"] for part in _cell(cell)),
-            "</main></body></html>\n",
-        )
+    body = (
+        *_head(report, name),
+        *_environment(report.get("environment", {})),
+        *_files(report.get("files", ())),
+        "<h2>Cells</h2>",
+        *(part for cell in report["cells"] for part in _cell(cell)),
     )
+    return document(f"Replay of {name}", _STYLE, f"<body><main>{''.join(body)}</main></body>")
 
 
 def _head(report: Mapping[str, Any], name: str) -> Iterator[str]:
@@ -100,6 +103,8 @@ def _head(report: Mapping[str, Any], name: str) -> Iterator[str]:
     if report["normalised"]:
         counts += f" ({report['normalised']} of them after normalising)"
     counts += f", {report['different']} different"
+    if report["unjudged"]:
+        counts += f", {report['unjudged']} not to be judged"
     if report["skipped"]:
         counts += f", {report['skipped']} not compared"
     yield f'<p>{counts}.</p><ul class="map">'
@@ -111,6 +116,9 @@ def _head(report: Mapping[str, Any], name: str) -> Iterator[str]:
     for key, label in _FACTS:
         if report.get(key):
             yield f"<tr><th>{label}</th><td>{escape(str(report[key]))}</td></tr>"
+    if seed := report.get("hash_seed"):
+        said = f"{seed['recorded'] or 'not recorded'}; in the replay {seed['now']}"
+        yield f"<tr><th>PYTHONHASHSEED</th><td>{escape(said)}</td></tr>"
     yield "</table>"
 
 

@@ -12,30 +12,43 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from gateway.replay.cells import RecordedCell, moment, recorded_cells
+from gateway.job_output import give
+from gateway.replay.cells import RecordedCell, recorded_cells
 from gateway.replay.compare import CellComparison, CellRun, Difference, Verdict, compare_runs
 from gateway.replay.environment import EnvironmentCheck
+from gateway.replay.images import PixelBudget
+from gateway.replay.moments import moment, window
 from gateway.replay.page import page
 
 
 class NewRun(msgspec.Struct, frozen=True):
-    """What a cell did in the replay. `at`: RFC 3339, when it was begun."""
+    """What a cell did in the replay. `at` and `ended`: RFC 3339, when it was begun and when it was over.
+
+    `asked`: it asked for input, and got none.
+    """
 
     status: str
     outputs: list[dict[str, Any]]
     at: str
+    ended: str | None = None
+    asked: bool = False
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All that a report is made from. `runs` has one entry for each code cell, None for one not run."""
+    """All that a report is made from. `runs` has one entry for each code cell, None for one not run.
+
+    `rtol`: how far floating-point numbers may be apart.
+    """
 
     notebook: dict[str, Any]
     runs: list[NewRun | None]
     facts: dict[str, Any]
+    rtol: float = 0.0
 
 
 def environment_report(check: EnvironmentCheck) -> dict[str, Any]:
@@ -46,33 +59,48 @@ def environment_report(check: EnvironmentCheck) -> dict[str, Any]:
 def build_report(comparison: Comparison) -> dict[str, Any]:
     """The report as JSON has it. Raises InvalidInput for what is no notebook."""
     cells = recorded_cells(comparison.notebook)
-    shown = [_cell(cell, run) for cell, run in zip(cells, comparison.runs, strict=True)]
+    pixels = PixelBudget()
+    begun = [told for run in comparison.runs if run is not None and (told := moment(run.at)) is not None]
+    begin = min(begun, default=None)
+    shown = [
+        _cell(cell, run, begin, comparison.rtol, pixels)
+        for cell, run in zip(cells, comparison.runs, strict=True)
+    ]
     counts = Counter(cell["verdict"] for cell in shown)
-    same = counts[Verdict.EQUAL] + counts[Verdict.NORMALISED]
-    worst = [Verdict.DIFFERENT, Verdict.NORMALISED, Verdict.EQUAL]
+    worst = [Verdict.DIFFERENT, Verdict.UNJUDGED, Verdict.NORMALISED, Verdict.EQUAL]
     return {
         **comparison.facts,
+        "rtol": comparison.rtol,
         "verdict": next((verdict for verdict in worst if counts[verdict]), Verdict.EQUAL),
-        "same": same,
-        "different": counts[Verdict.DIFFERENT],
+        "same": counts[Verdict.EQUAL] + counts[Verdict.NORMALISED],
         "normalised": counts[Verdict.NORMALISED],
+        "unjudged": counts[Verdict.UNJUDGED],
+        "different": counts[Verdict.DIFFERENT],
         "skipped": counts[Verdict.SKIPPED],
         "cells": shown,
     }
 
 
-def _cell(cell: RecordedCell, run: NewRun | None) -> dict[str, Any]:
+def _cell(
+    cell: RecordedCell, run: NewRun | None, begin: datetime | None, rtol: float, pixels: PixelBudget
+) -> dict[str, Any]:
     known = {"cell": cell.number, "execution": cell.execution, "source": cell.source}
     if run is None or not cell.compared:
         reason = cell.skip or "It had no outputs and no count: it had not run when the notebook was saved."
         return {**known, "verdict": Verdict.SKIPPED, "same": None, "reason": reason}
-    compared = compare_runs(cell.run, CellRun(run.status, run.outputs, moment(run.at)))
+    when = window(begin, moment(run.ended) or moment(run.at))
+    compared = compare_runs(cell.run, CellRun(run.status, run.outputs, when), rtol=rtol, pixels=pixels)
+    asked = "It asks for input, and a replay has nobody to answer." if run.asked else None
+    verdict, why = compared.verdict, asked or cell.needs
+    if verdict is Verdict.DIFFERENT and why is not None:
+        verdict = Verdict.UNJUDGED
     return {
         **known,
-        "verdict": compared.verdict,
-        "same": compared.verdict is not Verdict.DIFFERENT,
+        "verdict": verdict,
+        "same": {Verdict.DIFFERENT: False, Verdict.UNJUDGED: None}.get(verdict, True),
         "status": {"recorded": cell.run.status, "now": run.status},
         "normalised": list(compared.rules),
+        **({"reason": why} if why is not None and compared.differences else {}),
         **_differences(compared),
     }
 
@@ -85,7 +113,7 @@ def _differences(compared: CellComparison) -> dict[str, Any]:
 
 
 def _difference(found: Difference) -> dict[str, Any]:
-    known: dict[str, Any] = {"part": found.part, "note": found.note}
+    known: dict[str, Any] = {"part": found.part, "note": found.note, "judged": found.judged}
     if found.diff:
         known["diff"] = found.diff
     if found.picture is not None:
@@ -101,8 +129,7 @@ def write(report: Mapping[str, Any], form: str) -> bytes:
 def main(arguments: Sequence[str]) -> int:
     """The job: stdin to stdout."""
     comparison = msgspec.json.decode(sys.stdin.buffer.read(), type=Comparison)
-    sys.stdout.buffer.write(write(build_report(comparison), arguments[0]))
-    return 0
+    return give(write(build_report(comparison), arguments[0]))
 
 
 if __name__ == "__main__":

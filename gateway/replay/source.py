@@ -17,6 +17,14 @@ import msgspec
 from gateway.errors import Conflict, NotFound
 from gateway.files.tree import open_file, parse_path
 from gateway.record.bundle import MANIFEST, WORK, Manifest
+from gateway.record.imported import (
+    MOST_MANIFEST,
+    UNREADABLE,
+    decode_notebook,
+    open_archive,
+    read_entry,
+    read_file,
+)
 from gateway.replay.files import CHANGED, GONE, NO_HASH, InputFile
 from kernels.errors import InvalidInput
 from kernels.limits import MIB
@@ -51,44 +59,44 @@ class _Bundle:
         self._path = path
 
     def bytes_of(self, path: str, most: int) -> bytes | None:
-        with zipfile.ZipFile(self._path) as archive:
+        with open_archive(self._path) as archive:
             try:
-                entry = archive.open(f"{WORK}/{path}")
+                return read_entry(archive, f"{WORK}/{path}", most)
             except KeyError:
                 return None
-            with entry:
-                return entry.read(most)
 
 
 def open_source(path: Path) -> tuple[dict[str, Any], Source]:
     """The notebook, and where its input files may be. Raises InvalidInput for what is neither. Blocks."""
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                manifest = msgspec.json.decode(archive.read(MANIFEST), type=Manifest)
-                return _notebook(archive.read(manifest.notebook)), _Bundle(path)
-        return _notebook(path.read_bytes()), _Folder(path.absolute().parent)
+        if not zipfile.is_zipfile(path):
+            return decode_notebook(read_file(path), str(path)), _Folder(path.absolute().parent)
+        return _notebook_of_bundle(path), _Bundle(path)
     except OSError as error:
         raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
-    except (KeyError, zipfile.BadZipFile) as error:
+
+
+def _notebook_of_bundle(path: Path) -> dict[str, Any]:
+    try:
+        with open_archive(path) as archive:
+            manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
+            content = read_entry(archive, manifest.notebook)
+    except (KeyError, RecursionError, *UNREADABLE) as error:
+        if isinstance(error, OSError):
+            raise
         raise InvalidInput(f"{path} is no bundle of Cellgate's: {error}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is no notebook: {error}") from error
-
-
-def _notebook(content: bytes) -> dict[str, Any]:
-    return msgspec.json.decode(content, type=dict[str, Any])
+    return decode_notebook(content, str(path))
 
 
 def recorded_bytes(source: Source, file: InputFile) -> bytes | str:
     """The file's bytes when they are still those of the record, and else why there are none. Blocks."""
-    if file.sha256 is None or file.size is None:
+    if file.sha256 is None or file.size is None or file.size < 0:
         return NO_HASH
     if file.size > MOST_BYTES:
         return _TOO_LARGE
     try:
         content = source.bytes_of(file.path, file.size + 1)
-    except (OSError, zipfile.BadZipFile):
+    except (InvalidInput, *UNREADABLE):
         return CHANGED
     if content is None:
         return GONE

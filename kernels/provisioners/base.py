@@ -38,7 +38,12 @@ from kernels.provisioners.folders import LaunchFolders
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_TIMEOUT = 5.0
 
+OOM_SCORE = 500
+"""Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
+
 # One number per channel is all that the ipc transport needs: the folder is the kernel's own.
+HASH_SEED = "0"
+"""Of every kernel: sets of strings are in one order, in a replay as in the recorded run."""
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 
 # Libraries size their thread pools by the host's processors unless told otherwise.
@@ -333,6 +338,7 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
         "HOME": home,
         "LANG": "C.UTF-8",
         "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": HASH_SEED,
         "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
         "SHELL": "/bin/sh",
     } | dict.fromkeys(_THREAD_VARIABLES, threads)

@@ -19,13 +19,18 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import ParamSpec
 
 from kernels.errors import BackendUnavailable, KernelStartFailed
 from kernels.limits import ResourceLimits
-from kernels.provisioners.base import SYSTEM_PATH, CellgateProvisioner, KernelExit, Launch
+from kernels.provisioners.base import OOM_SCORE, SYSTEM_PATH, CellgateProvisioner, KernelExit, Launch
+from kernels.tasks import Supervisor
+
+P = ParamSpec("P")
 
 LOG_TAIL_BYTES = 8 * 1024
 OPEN_FILES = 4096
+PENDING_SIGNALS = 4096  # and timers
 
 # The pause between two reads of a child's stderr: one that floods it costs us a fraction of a percent of a
 # core, and is itself held up by the full pipe.
@@ -40,8 +45,8 @@ class Child:
     """One child process, leader of its own session, with no stdin and stdout.
 
     `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
-    has named the first process of its pid namespace, and as ended when that namespace is gone too.
-    `lifetime_fd` is only held open until the end. The child owns both. Must be made in the thread of the
+    has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
+    too. `lifetime_fd` is only held open until the end. The child owns both. Must be made in the thread of the
     running loop, because a parent's death is that of its thread (prctl(2)). Raises OSError when the program
     can't be started.
     """
@@ -62,10 +67,13 @@ class Child:
         self._tail = b""
         self._status = b""
         self._inner_fd: int | None = None
+        self._fate: KernelExit | None = None
+        self.inner_pid: int | None = None
         self._status_fd = status_fd
         self._lifetime_fd = lifetime_fd
         self._resume: asyncio.TimerHandle | None = None
         self._insist: asyncio.TimerHandle | None = None
+        self._tasks = Supervisor(failed=self._failed)
         self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
         self.started: asyncio.Future[None] = self._loop.create_future()
         self._log_fd, log_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -96,12 +104,24 @@ class Child:
             self._process.wait()
             self._close_fds()
             raise
-        self._loop.add_reader(self._pidfd, self._on_exit)
-        self._loop.add_reader(self._log_fd, self._on_log)
+        self._loop.add_reader(self._pidfd, self._guard(self._on_exit))
+        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
         if self._status_fd is None:
             self.started.set_result(None)
         else:
-            self._loop.add_reader(self._status_fd, self._on_status)
+            self._loop.add_reader(self._status_fd, self._guard(self._on_status))
+
+    def _guard(self, callback: Callable[P, object]) -> Callable[P, None]:
+        return self._tasks.guard(callback, f"child {self._process.pid}")
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A mistake of ours: nobody watches the process any more, so it must not go on."""
+        self.signal(signal.SIGKILL)
+        self._close_fds()
+        if not self.exited.done():
+            self.exited.set_result(KernelExit.of_returncode(-signal.SIGKILL))
+        if not self.started.done():
+            self.started.set_result(None)
 
     @property
     def pid(self) -> int:
@@ -114,8 +134,11 @@ class Child:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signum)
 
-    def kill(self) -> None:
-        """End the process, its group and its pid namespace; `exited` tells when they are gone."""
+    def kill(self, fate: KernelExit | None = None) -> None:
+        """End the process, its group and its pid namespace; `exited` tells when they are gone, and `fate` why
+        if it is given.
+        """
+        self._fate = self._fate or fate
         if self._inner_fd is None or self._insist is not None:
             self.signal(signal.SIGKILL)
             return
@@ -123,7 +146,7 @@ class Child:
         # which in a container may be a program that reaps nothing.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
-        self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self.signal, signal.SIGKILL)
+        self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self._guard(self.signal), signal.SIGKILL)
 
     def log_tail(self) -> str:
         """The last 8 KiB of the process's stderr so far."""
@@ -139,16 +162,19 @@ class Child:
         if self._status and self._process.returncode is None:
             # An inner process that has gone already needs no watching: the outer one is about to follow.
             with suppress(ProcessLookupError):
-                self._inner_fd = os.pidfd_open(json.loads(self._status)["child-pid"])
+                inner = int(json.loads(self._status)["child-pid"])
+                self._inner_fd = os.pidfd_open(inner)
+                self.inner_pid = inner
             if not self.started.done():
                 self.started.set_result(None)
 
     def _on_log(self) -> None:
         if self._read_log():
             self._loop.remove_reader(self._log_fd)
-            self._resume = self._loop.call_later(
-                _LOG_PAUSE, self._loop.add_reader, self._log_fd, self._on_log
-            )
+            self._resume = self._loop.call_later(_LOG_PAUSE, self._guard(self._read_on))
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
 
     def _read_log(self) -> bool:
         """Read what is there; False, and no more reading, when all writers have closed their end."""
@@ -169,12 +195,12 @@ class Child:
         if self._inner_fd is None:
             self._finish()
         else:
-            self._loop.add_reader(self._inner_fd, self._finish)
+            self._loop.add_reader(self._inner_fd, self._guard(self._finish))
 
     def _finish(self) -> None:
         self._read_log()
         self._close_fds()
-        self.exited.set_result(self._explain(self._process.returncode))
+        self.exited.set_result(self._fate or self._explain(self._process.returncode))
         if not self.started.done():
             self.started.set_result(None)
 
@@ -238,18 +264,28 @@ def find_program(name: str, package: str) -> str:
     return path
 
 
-def rlimit_arguments(limits: ResourceLimits, *, processes: bool, reserved: int = 0) -> list[str]:
+def oom_arguments() -> list[str]:
+    """A choom(1) command line that a kernel's own is appended to."""
+    return [find_program("choom", "util-linux"), "--adjust", str(OOM_SCORE), "--"]
+
+
+def rlimit_arguments(
+    limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
+) -> list[str]:
     """A prlimit(1) command line that the kernel's own is appended to.
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count the
     address space that BLAS only reserves. What V8 reserves for code counts, so `reserved` is added. Shared
     memory and the sum of several processes are not bounded by it. `disk` is the largest size of one file.
     `processes` bounds the tasks by `pids`: sensible in a user namespace of one's own only, elsewhere it
-    counts all tasks of the user, and without effect for root.
+    counts all tasks of the user, and without effect for root. `own_user`: it will be in a user namespace,
+    where signals and timers are counted for it alone.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
     bounds = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory + reserved}
+    if own_user:
+        bounds["sigpending"] = PENDING_SIGNALS
     if processes:
         bounds["nproc"] = limits.pids
     return [

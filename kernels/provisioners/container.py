@@ -1,8 +1,7 @@
 """What one kernel's container is made of: the engine's own words for a launch, its limits and its fences.
 
 Pure: values in, the body of ``POST /containers/create`` out (Docker Engine API 1.41 and later). ``engine``
-sends it, ``docker`` decides on the launch. What is not said here is the engine's default; its default seccomp
-profile, for one, is left in place.
+sends it, ``docker`` decides on the launch. What is not said here is the engine's default.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ from typing import Any
 
 from kernels.errors import InvalidInput
 from kernels.limits import ResourceLimits
-from kernels.provisioners.base import KernelView, Launch
+from kernels.provisioners.base import OOM_SCORE, KernelView, Launch
+from kernels.provisioners.engine_profile import engine_profile
+from kernels.provisioners.proc import hidden_names
 
 IMAGE = "cellgate/kernel:latest"
 VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the container's own /tmp
@@ -28,6 +29,13 @@ IMAGE_USER = (1000, 1000)
 OPEN_FILES = 4096
 GVISOR_THREADS = 192
 """What gVisor's own threads add to the tasks of a container; without them it ends itself."""
+
+SPOOL_BYTES = 5 * 4 * 1024 * 1024
+"""What the spool (``image/bootstrap.py``) may use of the sockets' folder: its ring, and the next segment."""
+
+# What the engine hides by itself besides names in /proc; naming some replaces its own list. All of them.
+_HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 LOG_BYTES = 64 * 1024  # per file, of two
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
@@ -68,8 +76,11 @@ def container_config(
     labels: Mapping[str, str],
     processors: float,
     host_ports: Mapping[str, int],
+    read_only_proc: bool = True,
 ) -> dict[str, Any]:
     """The body of a create request. `processors` is what the engine's host has; it refuses a larger quota.
+
+    `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
 
     `host_ports` are published on loopback, by the names in `PORTS`; 0 lets the engine choose. Raises
     InvalidInput for a mount that can't be read.
@@ -78,11 +89,13 @@ def container_config(
         "NetworkMode": settings.network_mode,
         "ReadonlyRootfs": True,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={engine_profile()}"],
         "Init": True,
         "IpcMode": "private",
-        # The host's own programs are worth more than a kernel when the machine runs out of memory.
-        "OomScoreAdj": 500,
+        "OomScoreAdj": OOM_SCORE,
+        "MaskedPaths": [*(f"/proc/{name}" for name in hidden_names(())), *_HIDDEN],
+        # A process may give back what was added to its score, and does so by writing to /proc/self.
+        "ReadonlyPaths": ["/proc"] if read_only_proc else list(_READ_ONLY),
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": str(LOG_BYTES), "max-file": "2"}},
         "Mounts": _mounts(launch, settings),

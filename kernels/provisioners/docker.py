@@ -15,6 +15,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from docker.api.client import APIClient
 from jupyter_client.connect import KernelConnectionInfo
 from traitlets import Enum, List, Unicode
 
+from kernels import trees
 from kernels.errors import BackendUnavailable, ImageMissing, InvalidInput
 from kernels.limits import ResourceLimits
 from kernels.provisioners.base import CellgateProvisioner, KernelView, Launch
@@ -163,6 +165,7 @@ class DockerProvisioner(CellgateProvisioner):
             labels={INSTANCE_LABEL: engine.instance, KERNEL_LABEL: str(self.kernel_id)},
             processors=engine.processors,
             host_ports=self._ports,
+            read_only_proc=not engine.selinux,
         )
         self._container = engine.launch(launch, config)
         self._exited = self._container.exited
@@ -250,9 +253,12 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
 
 
 def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
-    """Make a root gateway's folders the kernel user's own. Links in the workspace are not followed."""
+    """Make a root gateway's folders the kernel user's own. Links in the workspace are not followed.
+
+    What lies deeper, or is more, than a walk sees stays its owner's, who is a former kernel's user.
+    """
     for path in (folders.sockets, folders.connection_file, folders.workspace):
         os.chown(path, *user, follow_symlinks=False)
-    for _, names, files, folder in os.fwalk(folders.workspace):
-        for name in (*names, *files):
-            os.chown(name, *user, dir_fd=folder, follow_symlinks=False)
+    for entry in trees.Walk(folders.workspace):
+        with suppress(FileNotFoundError):
+            os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)

@@ -15,11 +15,11 @@ import asyncio
 import logging
 import secrets
 import signal
-import time
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import requests
@@ -28,9 +28,11 @@ from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
 from kernels.provisioners.base import KernelExit, Launch
-from kernels.provisioners.container import INSTANCE_LABEL
-from kernels.provisioners.disk import used_bytes
+from kernels.provisioners.container import INSTANCE_LABEL, SPOOL_BYTES
+from kernels.provisioners.disk import Folder, may_look
+from kernels.provisioners.disk_watch import DiskWatch, Watched
 from kernels.provisioners.engine_events import EngineEvents
+from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +40,6 @@ SOCKET = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024
-
-# Seconds between two looks at the kernels' disks, and how often the time of a look must pass until the next.
-DISK_INTERVAL = 1.0
-DISK_PATIENCE = 20.0
 
 # containerd tells of the memory limit and of the end by different ways; the first may come second.
 _MEMORY_NEWS_TIMEOUT = 0.5
@@ -64,10 +62,8 @@ class Container:
     fate: KernelExit | None = None
     out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)
     died: bool = False
-    process: int | None = None
     image: str = ""
-    given_disk: int = 0
-    disk_was_full: bool = False
+    watched: Watched | None = None
     log: str | None = None
 
 
@@ -83,12 +79,13 @@ class Engine:
         self.instance = instance or secrets.token_hex(16)
         self.processors = 1.0
         self.rootless = False
+        self.selinux = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._containers: dict[str, Container] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Supervisor()
         self._client: APIClient | None = None
         self._events: EngineEvents | None = None
-        self._disk_watch: asyncio.Task[None] | None = None
+        self._disks = DiskWatch()
         self._closed = False
 
     @property
@@ -107,7 +104,8 @@ class Engine:
             )
             info = await self.call(APIClient.info)
             self.processors = float(info.get("NCPU") or 1)
-            self.rootless = "name=rootless" in (info.get("SecurityOptions") or ())
+            options = info.get("SecurityOptions") or ()
+            self.rootless, self.selinux = "name=rootless" in options, "name=selinux" in options
             self._events = EngineEvents(
                 self._client, self.instance, connected=self._connected, happened=self._happened
             )
@@ -123,13 +121,9 @@ class Engine:
     async def close(self) -> None:
         """Remove every container that was not let go and stop the threads. May be called again."""
         self._closed = True
-        if self._disk_watch is not None:
-            self._disk_watch.cancel()
-            await asyncio.gather(self._disk_watch, return_exceptions=True)
         for container in tuple(self._containers.values()):
             self.end(container)
-        while self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finished()
         if self._events is not None:
             events, self._events = self._events, None
             await events.stop()
@@ -179,6 +173,7 @@ class Engine:
     def let_go(self, container: Container) -> None:
         """Manage it no more, and leave it running when this gateway ends."""
         self._spared.add(container.name)
+        self._disks.discard(container.watched)
         self._containers.pop(container.name, None)
 
     async def reap(self) -> None:
@@ -192,14 +187,27 @@ class Engine:
         container = Container(name, launch, asyncio.get_running_loop().create_future())
         self._containers[name] = container
         container.starting = self._own(self._run(container, begin))
-        if self._disk_watch is None:
-            self._disk_watch = asyncio.create_task(self._watch_disks(), name="disk watch")
         return container
 
-    @staticmethod
-    async def _run(container: Container, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> None:
+    async def _run(
+        self, container: Container, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> None:
         inspected = await begin()
-        container.process, container.image = int(inspected["State"]["Pid"]), str(inspected["Image"])
+        container.image = str(inspected["Image"])
+        if container.ending is None:
+            container.watched = self._to_watch(container, inspected)
+            self._disks.add(container.watched)
+
+    def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
+        process, folders = int(inspected["State"]["Pid"]), container.launch.folders
+        ours = _is_here(process, str(inspected["Id"])) and may_look(process)
+        return Watched(
+            container.launch.limits,
+            (Folder(folders.workspace), Folder(folders.sockets, SPOOL_BYTES)),
+            process if ours else None,
+            lambda fate: self._disk_is_full(container, fate),
+            passes_files="runsc" not in str(inspected["HostConfig"].get("Runtime")),
+        )
 
     @staticmethod
     async def until_running(container: Container) -> None:
@@ -211,6 +219,7 @@ class Engine:
         """Begin to kill and remove a container, even one that is just starting. `fate` tells why."""
         if container.ending is None:
             container.fate = fate
+            self._disks.discard(container.watched)
             container.ending = self._own(self._remove(container))
 
     async def log_tail(self, container: Container) -> str:
@@ -221,15 +230,7 @@ class Engine:
         return log[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not isinstance(error, CellgateError):
-            logger.error("A container was not managed as it should", exc_info=error)
+        return self._tasks.share(work, "work on containers")
 
     async def _remove(self, container: Container) -> None:
         assert container.starting is not None
@@ -240,8 +241,10 @@ class Engine:
             # Unknown from now on, it is removed when the engine answers again.
             logger.warning("A container could not be removed: %s", error.message)
             container.fate = container.fate or _ENGINE_LOST
-        self._containers.pop(container.name, None)
-        self._finish(container, _KILLED)
+        finally:
+            # Also after a mistake of ours: whoever waits for its end must see one.
+            self._containers.pop(container.name, None)
+            self._finish(container, _KILLED)
 
     @staticmethod
     def _finish(container: Container, how: KernelExit) -> None:
@@ -280,35 +283,18 @@ class Engine:
             if ended.signal == signal.SIGTERM and isinstance(error, BackendUnavailable):
                 # An engine that stops ends its containers so; nothing of ours does.
                 ended = _ENGINE_LOST
-        self._finish(container, ended)
-        self.end(container)
+        finally:
+            self._finish(container, ended)
+            self.end(container)
 
-    async def _watch_disks(self) -> None:
-        """End kernels that hold more than their disk: looked at once a second, or less if looking is slow."""
-        while True:
-            began = time.monotonic()
-            for container in tuple(self._containers.values()):
-                if container.process is not None and container.ending is None:
-                    await self._check_disk(container)
-            took = time.monotonic() - began
-            await asyncio.sleep(max(DISK_INTERVAL, DISK_PATIENCE * took))
-
-    async def _check_disk(self, container: Container) -> None:
-        used = await self._disk_of(container)
-        full = used > max(container.launch.limits.disk, container.given_disk)
-        # Seen twice, because a session's files are there a moment before it is known that they were given.
-        if full and container.disk_was_full and not container.died:
-            self.end(container, disk_full(container.launch.limits.disk))
-        container.disk_was_full = full
-
-    async def _disk_of(self, container: Container) -> int:
-        bound = 2 * max(container.launch.limits.disk, container.given_disk)
-        workspace = container.launch.folders.workspace
-        return await asyncio.to_thread(used_bytes, workspace, container.process, enough=bound)
+    def _disk_is_full(self, container: Container, fate: KernelExit) -> None:
+        if not container.died:
+            self.end(container, fate)
 
     async def files_given(self, container: Container) -> None:
         """What is in the workspace now is allowed there, even beyond the limit."""
-        container.given_disk = await self._disk_of(container)
+        if container.watched is not None:
+            await self._disks.files_given(container.watched)
 
     def _connected(self) -> None:
         if not self._closed:
@@ -334,17 +320,19 @@ class Engine:
                 self._happened(name, "die", inspected["State"]["ExitCode"])
 
 
+def _is_here(process: int, container: str) -> bool:
+    """Whether a process is a container's, of an engine that runs on this machine and not in another one."""
+    try:
+        return container in Path(f"/proc/{process}/cgroup").read_text()
+    except OSError:
+        return False
+
+
 def out_of_memory(memory: int) -> KernelExit:
     """The end of a kernel whose container used more than `memory` bytes."""
     size = f"{memory / 2**20:.4g} MiB"
     said = f"The kernel used more than its {size} of memory and was ended. Its variables are lost."
     return KernelExit("out_of_memory", None, 9, said)
-
-
-def disk_full(disk: int) -> KernelExit:
-    """The end of a kernel that held more than `disk` bytes in its workspace."""
-    said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
-    return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")
 
 
 def explained(error: Exception, url: str) -> CellgateError:

@@ -19,6 +19,7 @@ from docker.errors import DockerException
 from docker.types import CancellableStream
 
 from kernels.provisioners.container import INSTANCE_LABEL
+from kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class EngineEvents:
                 self._read()
             except (DockerException, requests.RequestException, OSError, ValueError) as error:
                 logger.debug("The stream of events broke: %s", error)
+            except Exception as error:  # any fault at all: without this thread no container's end is seen
+                logger.error("The stream of events can't be read", exc_info=error)
             finally:
                 self._close_stream()
             if not self._stopped.is_set():
@@ -107,7 +110,7 @@ class EngineEvents:
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         if not self._stopped.is_set():
-            self._loop.call_soon_threadsafe(function, *arguments)
+            self._loop.call_soon_threadsafe(guarded(function, "event of the engine"), *arguments)
 
     def _set_connected(self, connected: bool) -> None:
         if self._stopped.is_set():

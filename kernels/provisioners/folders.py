@@ -1,24 +1,27 @@
 """The folders of one launch: a private runtime folder for sockets, and the workspace.
 
 Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so whatever
-is found in them is never followed, and removal is left to ``rm``: it follows no link, is not raced into one,
-and has no limit of depth, where ``shutil.rmtree`` ends in a RecursionError.
+is found in them is never followed, and they are removed by ``kernels.trees``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
-import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernels import trees
 from kernels.errors import KernelStartFailed
 
 # sun_path of unix(7) holds 108 bytes with the ending NUL.
 SOCKET_PATH_MAX = 107
+
+PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PASSES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOTEMPTY})
 
 SOCKETS = "ipc"
 """The folder in a kernel's runtime folder that the kernel can write to."""
@@ -89,23 +92,17 @@ class LaunchFolders:
 async def remove_tree(folder: Path) -> None:
     """Remove a folder that user code could write to, without following links and without blocking the loop.
 
-    A folder that does not exist is no error. Raises OSError when something can't be removed.
+    A folder that does not exist is no error. A lack of open files is waited for, a few seconds at most; it
+    shows as a folder that was not emptied, too. Raises OSError when something can't be removed.
     """
-    await asyncio.to_thread(_remove_tree, folder)
-
-
-def _remove_tree(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        return
-    except (OSError, RecursionError):
-        # Too deep, or a folder that its owner made unreadable: rm copes with the first, and names the second.
-        command = ["rm", "-rf", "--one-file-system", "--", str(folder)]
-        done = subprocess.run(command, capture_output=True, check=False, env={"PATH": os.defpath})
-        if done.returncode:
-            reason = done.stderr.decode(errors="replace")[-500:]
-            raise OSError(f"{folder} can't be removed: {reason}") from None
+    for pause in PAUSES:
+        try:
+            return await asyncio.to_thread(trees.remove, folder)
+        except OSError as error:
+            if error.errno not in _PASSES:
+                raise
+        await asyncio.sleep(pause)
+    return await asyncio.to_thread(trees.remove, folder)
 
 
 def _remove_quickly(empty_folders: list[Path]) -> None:

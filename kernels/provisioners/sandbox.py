@@ -6,7 +6,7 @@ sockets in a folder mounted at /run/kernel. What it can do there is replace sock
 their fixed names is ever opened, and the folder is removed without following links.
 
 Not bounded here, for want of cgroups: the memory of all its processes together, shared memory, processor
-time, the sum of files in the workspace, and, when the gateway runs as root, the number of processes.
+time, and, when the gateway runs as root, the number of processes. The sum of its files is watched.
 Arguments go to bwrap by a file descriptor, so that neither the host's nor the kernel's process list shows
 them.
 """
@@ -21,12 +21,22 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
 from kernels.provisioners.base import KernelExit, KernelView, Launch, kernel_environment
-from kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
+from kernels.provisioners.child import (
+    Child,
+    ChildProvisioner,
+    find_program,
+    oom_arguments,
+    rlimit_arguments,
+)
+from kernels.provisioners.disk import Folder, may_look
+from kernels.provisioners.disk_watch import DiskWatch, Watched
 from kernels.provisioners.folders import LaunchFolders, remove_tree
+from kernels.provisioners.proc import hidden_here
 from kernels.provisioners.seccomp import sandbox_filter
 
 CHECK_TIMEOUT = 10.0
@@ -67,9 +77,6 @@ _ETC = (
     "timezone",
 )
 
-# What the system's kernel tells everybody about itself and about users outside.
-_HIDDEN = ("cmdline", "key-users", "keys", "timer_list")
-
 _SYNTHETIC = {
     "/etc/passwd": b"cellgate:x:1000:1000:Cellgate kernel:/tmp/home:/bin/sh\n",
     "/etc/group": b"cellgate:x:1000:\n",
@@ -81,6 +88,8 @@ class SandboxProvisioner(ChildProvisioner):
     """Kernels under bubblewrap >= 0.8. Interrupts work by message only: no signal gets in."""
 
     isolation = "sandbox"
+    _disks: DiskWatch | None = None
+    _watched: Watched | None = None
 
     @classmethod
     async def check(cls) -> None:
@@ -111,6 +120,32 @@ class SandboxProvisioner(ChildProvisioner):
     def _view(self, folders: LaunchFolders) -> KernelView:
         return _VIEW
 
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """The launch's keywords. `disk_watch` is one: what looks at the disks of a gateway's kernels."""
+        self._disks = kwargs.pop("disk_watch", None) or self._disks or DiskWatch()
+        return await super().pre_launch(**kwargs)
+
+    async def _start(self, launch: Launch) -> None:
+        await super()._start(launch)
+        child, disks = self._child, self._disks
+        assert child is not None
+        assert disks is not None
+        folders, process = launch.folders, child.inner_pid
+        watched = Watched(
+            launch.limits,
+            (Folder(folders.workspace), Folder(folders.sockets)),
+            process if process is not None and may_look(process) else None,
+            child.kill,
+        )
+        disks.add(watched)
+        child.exited.add_done_callback(lambda _: disks.discard(watched))
+        self._watched = watched
+
+    async def files_given(self) -> None:
+        """Allow the given files even beyond the limit of the kernel's disk."""
+        if self._disks is not None and self._watched is not None:
+            await self._disks.files_given(self._watched)
+
     def _spawn(self, launch: Launch) -> Child:
         for path in self.readable:
             if not Path(path).exists():
@@ -132,7 +167,10 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
     bwrap = find_program("bwrap", "bubblewrap")
     # Root's tasks are never counted against RLIMIT_NPROC, nor are those of a user namespace that maps root.
     unprivileged = os.geteuid() != 0
-    command = [*rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved), *launch.argv]
+    command = [
+        *rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved, own_user=True),
+        *launch.argv,
+    ]
     with ExitStack() as stack:
 
         def file_with(content: bytes) -> int:
@@ -165,7 +203,8 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         assert not any(b"\0" in word for word in words), "an argument would become two"
         options = file_with(b"".join(word + b"\0" for word in words))
         return Child(
-            [bwrap, "--args", str(options), "--", *command],
+            # A kernel can't take its score back: /proc is read-only in the sandbox.
+            [*oom_arguments(), bwrap, "--args", str(options), "--", *command],
             # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.
             env={},
             pass_fds=(options, status_writer, status_reader, lifetime_reader, *filters, *synthetic.values()),
@@ -187,9 +226,12 @@ def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) 
         yield from ("--perms", "0444", "--file", str(fd), path)
     # Read-only, because a gateway run as root is still root to /proc/sys, capabilities or not.
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
-    for name in _HIDDEN:
-        if Path("/proc", name).exists():
-            yield from ("--ro-bind", "/dev/null", f"/proc/{name}")
+    for name in hidden_here():
+        path = f"/proc/{name}"
+        if Path(path).is_dir():
+            yield from ("--perms", "0555", "--tmpfs", path, "--remount-ro", path)
+        else:
+            yield from ("--ro-bind", "/dev/null", path)
     yield from ("--dev", "/dev", "--size", str(memory // 4), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
     yield from ("--size", str(memory // 2), "--perms", "1777", "--tmpfs", "/tmp", "--dir", _VIEW.home)  # noqa: S108
     for path in readable:

@@ -1,86 +1,230 @@
-"""The sandbox's filter of system calls: what namespaces do not fence off and no notebook needs.
+"""The sandbox's filter of system calls, and the rules about arguments that the engine's profile shares.
 
-Kernel keyrings belong to no namespace, so that the gateway's own would be in a kernel's reach. The others are
-known ways out of a sandbox by an error of the system's kernel, or would fail without capabilities anyway. All
-else is allowed: this is a second fence, not the first. Pure: it makes bytes, for bwrap's ``--seccomp``.
-See seccomp(2); the numbers are from the system's unistd.h.
+It refuses what namespaces do not fence off:
+
+- address families other than those below: AF_VSOCK, for one, reaches the hypervisor from everywhere;
+- asynchronous I/O of the old kind (io_setup), whose contexts are counted for the whole machine;
+- the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where such a file
+  would be a program with its owner's rights;
+- threads with open files of their own, which nobody would find (``disk``);
+- calls that no notebook needs: kernel keyrings belong to no namespace, io_uring does its work where no filter
+  sees it, and the others are known ways out of a sandbox by an error of the system's kernel.
+
+All else is allowed: this is a second fence, not the first.
+
+Pure: it makes bytes, for bwrap's ``--seccomp``. See seccomp(2); the numbers are from the system's unistd.h.
 """
 
 from __future__ import annotations
 
 import errno
+import os
+import socket
+import stat
 import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-# Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
-_LOAD_WORD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_OFFSET_NUMBER, _OFFSET_ARCHITECTURE = 0, 4
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+"""The address families that a kernel may have sockets of, besides AF_NETLINK."""
 
-# Calls of the x32 ABI carry this bit and would slip by the numbers.
+NETLINK_PROTOCOL = 0
+"""NETLINK_ROUTE, the third argument: the one that tells of network interfaces. The others speak to parts of
+the system's kernel that are for its administrator."""
+
+SET_ID = stat.S_ISUID | stat.S_ISGID
+"""The bits that no call may give to a file."""
+
+_TMPFILE = 0o20000000  # __O_TMPFILE: os.O_TMPFILE holds O_DIRECTORY too
+MAKES_FILE = os.O_CREAT | _TMPFILE
+"""The flags of open(2) with which it reads its argument `mode`; without them that can be anything."""
+
+SOCKET_CALLS = ("socket", "socketpair")
+"""Calls whose first argument is an address family."""
+
+MODE_CALLS: Mapping[str, int] = {
+    "chmod": 1,
+    "fchmod": 1,
+    "fchmodat": 2,
+    "fchmodat2": 2,
+    "creat": 1,
+    "mknod": 1,
+    "mknodat": 2,
+}
+"""Calls that give a file its mode, with the index of that argument."""
+
+OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
+"""Calls that may make a file, with the indices of their flags and their mode."""
+
+UNKNOWN_CALLS = ("openat2", "clone3")
+"""Calls whose arguments lie behind a pointer, where no filter can read them. Programs that are told that the
+system has no such call use the older ones."""
+
+NEW_NAMESPACES = 0x7E020000
+"""All CLONE_NEW* of clone(2)."""
+
+THREAD, SHARED_FILES = 0x10000, 0x400
+"""CLONE_THREAD and CLONE_FILES. All threads of a process share one table of descriptors, as the C library has
+it: there is one place to look for the files that it holds (``disk``)."""
+
+OWN_FILES = 2
+"""CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to a table of one's own."""
+
+# Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
+_LOAD_WORD, _RETURN = 0x20, 0x06
+_IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
+_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
+_OFFSET_NUMBER, _OFFSET_ARCHITECTURE, _OFFSET_ARGUMENTS = 0, 4, 16
+
+# Calls of the x32 ABI carry this bit and would slip by the numbers. Those of i386 have another architecture.
 _X32 = 0x40000000
 
-# Numbers that newer system calls have on all architectures: io_uring_*, the mount API, mount_setattr.
-_COMMON = (425, 426, 427, 428, 429, 430, 431, 432, 433, 442)
+# Numbers that newer system calls have on all architectures.
+_COMMON = {"clone3": 435, "close_range": 436, "openat2": 437, "fchmodat2": 452}
+_COMMON_DENIED = (
+    *(425, 426, 427),  # io_uring_setup, io_uring_enter, io_uring_register
+    *(428, 429, 430, 431, 432, 433, 442, 467),  # the mount API, mount_setattr, open_tree_attr
+    443,  # quotactl_fd
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
     audit: int  # AUDIT_ARCH_* of linux/audit.h
+    numbers: Mapping[str, int]
     denied: tuple[int, ...]
 
 
 _ARCHITECTURES = {
     "x86_64": _Architecture(
         0xC000003E,
+        {
+            "clone": 56,
+            "socket": 41,
+            "socketpair": 53,
+            "open": 2,
+            "openat": 257,
+            "creat": 85,
+            "chmod": 90,
+            "fchmod": 91,
+            "fchmodat": 268,
+            "mknod": 133,
+            "mknodat": 259,
+        },
         (
             *(248, 249, 250),  # add_key, request_key, keyctl
             *(298, 321, 323),  # perf_event_open, bpf, userfaultfd
-            *(
-                155,
-                161,
-                165,
-                166,
-                272,
-                304,
-                308,
-            ),  # pivot_root, chroot, mount, umount2, unshare, open_by_handle_at, setns
+            *(155, 161, 165, 166),  # pivot_root, chroot, mount, umount2
+            *(272, 304, 308),  # unshare, open_by_handle_at, setns
             *(103, 167, 168, 169, 175, 176, 246, 313, 320),  # syslog, swapon, swapoff, reboot, modules, kexec
+            *(163, 172, 173, 179, 212),  # acct, iopl, ioperm, quotactl, lookup_dcookie
+            *(154, 206, 300),  # modify_ldt, io_setup, fanotify_init
         ),
     ),
     "aarch64": _Architecture(
         0xC00000B7,
+        {
+            "clone": 220,
+            "socket": 198,
+            "socketpair": 199,
+            "openat": 56,
+            "fchmod": 52,
+            "fchmodat": 53,
+            "mknodat": 33,
+        },
         (
             *(217, 218, 219),
             *(241, 280, 282),
-            *(41, 51, 40, 39, 97, 265, 268),
+            *(41, 51, 40, 39),
+            *(97, 265, 268),
             *(116, 224, 225, 142, 105, 106, 104, 273, 294),
+            *(89, 60, 18),
+            *(0, 262),
         ),
     ),
 }
+
+# An instruction; in place of distances, where to go on if true and if false. None is the next one.
+_Step = tuple[int, int, str | None, str | None]
 
 
 def sandbox_filter(machine: str) -> bytes | None:
     """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here."""
     architecture = _ARCHITECTURES.get(machine)
-    if architecture is None:
-        return None
-    numbers = (*architecture.denied, *_COMMON)
-    # Jumps count instructions from the next one; the last two are "allow" and "deny".
-    checks = [
-        _instruction(_JUMP_IF_EQUAL, number, len(numbers) - index, 0) for index, number in enumerate(numbers)
-    ]
-    program = [
-        _instruction(_LOAD_WORD, _OFFSET_ARCHITECTURE),
-        _instruction(_JUMP_IF_EQUAL, architecture.audit, 0, len(numbers) + 3),
-        _instruction(_LOAD_WORD, _OFFSET_NUMBER),
-        _instruction(_JUMP_IF_AT_LEAST, _X32, len(numbers) + 1, 0),
-        *checks,
-        _instruction(_RETURN, _ALLOW),
-        _instruction(_RETURN, _ERRNO | errno.EPERM),
-    ]
-    return b"".join(program)
+    return None if architecture is None else _assemble(tuple(_program(architecture)))
 
 
-def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, if_true, if_false, value)
+def _program(architecture: _Architecture) -> Iterator[_Step | str]:
+    """Instructions, and strings that name the place of the next one."""
+    yield (_LOAD_WORD, _OFFSET_ARCHITECTURE, None, None)
+    yield (_IF_EQUAL, architecture.audit, None, "deny")
+    yield (_LOAD_WORD, _OFFSET_NUMBER, None, None)
+    yield (_IF_AT_LEAST, _X32, "deny", None)
+    for number in (*architecture.denied, *_COMMON_DENIED):
+        yield (_IF_EQUAL, number, "deny", None)
+    numbers = {**architecture.numbers, **_COMMON}
+    for name, number in numbers.items():
+        yield (_IF_EQUAL, number, "unknown" if name in UNKNOWN_CALLS else name, None)
+    yield (_RETURN, _ALLOW, None, None)
+    for name in numbers:
+        if name not in UNKNOWN_CALLS:
+            yield name
+            yield from _check(name)
+    for label, number in (("deny", errno.EPERM), ("family", errno.EAFNOSUPPORT), ("unknown", errno.ENOSYS)):
+        yield label
+        yield (_RETURN, _ERRNO | number, None, None)
+    yield "allow"
+    yield (_RETURN, _ALLOW, None, None)
+
+
+def _check(name: str) -> Iterator[_Step]:
+    """What decides on a call by its arguments. Each of them is an int: the system reads the lower half."""
+    if name in SOCKET_CALLS:
+        yield _load_argument(0)
+        for family in FAMILIES:
+            yield (_IF_EQUAL, family, "allow", None)
+        yield (_IF_EQUAL, socket.AF_NETLINK, None, "family")
+        yield _load_argument(2)
+        yield (_IF_EQUAL, NETLINK_PROTOCOL, "allow", "family")
+        return
+    if name == "clone":
+        yield _load_argument(0)
+        yield (_IF_ANY_BIT, NEW_NAMESPACES, "deny", None)
+        yield (_IF_ANY_BIT, THREAD, None, "allow")
+        yield (_IF_ANY_BIT, SHARED_FILES, "allow", "deny")
+        return
+    if name == "close_range":
+        yield _load_argument(2)
+        yield (_IF_ANY_BIT, OWN_FILES, "deny", "allow")
+        return
+    if name in OPEN_CALLS:
+        flags, mode = OPEN_CALLS[name]
+        yield _load_argument(flags)
+        yield (_IF_ANY_BIT, MAKES_FILE, None, "allow")
+    else:
+        mode = MODE_CALLS[name]
+    yield _load_argument(mode)
+    yield (_IF_ANY_BIT, SET_ID, "deny", "allow")
+
+
+def _load_argument(index: int) -> _Step:
+    # The lower half of eight bytes comes first: both architectures are little-endian.
+    return (_LOAD_WORD, _OFFSET_ARGUMENTS + 8 * index, None, None)
+
+
+def _assemble(program: tuple[_Step | str, ...]) -> bytes:
+    places: dict[str, int] = {}
+    steps: list[_Step] = []
+    for part in program:
+        if isinstance(part, str):
+            places[part] = len(steps)
+        else:
+            steps.append(part)
+
+    def distance(at: int, label: str | None) -> int:
+        return 0 if label is None else places[label] - at - 1
+
+    return b"".join(
+        struct.pack("=HBBI", code, distance(at, if_true), distance(at, if_false), value)
+        for at, (code, value, if_true, if_false) in enumerate(steps)
+    )

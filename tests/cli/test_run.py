@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -134,6 +135,47 @@ def test_a_notebook_runs_and_comes_back_with_outputs_in_place(place: Place) -> N
     session = fresh_session(done.stderr)
     assert session.startswith("run-analysis-")
     assert place.state(session) == "ended"
+
+
+def verified(place: Place, name: str) -> tuple[int, str]:
+    """What ``cellgate verify`` says of a file: its exit code and its words."""
+    done = place.call("verify", name)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+def test_what_a_command_writes_with_a_seal_verifies_and_what_has_none_is_told_so(place: Place) -> None:
+    """A run's notebook is another file than the one that the gateway sealed."""
+    place.write("dice.py", "# %%\nprint('one')\n# %% [markdown]\n# text\n# %%\n1 / 0\n# %%\n'never'\n")
+    place.write("dice.md", "# Dice\n\n```python\nprint('one')\n```\n")
+    for source in ("dice.py", "dice.md"):
+        place.call("run", source, "--session", "sealed", "-o", "d.ipynb")
+        code, said = verified(place, "d.ipynb")
+        assert (code, said[:20]) == (3, "no seal    d.ipynb: ")
+        assert "seal" not in place.read("d.ipynb").metadata.cellgate
+    found = json.loads(place.call("verify", "d.ipynb", "--json").stdout)
+    assert [(each["subject"], each["valid"], each["sealed"]) for each in found] == [("d.ipynb", False, False)]
+
+    for words in (("-o", "e.ipynb"), ("-o", "e.ipynb", "--no-outputs"), ("-o", "e.zip", "--bundle")):
+        assert place.call("export", "sealed", *words).returncode == 0
+        code, said = verified(place, words[1])
+        assert (code, said.startswith(f"valid      {words[1]} (")) == (0, True)
+    with zipfile.ZipFile(place.folder / "e.zip") as archive:
+        (place.folder / "inner.ipynb").write_bytes(archive.read("work/sealed.ipynb"))
+    assert verified(place, "inner.ipynb")[0] == 0
+    # A second run of an export: its seal, and what it tells of runs, are not of this one.
+    assert place.call("run", "inner.ipynb", "-o", "again.ipynb").returncode == 1
+    assert verified(place, "again.ipynb")[0] == 3
+    ran, failed, never = place.read("again.ipynb").cells
+    assert "cellgate" in ran.metadata
+    assert "cellgate" in failed.metadata
+    assert (never.metadata, never.outputs) == ({}, [])
+
+    place.write("e.ipynb", (place.folder / "inner.ipynb").read_text().replace("one", "two"))
+    assert verified(place, "e.ipynb")[0] == 1
+    place.write("page.ipynb", "<html>")
+    assert verified(place, "page.ipynb")[0] == 1
+    assert place.call("verify", "nowhere.ipynb").returncode == 2
 
 
 def test_a_run_stops_at_the_first_failing_cell(place: Place) -> None:

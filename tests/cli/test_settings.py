@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from traitlets import Int, List, Unicode
+from traitlets import Float, Int, List, Unicode
 from traitlets.config import Config
 
 from gateway.cli import CellgateApp, main
@@ -24,11 +24,15 @@ class DemoApp(BaseApp):
     name = "cellgate-demo"
     description = "Demonstrates."
     port = Int(8888, help="The port.").tag(config=True, metavar="PORT")
+    life = Float(2592000.0, help="How long.").tag(config=True)
+    share = Float(0.0, help="How much; default: all.").tag(config=True)
     spare = Int(1, help="A setting without an option.").tag(config=True)
     names = List(Unicode(), help="Some names.").tag(config=True)
     aliases: Any = {  # noqa: RUF012
         "name": "DemoApp.names",
         ("p", "port"): "DemoApp.port",
+        "life": "DemoApp.life",
+        "share": "DemoApp.share",
         **BaseApp.aliases,
     }
 
@@ -157,6 +161,8 @@ def test_help_shows_options_variables_and_defaults(capsys: pytest.CaptureFixture
         "-p, --port PORT",
         "CELLGATE_PORT",
         "Default: 8888.",
+        "Default: 2592000.",
+        "default: all.\n",
         "Demonstrates.",
     ):
         assert part in text

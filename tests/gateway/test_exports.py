@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gateway.record.convert import convert, extension_of
-from tests.server import GatewayProcess, Response
+from tests.conftest import StartGateway
+from tests.server import GatewayProcess, Response, until
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 HOSTILE = """
@@ -146,3 +147,10 @@ def test_a_kernel_can_t_choose_what_is_imported_or_how_a_file_ends() -> None:
     for told in ('.py"; x="', "py", "", None, ".averylongextension", ".\n"):
         assert extension_of("script", {"file_extension": told}) == ".txt"
     assert extension_of("script", {"file_extension": ".sh"}) == ".sh"
+
+
+def test_a_bundle_of_a_session_that_ended_idle_and_left_no_file(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=0, idle_timeout=0.2, cull_interval=0.05)
+    gateway.execute("a", "1")
+    until(lambda: gateway.model("a")["state"] == "ended", "it does not end")
+    assert gateway.get("/v1/sessions/a/bundle").status == 200

@@ -129,6 +129,13 @@ def test_a_bad_form_leaves_nothing(gateway: GatewayProcess, session: str, body: 
     until(lambda: not staged(gateway), "an upload is left")
 
 
+def test_a_boundary_that_is_too_long_is_refused(gateway: GatewayProcess, session: str) -> None:
+    kind = {"Content-Type": f"multipart/form-data; boundary={'b' * 300}"}
+    answer = gateway.request("POST", f"/v1/sessions/{session}/files", form(("a", b"1")), headers=kind)
+    assert (answer.status, answer.reason) == (400, "bad_request")
+    assert "boundary" in answer.json()["detail"]
+
+
 def test_pages_and_deletion(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "import os; os.mkdir('d')\nfor n in range(25): open(f'd/{n:02d}', 'w').close()")
     seen, after = [], ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -10,9 +12,11 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from gateway.errors import QueueFull
 from gateway.job_files import PART, JobFile
 from gateway.jobs import Jobs
 from gateway.record.errors import StorageError, StorageFull
+from kernels.threads import Lane
 
 
 async def parts() -> AsyncGenerator[bytes, None]:
@@ -20,8 +24,8 @@ async def parts() -> AsyncGenerator[bytes, None]:
     yield b"third"
 
 
-async def test_what_is_written_is_read_in_order_and_leaves_no_file(tmp_path: Path) -> None:
-    with JobFile(tmp_path, 0) as given:
+async def test_what_is_written_is_read_in_order_and_leaves_no_file(tmp_path: Path, lane: Lane) -> None:
+    with JobFile(tmp_path, 0, lane) as given:
         await given.write(b"first ")
         await given.take(parts())
         await given.finish()
@@ -30,22 +34,22 @@ async def test_what_is_written_is_read_in_order_and_leaves_no_file(tmp_path: Pat
     assert given.file.closed
 
 
-async def test_what_a_job_wrote_is_read_in_parts(tmp_path: Path) -> None:
+async def test_what_a_job_wrote_is_read_in_parts(tmp_path: Path, lane: Lane) -> None:
     written = os.urandom(PART + 1)
-    with JobFile(tmp_path, 0) as made:
+    with JobFile(tmp_path, 0, lane) as made:
         os.write(made.file.fileno(), written)
         assert [part async for part in made.parts()] == [written[:PART], written[PART:]]
         assert (await made.read(), made.size) == (written, PART + 1)
 
 
-async def test_the_room_that_the_record_needs_is_left(tmp_path: Path) -> None:
-    with JobFile(tmp_path, 1 << 60) as given, pytest.raises(StorageFull):
+async def test_the_room_that_the_record_needs_is_left(tmp_path: Path, lane: Lane) -> None:
+    with JobFile(tmp_path, 1 << 60, lane) as given, pytest.raises(StorageFull):
         await given.take(parts())
 
 
-async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path) -> None:
-    jobs = Jobs(tmp_path, 0)
-    with jobs.file() as given, JobFile(tmp_path, 1 << 60) as none, jobs.file() as enough:
+async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane) -> None:
+    jobs = Jobs(tmp_path, 0, lane)
+    with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
             await jobs.run("gateway.record.convert", "markdown", given=given, made=none)
@@ -53,6 +57,29 @@ async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path) -> None:
         assert b"x = 1" in await enough.read()
 
 
-def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path) -> None:
+async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: Path, lane: Lane) -> None:
+    jobs = Jobs(tmp_path, 0, lane)
+    with jobs.file() as given, jobs.file() as made:
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, made.file.fileno())
+        os.close(full)
+        await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
+        with pytest.raises(StorageFull):
+            await jobs.run("gateway.record.convert", "markdown", given=given, made=made)
+
+
+async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    jobs = Jobs(tmp_path, 0, lane)
+    with jobs.file() as given, jobs.file() as made, pytest.raises(QueueFull, match="open files"):
+        await jobs.run("gateway.record.convert", "markdown", given=given, made=made)
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:
     with pytest.raises(StorageError):
-        JobFile(tmp_path / "nowhere", 0)
+        JobFile(tmp_path / "nowhere", 0, lane)

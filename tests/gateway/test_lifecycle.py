@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
+from kernels.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, send, until
@@ -312,6 +313,18 @@ def test_a_port_in_use_is_refused_by_its_number(tmp_path: Path) -> None:
         ("--port=99999", "port"),
         ("--memory=lots", "memory"),
         ("--cell-timeout=nan", "cell_timeout"),
+        ("--max-memory=lots", "max_memory"),
+        ("--max-memory=1k", "max_memory"),
+        ("--max-cpus=nan", "max_cpus"),
+        ("--max-cpus=-1", "max_cpus"),
+        ("--max-cpus=1e308", "max_cpus"),
+        ("--max-pids=0", "max_pids"),
+        ("--max-disk=-1", "max_disk"),
+        ("--max-cell-timeout=inf", "max_cell_timeout"),
+        ("--max-cell-timeout=0", "max_cell_timeout"),
+        ("--max-lifetime=1e12", "max_lifetime"),
+        ("--ServeApp.head_timeout=nan", "head_timeout"),
+        ("--ServeApp.connection_idle_timeout=inf", "connection_idle_timeout"),
         ("--ServeApp.default_kernel=nope", "python3"),
         ("--prot=1", "--port"),
         ("somewhere", "somewhere"),
@@ -331,6 +344,43 @@ def test_a_data_folder_that_can_t_be_is_refused_in_one_line(folder: str) -> None
     code, error = refusal("--backend=process", "--port=0", f"--data-dir={folder}")
     assert code in {1, 2}
     assert folder in error
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def plain(path: Path) -> None:
+    path.write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("name", "put", "says"),
+    [
+        ("record.sqlite3.redo", fifo, "no regular file"),
+        ("record.sqlite3.last", fifo, "no regular file"),
+        ("record.sqlite3.lock", Path.mkdir, "record.sqlite3.lock"),
+        ("signing.key", fifo, "no regular file"),
+        ("workspaces", plain, "workspaces"),
+        ("gateway.json", Path.mkdir, "gateway.json"),
+    ],
+)
+def test_what_stands_in_the_place_of_a_file_ends_the_start_in_one_line(
+    tmp_path: Path, name: str, put: Callable[[Path], None], says: str
+) -> None:
+    (data := tmp_path / "data").mkdir()
+    put(data / name)
+    code, error = refusal("--backend=process", "--port=0", f"--data-dir={data}")
+    assert code == 1
+    assert says in error
+
+
+def test_what_tells_of_no_kernel_is_removed_at_the_start(tmp_path: Path) -> None:
+    (folder := tmp_path / "kernels").mkdir()
+    (folder / "folder").mkdir()
+    os.mkfifo(folder / "pipe")
+    assert KernelStore(folder).load() == {}
+    assert not list(folder.iterdir())
 
 
 # ---- where settings come from ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,10 +13,18 @@ import pytest
 from gateway.channels import outbox as module
 from gateway.channels.outbox import CROWDED, Outbox, OutboxBounds
 from kernels.limits import MIB
+from kernels.threads import Lane
+
+
+@pytest.fixture
+def lane() -> Iterator[Lane]:
+    lane = Lane("test", 2)
+    yield lane
+    lane.close()
 
 
 async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stands, moves = threading.Event(), threading.Event()
     write = module._write
@@ -27,7 +35,7 @@ async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(
         write(file, chunks, offset)
 
     monkeypatch.setattr(module, "_write", slow)
-    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB))
+    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB), lane)
     sent = [bytes([number]) * MIB for number in range(20)]
     outbox.put(sent[0])
     outbox.put(sent[1])
@@ -53,11 +61,11 @@ async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(
 
 
 async def test_an_outbox_that_is_given_up_holds_nobody_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moves = threading.Event()
     monkeypatch.setattr(module, "_write", lambda *_: moves.wait(60))
-    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB, unwritten=2 * CROWDED))
+    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB, unwritten=2 * CROWDED), lane)
     while not outbox.put(bytes(MIB)):
         pass
     assert outbox.lost is not None

@@ -395,6 +395,17 @@ def test_missing_imports_are_installed_on_request(gateway: GatewayProcess, key: 
     assert gateway.execute(key, code, packages="auto")["packages"] == []
 
 
+def test_imports_that_name_no_package_are_the_cell_s_own_errors(gateway: GatewayProcess, key: str) -> None:
+    code = "import apple\ntry:\n    import tschüss, _private\nexcept ImportError:\n    print(apple.VERSION)"
+    result = gateway.execute(key, code, packages="auto")
+    assert (result["status"], result["stdout"]) == ("ok", "2.0\n"), result
+    result = gateway.execute(key, "import " + ", ".join(f"no{n}" for n in range(101)), packages="auto")
+    assert (result["error"]["ename"], result["packages"]) == ("InvalidInput", [])
+    body = {"code": "#" * 300_000, "packages": "auto"}
+    answer = gateway.post(f"/v1/sessions/{key}/execute", body)
+    assert (answer.status, answer.reason) == (400, "bad_request")
+
+
 def test_packages_of_one_cell_go_with_it(gateway: GatewayProcess, key: str) -> None:
     result = gateway.execute(key, "import cherry\n1 / 0", packages="temporary")
     assert result["error"]["ename"] == "ZeroDivisionError"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.packages.imports import distribution_of, imported_modules
-from gateway.packages.requirements import changes_of_cell
+from gateway.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
 from kernels.errors import InvalidInput
 
 
@@ -56,6 +56,14 @@ def test_lines_that_choose_a_source_are_refused(line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "code", ["%pip install a\n" * (MOST_PIP_LINES + 1), f"%pip install {'a ' * MAX_PIP_TEXT}"]
+)
+def test_a_cell_runs_pip_in_so_many_lines(code: str) -> None:
+    with pytest.raises(InvalidInput, match="in all"):
+        changes_of_cell(code)
+
+
+@pytest.mark.parametrize(
     ("code", "modules"),
     [
         ("import a, b.c as d\nfrom e.f import g\nfrom . import h", {"a", "b", "e"}),
@@ -77,3 +85,9 @@ def test_the_distribution_of_a_module() -> None:
         "scikit-learn",
         "some-module",
     ]
+
+
+@pytest.mark.parametrize("module", ["_private", "__main__", "tschüss", "模块", "a" * 200])
+def test_no_distribution_has_the_name_of_such_a_module(module: str) -> None:
+    assert module in imported_modules(f"import {module}")
+    assert distribution_of(module) is None

@@ -20,6 +20,7 @@ from tornado.web import Application, RequestHandler, stream_request_body
 from gateway.files.upload import PIECE
 from gateway.handlers.transfer import can_send, read_wide, send_file
 from kernels.limits import MIB
+from kernels.threads import Lane
 
 
 class Server:
@@ -32,6 +33,7 @@ class Server:
         self.received: list[bytes] = []
         self.kinds: set[type] = set()
         self.port = 0
+        self.lane = Lane("test", 4)
 
 
 @stream_request_body
@@ -61,7 +63,7 @@ class Handler(RequestHandler):
         await self.flush()
         descriptor = os.open(self.server.path, os.O_RDONLY)
         try:
-            whole = await send_file(connection, descriptor, 0, self.server.length)
+            whole = await send_file(connection, descriptor, 0, self.server.length, self.server.lane)
         except StreamClosedError as error:
             self.server.sent.set_exception(error)
         else:
@@ -85,6 +87,7 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     yield state
     http.stop()
     await http.close_all_connections()
+    state.lane.close()
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ import pytest
 from gateway import widgets
 from gateway.record import survey as surveys
 from gateway.record.chain import GENESIS
+from gateway.record.errors import StorageFull
 from gateway.record.events import EventLog, MemoryStore
 from gateway.record.notebook import Export, Notebook
 from gateway.record.rows import EventRow
@@ -139,7 +140,7 @@ def said(kind: str, content: Any, *buffers: bytes, parent: str = "comm_msg") -> 
 def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
     log, handed_on = EventLog(MemoryStore(), 1, "s"), list[Message]()
-    listener = widgets.WidgetMessages(log, handed_on.append)
+    listener = widgets.WidgetMessages(log, handed_on.append, lambda _: 0)
     update = {"comm_id": "c", "data": {"method": "echo_update", "state": {"value": 2}}}
     messages = [
         said("comm_msg", update),
@@ -153,6 +154,42 @@ def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.M
         listener(message)
     assert handed_on == messages
     assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
+
+
+class FullStore(MemoryStore):
+    """Takes no row."""
+
+    def append(self, row: EventRow) -> None:
+        raise StorageFull("no room")
+
+
+def test_clients_hear_of_widgets_while_the_storage_is_full(caplog: pytest.LogCaptureFixture) -> None:
+    handed_on = list[Message]()
+    listener = widgets.WidgetMessages(EventLog(FullStore(), 1, "s"), handed_on.append, lambda _: 0)
+    messages = [said("comm_msg", {"comm_id": "c", "data": {"state": {"value": 2}}})] * 3
+    for message in messages:
+        listener(message)
+    assert handed_on == messages
+    assert len(caplog.records) == 1, "it is said once"
+
+
+def test_a_session_records_so_many_widgets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(widgets, "MOST_MODELS", 3)
+    log, run = EventLog(MemoryStore(), 1, "s"), Execution("ours", "code", OutputLimiter(OutputCaps()))
+    run.sent()
+    events = list[KernelEvent]()
+    listener = widgets.WidgetMessages(log, lambda message: events.extend(run.receive(message)), lambda _: 0)
+    for number in range(5):
+        listener(said("comm_open", opened(comm_id=f"other {number}")) if number < 2 else _in_cell(number))
+    assert log.last_seq == 2
+    assert [event.type for event in events] == ["comm_open", "display_data", "display_data"]
+    assert "widget state left out" in events[1].content["data"]["text/plain"]
+
+
+def _in_cell(number: int) -> Message:
+    frame, header = msgspec.json.encode(opened(comm_id=f"c{number}")), Header("m", "comm_open")
+    parent = Header("ours", "execute_request")
+    return Message(Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), header, parent)
 
 
 # ---- from events to the notebook

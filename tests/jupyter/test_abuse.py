@@ -145,7 +145,8 @@ async def test_an_unknown_subprotocol_is_not_selected(jupyter: GatewayProcess, k
     socket = await websocket_connect(request, subprotocols=["v9.example", V1])
     assert socket.selected_subprotocol == V1
     socket.close()
-    assert await socket.read_message() is None
+    while await socket.read_message() is not None:
+        pass  # what the kernel had said before the gateway heard of the end
 
 
 async def test_half_open_sockets_are_closed_and_slow_readers_are_not(

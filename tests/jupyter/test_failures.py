@@ -179,6 +179,11 @@ async def test_cells_here_have_a_deadline_only_if_it_is_set(
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
         assert text(await client.run("import time; time.sleep(1); print('done')")) == "done\n"
+    endless = start_gateway(pool_size=1, max_cell_timeout=0.3, interrupt_grace=0.3)
+    kernel = endless.post("/api/kernels").json()["id"]
+    async with channels(endless, kernel) as client:
+        messages = await client.run("while True: pass")
+        assert kinds(messages)[-2:] == ["execute_reply", "idle"]
     gateway = start_gateway(pool_size=2, channel_cell_timeout=0.3, interrupt_grace=0.3)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:

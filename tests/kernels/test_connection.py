@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import select
+import socket
 import tempfile
 import threading
 import time
@@ -18,9 +20,12 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
+from kernels import reception as reading
 from kernels.connection import KernelConnection
 from kernels.errors import KernelDied
-from kernels.messages import Channel, Message, new_message
+from kernels.messages import Channel, MalformedMessage, Message, new_message
+from kernels.outputs import OutputCaps
+from kernels.reception import Reception
 from kernels.sockets import LocalSocket, ZmqSocket, endpoint
 
 KEY = b"the-key-of-this-kernel"
@@ -89,8 +94,8 @@ class Peer:
         self.sockets[Channel.IOPUB].send_multipart([b"topic", *frames])
 
     def close(self) -> None:
-        for socket in self.sockets.values():
-            socket.close()
+        for each in self.sockets.values():
+            each.close()
 
 
 @pytest.fixture
@@ -587,6 +592,37 @@ async def test_a_kernel_that_opens_its_sockets_anew_is_found_again(
         second.close()
 
 
+async def test_a_kernel_is_found_again_after_a_lack_of_open_files(
+    local: tuple[KernelConnection, Peer],
+    zmq_context: zmq.Context[zmq.Socket[bytes]],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    connection, peer = local
+    refused: list[int] = []
+
+    class Scarce(socket.socket):
+        def __init__(self, *arguments: int) -> None:
+            if len(refused) < len(PORTS):
+                refused.append(errno.EMFILE)
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            super().__init__(*arguments)
+
+    messages = collect(connection)
+    monkeypatch.setattr("kernels.sockets.socket.socket", Scarce)
+    peer.close()
+    await until(lambda: len(refused) == len(PORTS))
+    for port in PORTS.values():
+        (folder / f"k-{port}").unlink(missing_ok=True)
+    second = Peer(zmq_context, folder)
+    try:
+        await asyncio.to_thread(second.subscribed)
+        second.publish("again")
+        await until(lambda: messages)
+    finally:
+        second.close()
+
+
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n" * 4, b"\xff" * 64, b""])
 async def test_what_speaks_no_zmtp_is_left_and_tried_again(
     zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, said: bytes
@@ -616,20 +652,246 @@ async def test_what_speaks_no_zmtp_is_left_and_tried_again(
     assert messages == []
 
 
-async def test_a_message_beyond_the_bound_is_passed_over(
-    local: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+def small_reception() -> Reception:
+    """One whose bounds are as small as caps make them: 6 MiB of a stream, 1 MiB of a display."""
+    return Reception(OutputCaps(text=1, data=1))
+
+
+@pytest.fixture
+async def bounded(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path
+) -> AsyncIterator[tuple[KernelConnection, Peer]]:
+    """A connection of a kernel with small bounds, and the kernel's side."""
+    peer, reception = Peer(zmq_context, folder), small_reception()
+    connection = KernelConnection(peer.info, zmq_context, kernel_id="k-1", reception=reception)
+    connection.open()
+    await asyncio.to_thread(peer.subscribed)
+    yield connection, peer
+    connection.close()
+    peer.close()
+    reception.close(wait=True)
+    assert reception.budget.held == 0
+
+
+async def test_a_message_beyond_the_bound_is_handed_out_without_its_content(
+    bounded: tuple[KernelConnection, Peer], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("kernels.zmtp.MAX_MESSAGE_BYTES", 1024 * 1024)
-    connection, peer = local
+    connection, peer = bounded
     messages = collect(connection)
+    parent = peer.session.msg_header("execute_request")
     peer.publish("before")
-    for size in (1_200_000, 5_000_000, 1_000_000):
-        peer.publish("x" * size)
-    peer.sockets[Channel.IOPUB].send_multipart([b"x" * 600_000, b"x" * 600_000])
+    for size in (7_000_000, 90_000_000):
+        peer.publish("x" * size, parent)
+    peer.sockets[Channel.IOPUB].send_multipart([b"x" * 70_000_000, b"x"])
+    status = peer.frames("status", {"execution_state": "idle", "more": "x" * 4096}, parent)
+    peer.sockets[Channel.IOPUB].send_multipart([b"topic", *status])
     peer.publish("after")
-    await until(lambda: len(messages) == 3)
-    assert [len(text) for text in texts(messages)] == [6, 1_000_000, 5]
-    assert connection.malformed == 3
+    await until(lambda: len(messages) == 5)
+    assert [message.left_out > 7_000_000 for message in messages] == [False, True, True, False, False]
+    assert [message.left_out > 0 for message in messages] == [False, True, True, True, False]
+    assert [message.msg_type for message in messages] == ["stream"] * 3 + ["status", "stream"]
+    assert {message.parent.msg_id for message in messages[1:4]} == {parent["msg_id"]}
+    for message in messages[1:4]:
+        with pytest.raises(MalformedMessage, match="too large"):
+            message.content()
+    assert (connection.passed_over, connection.malformed) == (3, 1)
+    said = [record.getMessage() for record in caplog.records if "Passed over" in record.getMessage()]
+    assert len(said) == 1, "one line, however many there are"
+    assert "kernel k-1" in said[0]
+
+
+async def test_a_large_message_is_read_in_a_thread_and_keeps_its_place(
+    bounded: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, peer = bounded
+    messages, rooms = list[Message](), list[Message]()
+    threads = set[int]()
+    decode = reading.read_content
+
+    def watched(frame: bytes, msg_type: str = "") -> dict[str, Any]:
+        threads.add(threading.get_ident())
+        return decode(frame, msg_type)
+
+    monkeypatch.setattr(reading, "read_content", watched)
+    connection.listen(messages.append, room=lambda message: rooms.append(message) or 5_000_000)
+    identity, request = await ask(connection, peer)
+    expected = []
+    for number in range(6):
+        text = str(number) * (3_000_000 if number % 2 else 1)
+        expected.append(text)
+        peer.publish(text, request)
+    peer.sockets[Channel.SHELL].send_multipart([identity, *peer.frames("some_reply", {}, request)])
+    await until(lambda: len(messages) == 7)
+    assert texts([message for message in messages if message.channel is Channel.IOPUB]) == expected
+    assert threads
+    assert threading.get_ident() not in threads
+    assert len(rooms) == 3, "asked for the large ones only"
+    assert [message.decoded is not None for message in messages].count(True) == 3
+
+
+async def ask(connection: KernelConnection, peer: Peer) -> tuple[bytes, dict[str, Any]]:
+    connection.request(Channel.SHELL, "some_request", {})
+    return await asyncio.to_thread(peer.receive, Channel.SHELL)
+
+
+async def test_nobody_reads_what_nobody_has_room_for(
+    bounded: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, peer = bounded
+    monkeypatch.setattr(reading, "read_content", lambda *_: pytest.fail("it was decoded"))
+    messages = list[Message]()
+    connection.listen(messages.append, room=lambda _: 10)
+    errors = peer.frames("error", {"ename": "x" * 1_000_000})
+    peer.sockets[Channel.IOPUB].send_multipart([b"topic", *errors])
+    shown = peer.frames("display_data", {"data": {"image/png": "x" * 500_000, "text/plain": ""}})
+    peer.sockets[Channel.IOPUB].send_multipart([b"topic", *shown])
+    await until(lambda: len(messages) == 2)
+    assert [message.unread for message in messages] == [True, True]
+    assert messages[1].kinds == ("image/png", "text/plain")
+    assert len(messages[0].content_frame) > 1_000_000, "it can be relayed"
+
+
+async def test_what_is_made_of_too_many_parts_is_not_decoded(bounded: tuple[KernelConnection, Peer]) -> None:
+    connection, peer = bounded
+    messages = list[Message]()
+    connection.listen(messages.append, room=lambda _: 100_000_000)
+    peer.sockets[Channel.IOPUB].send_multipart(
+        [b"topic", *peer.frames("stream", {"name": "stdout", "text": [[]] * 1_000_000})]
+    )
+    peer.publish("{[," * 500_000)
+    await until(lambda: len(messages) == 2)
+    assert [message.unread for message in messages] == [True, False], "what is in strings does not count"
+    assert texts(messages[1:]) == ["{[," * 500_000]
+
+
+async def test_a_connection_may_close_while_a_message_is_read(
+    bounded: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, peer = bounded
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(frame: bytes, msg_type: str = "") -> dict[str, Any]:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        return {}
+
+    monkeypatch.setattr(reading, "read_content", slow)
+    messages = list[Message]()
+    connection.listen(messages.append, room=lambda _: 100_000_000)
+    for _ in range(3):
+        peer.publish("x" * 1_000_000)
+    await asyncio.to_thread(begun.wait, DEADLINE)
+    connection.close()
+    go_on.set()
+    await asyncio.sleep(0.1)
+    assert messages == []
+
+
+async def test_what_waits_to_be_read_too_long_is_given_up(
+    bounded: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both threads are busy, and others need the room."""
+    connection, peer = bounded
+    go_on = threading.Event()
+    reception = connection._reception
+    blockers = [reception._threads.submit(go_on.wait, DEADLINE) for _ in range(2)]
+    messages = list[Message]()
+    connection.listen(messages.append, room=lambda _: 100_000_000)
+    peer.publish("x" * 1_000_000)
+    peer.publish("next")
+    await until(lambda: connection._reading is not None)
+
+    class Other:
+        def give_up(self) -> None:
+            pytest.fail("the newest gives up")
+
+    other = Other()
+    reception.budget.hold(other, reception.budget.total)
+    await until(lambda: len(messages) == 2)
+    assert messages[0].left_out > 1_000_000
+    assert texts(messages[1:]) == ["next"]
+    reception.budget.release(other)
+    go_on.set()
+    await until(lambda: all(blocker.done() for blocker in blockers))
+
+
+async def test_a_pause_outlasts_the_reading_of_a_large_message(
+    bounded: tuple[KernelConnection, Peer],
+) -> None:
+    connection, peer = bounded
+    messages = list[Message]()
+
+    def receive(message: Message) -> None:
+        messages.append(message)
+        connection.pause()
+
+    connection.listen(receive, room=lambda _: 100_000_000)
+    for text in ("x" * 1_000_000, "y"):
+        peer.publish(text)
+    await until(lambda: messages)
+    await asyncio.sleep(0.1)
+    assert len(messages) == 1
+    connection.resume()
+    await until(lambda: len(messages) == 2)
+
+
+async def test_a_listener_that_fails_keeps_no_other_from_its_message(
+    bounded: tuple[KernelConnection, Peer], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, peer = bounded
+
+    def fail(message: Message) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    connection.listen(fail, fail)
+    heard = collect(connection)
+    for number in range(100):
+        peer.publish(str(number))
+    await until(lambda: len(heard) == 100)
+    connection.request(Channel.SHELL, "some_request", {})
+    assert connection.failures == 101
+    failures = [record for record in caplog.records if record.exc_info]
+    assert len(failures) == 1, "one traceback, however often it fails"
+    assert vars(failures[0])["kernel"] == "k-1"
+    caplog.clear()
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "fifo", "folder"])
+async def test_nothing_but_the_socket_itself_is_connected_to(
+    zmq_context: zmq.Context[zmq.Socket[bytes]], folder: Path, kind: str
+) -> None:
+    """A kernel puts something else in the place of its socket, such as a link to another service's."""
+    visits = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        writer.close()
+
+    other, place = folder / "other", folder / "k-1"
+    server = await asyncio.start_unix_server(serve, str(other))
+    match kind:
+        case "link":
+            place.symlink_to(other)
+        case "file":
+            place.write_bytes(b"")
+        case "fifo":
+            os.mkfifo(place)
+        case _:
+            place.mkdir()
+    info = {"transport": "ipc", "ip": str(folder / "k"), "key": KEY, **PORTS}
+    connection = KernelConnection(info, zmq_context, reception=small_reception())
+    connection.open()
+    try:
+        await asyncio.sleep(0.2)
+        assert visits == 0
+        place.rmdir() if kind == "folder" else place.unlink()
+        other.rename(place)
+        await until(lambda: visits, "the socket itself is found once it is there")
+    finally:
+        connection.close()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_what_a_kernel_does_not_take_at_once_is_sent_later(

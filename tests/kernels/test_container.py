@@ -12,9 +12,10 @@ from kernels.errors import BackendUnavailable, InvalidInput
 from kernels.limits import MIB, ResourceLimits
 from kernels.provisioners.base import Launch
 from kernels.provisioners.container import ContainerSettings, container_config
-from kernels.provisioners.disk import used_bytes
+from kernels.provisioners.disk import Folder, usage
 from kernels.provisioners.docker import check_engine, kernel_user
 from kernels.provisioners.engine import Engine
+from kernels.provisioners.engine_profile import engine_profile
 from kernels.provisioners.folders import LaunchFolders
 
 
@@ -31,7 +32,9 @@ def test_a_kernel_has_no_network_no_rights_and_no_writable_system() -> None:
     host = made["HostConfig"]
     assert host["NetworkMode"] == "none"
     assert host["CapDrop"] == ["ALL"]
-    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true", f"seccomp={engine_profile()}"]
+    assert host["ReadonlyPaths"] == ["/proc"]
+    assert {"/proc/kcore", "/proc/kpageflags", "/proc/keys", "/sys/firmware"} <= set(host["MaskedPaths"])
     assert host["ReadonlyRootfs"] is True
     assert made["User"] == "1000:1000"
     assert [mount["Source"] for mount in host["Mounts"] if not mount["ReadOnly"]] == ["/data/w", "/run/x/ipc"]
@@ -86,7 +89,7 @@ def test_the_size_of_a_workspace_follows_no_link_and_counts_names(tmp_path: Path
     (tmp_path / "away").symlink_to("/usr")
     for number in range(10):
         (tmp_path / f"empty-{number}").touch()
-    used = used_bytes(tmp_path, None, enough=MIB)
+    used = usage([Folder(tmp_path)], None, enough=MIB).used
     assert 100_000 + 10 * 4096 <= used < 100_000 + 20 * 4096
 
 
@@ -96,8 +99,8 @@ def test_deleted_files_that_stay_open_count(tmp_path: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
         (tmp_path / "file").unlink()
-        assert used_bytes(tmp_path, None, enough=10 * MIB) < MIB
-        assert used_bytes(tmp_path, os.getpid(), enough=10 * MIB) >= MIB
+        assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
+        assert usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used >= MIB
 
 
 def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> None:
@@ -113,4 +116,4 @@ def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> N
         os.close(folder)
     finally:
         os.close(start)
-    assert used_bytes(tmp_path, None, enough=MIB) > MIB
+    assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB

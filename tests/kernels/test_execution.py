@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from nbclient import NotebookClient
 from nbclient import client as nbclient
 from nbformat import v4
@@ -484,8 +485,6 @@ def test_broken_content_is_mended_where_its_meaning_is_clear(sent: Wire, made: d
         iopub("status"),
         iopub("status", execution_state=["idle"]),
         (Channel.IOPUB, "stream", b"not json"),
-        (Channel.IOPUB, "display_data", b'{"data":{"application/json":' + b"[" * 200 + b"]" * 200 + b"}}"),
-        (Channel.IOPUB, "display_data", b'{"data":{"application/json":' + b'{"a":' * 100_000),
     ],
     ids=repr,
 )
@@ -494,6 +493,97 @@ def test_content_without_meaning_is_ignored(sent: Wire) -> None:
 
     assert feed(one, sent) == []
     assert (one.phase, one.idle) == (Phase.SENT, False)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b'{"data":{"application/json":' + b"[" * 200 + b"]" * 200 + b"}}",
+        b'{"data":{"application/json":' + b'{"a":' * 100_000,
+        b'{"data":{' + b",".join(b'"a/%d":""' % number for number in range(1001)) + b"}}",
+    ],
+    ids=["lists", "dicts", "types"],
+)
+def test_what_is_too_complex_is_left_out_visibly(frame: bytes) -> None:
+    one = execution()
+    [event] = feed(one, (Channel.IOPUB, "display_data", frame))
+    assert "too complex to be read" in event.content["data"]["text/plain"]
+    assert one.limiter.truncated
+    [shown] = feed(one, display("display_data", "the next one is shown"))
+    assert shown.content["data"] == {"text/plain": "the next one is shown"}
+
+
+def too_large(msg_type: str, channel: Channel = Channel.IOPUB) -> Message:
+    """As a connection hands out what was beyond its bound."""
+    return structs.replace(message((channel, msg_type, {})), left_out=100_000_000)
+
+
+@pytest.mark.parametrize(
+    ("msg_type", "field"),
+    [("stream", "text"), ("display_data", "data"), ("comm_open", "data"), ("error", "traceback")],
+)
+def test_what_is_too_large_is_left_out_visibly_and_once(msg_type: str, field: str) -> None:
+    one = execution()
+    [event] = one.receive(too_large(msg_type))
+    assert "left out" in str(event.content[field])
+    assert "95.37 MiB" in str(event.content[field])
+    assert one.limiter.truncated
+    assert one.receive(too_large(msg_type)) == ()
+    assert notebook_outputs([event])
+
+
+@pytest.mark.parametrize("msg_type", ["status", "clear_output", "comm_close"])
+def test_what_is_too_large_and_shows_nothing_is_nothing(msg_type: str) -> None:
+    one = execution()
+    assert all(event.type == "display_data" for event in one.receive(too_large(msg_type)))
+    assert (one.phase, one.idle, one.started) == (Phase.SENT, False, False)
+
+
+@pytest.mark.parametrize("shown", [(), (ERROR,)])
+@pytest.mark.parametrize("reply_first", [True, False])
+def test_a_reply_that_is_too_large_ends_the_cell(shown: tuple[Wire, ...], reply_first: bool) -> None:
+    one = execution()
+    feed(one, BUSY, INPUT)
+    ends = [lambda: one.receive(too_large("execute_reply", Channel.SHELL)), lambda: feed(one, *shown, IDLE)]
+    for end in ends if reply_first else reversed(ends):
+        assert not one.finished
+        end()
+    assert one.outcome().status is (Status.ERROR if shown else Status.OK)
+
+
+ASKS = (Channel.STDIN, "input_request", {"prompt": "?", "password": False})
+
+
+def test_a_cell_asks_one_question_at_a_time() -> None:
+    one = execution()
+    feed(one, BUSY, INPUT)
+    assert [event.type for event in feed(one, *[ASKS] * 1000)] == ["input_request"]
+    one.answered()
+    assert [event.type for event in feed(one, ASKS, ASKS)] == ["input_request"]
+    # What an interrupt ended waits for no answer any more.
+    one.interrupt_requested()
+    assert len(feed(one, ASKS, ASKS)) == 1
+    one.answered()
+    feed(one, reply())
+    assert feed(one, ASKS) == [], "after its reply a cell asks nothing"
+
+
+def test_a_cell_that_may_not_ask_does_not() -> None:
+    one = Execution(ID, CODE, OutputLimiter(OutputCaps()), allow_stdin=False)
+    one.sent()
+    assert feed(one, BUSY, ASKS, INPUT)[0].type == "started"
+    assert feed(one, ASKS) == []
+
+
+@pytest.mark.parametrize("count", [2**53, 2**63, 2**64, 10**30, -1, True, 1.0, "3", [3], None])
+def test_a_count_that_is_none_is_not_believed(count: object) -> None:
+    one = execution()
+    [started] = feed(one, BUSY, iopub("execute_input", code=CODE, execution_count=count))
+    assert started.content["execution_count"] is None
+    [result] = feed(one, display("execute_result", "2", execution_count=count))
+    assert result.content["execution_count"] is None
+    feed(one, reply(execution_count=count), IDLE)
+    assert one.outcome().execution_count is None
 
 
 # The order of two sockets, and nbclient's word on the outputs

@@ -543,3 +543,13 @@ def test_bytes_that_are_no_message_raise_nothing_but_malformed_message(
 ) -> None:
     with pytest.raises(MalformedMessage):
         decode(payload, subprotocol, is_binary=is_binary)
+
+
+@pytest.mark.parametrize("subprotocol", [JSON, V1])
+def test_a_header_is_not_so_long_that_its_echo_would_be_passed_over(subprotocol: Subprotocol) -> None:
+    """A kernel's answer would be dropped for it, and its cell would never end for the client."""
+    header = json.dumps({**HEADER, "more": "x" * websocket.MAX_HEADER}).encode()
+    message = Message(Channel.SHELL, header, EMPTY, EMPTY, EMPTY, (), Header(), Header())
+    payload, is_binary = encode(message, subprotocol)
+    with pytest.raises(MalformedMessage, match="header is longer"):
+        decode(payload, subprotocol, is_binary=is_binary)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels import zmtp
+from kernels.budget import ReceiveBudget
 from kernels.zmtp import Decoder, ProtocolError, encode, hello
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -74,19 +75,90 @@ def test_nothing_is_read_before_the_greeting_is_whole() -> None:
     assert not decoder.ready
 
 
-def test_a_size_that_is_only_claimed_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmtp, "MAX_MESSAGE_BYTES", 1000)
-    decoder = Decoder()
+def test_a_size_that_is_only_claimed_takes_no_memory() -> None:
+    budget = ReceiveBudget()
+    decoder = Decoder(1000, budget)
     decoder.feed(GREETING + READY + b"\x02" + (2**63 - 1).to_bytes(8, "big"))
     for _ in range(100):
         decoder.feed(bytes(10_000_000))
         assert decoder.next() is None
+        assert budget.held == 0
+
+
+def test_a_message_of_too_many_bytes_is_passed_over_but_for_its_head() -> None:
+    decoder = Decoder(1000)
+    header, small = b"h" * 400, [b"small"]
+    data = GREETING + READY + encode([b"topic", header, b"x" * 601, b"y" * 70_000]) + encode(small)
+    decoder.feed(data)
+    assert decoder.next() == [b"topic", header]
+    assert decoder.left_out == 601 + 70_000
+    assert decoder.next() == small
+    assert decoder.left_out == 0
+
+
+@pytest.mark.parametrize("first", [100, 500_000])
+def test_a_great_command_is_skipped_and_takes_no_message_with_it(first: int) -> None:
+    budget = ReceiveBudget()
+    decoder = Decoder(1000, budget)
+    command = b"\x06" + (1_000_000).to_bytes(8, "big") + bytes(1_000_000)
+    pieces = [GREETING + READY + command[:first], command[first:] + encode([b"next"])]
+    assert decoded(decoder, pieces[:1]) == []
+    assert budget.held == 0
+    assert decoded(decoder, pieces[1:]) == [[b"next"]]
+    assert decoder.left_out == 0
+
+
+def unfinished(budget: ReceiveBudget, size: int) -> Decoder:
+    """A decoder that was told of `size` bytes more than it got."""
+    decoder = Decoder(10_000_000, budget)
+    decoder.feed(GREETING + READY + b"\x03" + (2 * size).to_bytes(8, "big"))
+    decoder.feed(bytes(size))
+    assert decoder.next() is None
+    return decoder
+
+
+def test_five_that_never_end_hold_no_more_than_the_budget_and_nobody_up() -> None:
+    budget = ReceiveBudget(1_000_000)
+    stuck = [unfinished(budget, 300_000) for _ in range(5)]
+    assert budget.held <= 1_000_000
+    assert budget.given_up == 2, "the oldest two"
+    other = Decoder(10_000_000, budget)
+    message = [b"head", bytes(900_000)]
+    data = GREETING + READY + encode(message)
+    assert decoded(other, [data[i : i + 50_000] for i in range(0, len(data), 50_000)]) == [message]
+    assert budget.held <= 300_000
+    # Whoever had to give up goes on with the next message.
+    stuck[0].feed(bytes(300_000) + encode([b"last"]) + encode([b"next"]))
+    assert stuck[0].next() == []
+    assert stuck[0].left_out == 600_004
+    assert stuck[0].next() == [b"next"]
+    for decoder in (*stuck, other):
+        decoder.close()
+    assert budget.held == 0
+
+
+def test_many_frames_of_a_message_that_never_ends_count_too() -> None:
+    budget = ReceiveBudget(100_000)
+    decoder = Decoder(10_000_000, budget)
+    decoder.feed(GREETING + READY + b"\x01\x00" * 5000)
+    while decoder.next() is None and decoder.more:
+        assert budget.held <= 100_000
+    assert budget.given_up == 1
+
+
+def test_frames_without_end_give_others_their_turn() -> None:
+    decoder = Decoder()
+    decoder.feed(GREETING + READY + b"\x01\x00" * 100_000)
+    turns = 0
+    while decoder.next() is None and decoder.more:
+        turns += 1
+    assert turns >= 100_000 // 5000
 
 
 def test_too_many_frames_are_passed_over_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmtp, "MAX_FRAMES", 10)
+    monkeypatch.setattr(zmtp, "MOST_FRAMES", 10)
     data = GREETING + READY + encode([b"x"] * 11) + encode([b"x"] * 10)
-    assert decoded(Decoder(), [data]) == [[], [b"x"] * 10]
+    assert decoded(Decoder(), [data]) == [[b"x"] * 8, [b"x"] * 10]
 
 
 @pytest.fixture

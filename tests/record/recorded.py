@@ -27,10 +27,17 @@ class Recorded:
 
     def __init__(self, journal: Journal, key: str) -> None:
         self._journal = journal
-        row = session_row(journal.new_session_id(), key, environment=brief(ENVIRONMENT), cause="created")
+        row = session_row(
+            journal.new_session_id(), key, environment=brief(ENVIRONMENT), cause="created", folder="c0ffee"
+        )
         self.log = EventLog(journal, row.id, key)
         told = {"principal": row.principal, "created_at": row.created_at, "metadata": row.metadata}
-        told |= {"limits": row.limits, "isolation": row.isolation, "environment": ENVIRONMENT}
+        told |= {
+            "limits": row.limits,
+            "isolation": row.isolation,
+            "environment": ENVIRONMENT,
+            "folder": row.folder,
+        }
         self.row: SessionRow = row
         self._executions = 0
         self._session("idle", "created", gateway_version="0.1.0", **told)

@@ -43,6 +43,7 @@ async def test_a_record_of_the_first_version_gets_its_heads_and_a_trail(path: Pa
             assert row is not None
             chain = heads.get(session_id, Chain(session_id))
             assert (row.head_seq, row.head) == (chain.seq, chain.head)
+            assert row.folder == "", "its files are where they were"
         assert [row.seq for row in await journal.events(1)] == [1, 2, 3]
         Recorded(journal, "new").cell("1", text("1"))
         await journal.commit()

@@ -74,6 +74,8 @@ async def test_the_record_unused_for_longest_goes_first_and_open_ones_stay(
     found = await journal.overdue(None, 300_000)
     assert found is not None
     assert (found[0].key, found[1]) == ("s1", "retention_size")
-    await journal.purge(found[0].id, by="gateway", reason=found[1])
+    purged = await journal.purge(found[0].id, by="gateway", reason=found[1])
+    assert purged is not None
+    await purged.removed
     assert await journal.overdue(None, 300_000) is None
     assert valid(path)

@@ -26,6 +26,8 @@ from gateway.record.seal import cell_digest, make_seal
 from gateway.record.text import OPENING, cell_text, tail_text
 from gateway.record.verify import check_bundle, check_notebook
 from gateway.record.verify_store import check_record
+from gateway.spill import Spills
+from kernels.threads import Lane
 from tests.record.recorded import Recorded, image, text
 
 
@@ -174,8 +176,12 @@ async def test_a_record_in_use_can_be_checked(journal: Journal, path: Path) -> N
 async def test_what_is_purged_leaves_a_tombstone_and_nothing_else(journal: Journal, path: Path) -> None:
     first, second = await two_sessions(journal)
     second.cell("secret-of-second", image("uniqueofsecond" * 400))
-    assert await journal.purge(second.row.id, by="root", reason="requested")
-    assert not await journal.purge(second.row.id, by="root", reason="requested")
+    purged = await journal.purge(second.row.id, by="root", reason="requested")
+    assert purged is not None
+    assert await journal.session("ada", "second") is None
+    assert problems(path) == []
+    await purged.erased
+    assert await journal.purge(second.row.id, by="root", reason="requested") is None
     assert await journal.session("ada", "second") is None
     assert problems(path) == []
     with closing(sqlite3.connect(path)) as db:
@@ -206,12 +212,12 @@ async def test_equal_values_are_stored_once(journal: Journal, path: Path) -> Non
 
 
 @pytest.fixture
-async def exports(path: Path) -> AsyncGenerator[Callable[..., Any], None]:
+async def exports(path: Path, lane: Lane) -> AsyncGenerator[Callable[..., Any], None]:
     """Exports the first of two sessions: `await exports("notebook", key)`."""
-    journal = await Journal.open(path)
+    journal, spills = await Journal.open(path), Spills(path.parent, 0, lane)
 
     async def make(kind: str, key: SigningKey | None = None, workspace: Path | None = None) -> bytes:
-        exporter = Exports(journal, "0.1.0", key)
+        exporter = Exports(journal, "0.1.0", key, spills)
         moment = await exporter.moment(first.row)
         if kind == "bundle":
             return await collected(exporter.bundle(moment, workspace))
@@ -220,6 +226,7 @@ async def exports(path: Path) -> AsyncGenerator[Callable[..., Any], None]:
     try:
         first, _ = await two_sessions(journal)
         yield make
+        assert spills.used == 0
     finally:
         await journal.close()
 
@@ -292,6 +299,57 @@ async def test_who_has_no_key_can_not_make_a_seal_of_it(exports: Any, key: Signi
     assert (forged.valid, forged.key) == (True, None)
 
 
+UNSEALED = {"nbformat": 4, "nbformat_minor": 5, "cells": [], "metadata": {}}
+
+
+async def test_a_notebook_without_a_seal_is_neither_valid_nor_changed(exports: Any) -> None:
+    notebook = json.loads(await exports("notebook"))
+    del notebook["metadata"]["cellgate"]["seal"]
+    for told in (
+        notebook,
+        UNSEALED,
+        {**UNSEALED, "nbformat": 3},
+        {**UNSEALED, "metadata": {"cellgate": "x"}},
+    ):
+        found = check_notebook(json.dumps(told).encode(), "n")
+        assert (found.valid, found.sealed) == (False, False), found
+        assert "nothing tells whether it was changed" in str(found.problem)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b'{"cells": []}',
+        b'{"nbformat": 4, "cells": 1, "metadata": {}}',
+        b'{"nbformat": 4, "cells": [], "metadata": {"cellgate": {"seal": null}}}',
+        b'{"nbformat": 4, "cells": [], "metadata": {"cellgate": {"seal": {}}}}',
+        b'{"nbformat": 4, "cells": [NaN], "metadata": {}}',
+        b'{"nbformat": 4, "cells": ' + b"[" * 100_000 + b"]" * 100_000 + b', "metadata": {}}',
+    ],
+)
+def test_a_file_that_is_no_notebook_or_has_a_broken_seal_is_not_valid(content: bytes) -> None:
+    found = check_notebook(content, "n")
+    assert (found.valid, found.sealed) == (False, True)
+
+
+async def test_a_bundle_needs_its_seal(exports: Any, tmp_path: Path) -> None:
+    """Who takes the seal out of a bundle's notebook has changed the bundle."""
+    source, target = io.BytesIO(await exports("bundle")), tmp_path / "b.zip"
+    with zipfile.ZipFile(source) as archive, zipfile.ZipFile(target, "w") as made:
+        for name in archive.namelist():
+            content = archive.read(name)
+            if name.endswith(".ipynb"):
+                notebook = json.loads(content)
+                del notebook["metadata"]["cellgate"]["seal"]
+                content = json.dumps(notebook).encode()
+            made.writestr(name, content)
+    found = check_bundle(target)
+    assert (found.valid, found.sealed) == (False, True)
+
+
 async def test_a_bundles_notebook_is_what_its_rows_make(exports: Any, tmp_path: Path) -> None:
     """Even when the seal, the manifest and the archive's digest were made anew."""
     with zipfile.ZipFile(io.BytesIO(await exports("bundle"))) as archive:
@@ -349,7 +407,7 @@ async def test_a_workspaces_links_pipes_and_odd_names_stay_out(exports: Any, tmp
         assert archive.read("work/first.ipynb") == b"mine"
     assert "work/first.cellgate.ipynb" in names
     assert not any("link" in name or "etc" in name for name in names)
-    assert sorted(left_out) == ["\\udcff", "back\\slash", "link", "pipe"]
+    assert sorted(left_out) == ["\\udcff", "back\\slash", "folder", "link", "pipe"]
 
 
 # ---- keys -------------------------------------------------------------------------------------------------

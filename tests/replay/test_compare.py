@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import base64
 import io
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from gateway.replay.compare import CellRun, Verdict, compare_runs, text_diff
-from gateway.replay.images import compare_pictures
+from gateway.replay.images import LARGEST_UNSEEN, PixelBudget, compare_pictures
+from gateway.replay.moments import Window
 
-THEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
-NOW = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)
+_THEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
+_NOW = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)
+THEN = Window(_THEN, _THEN + timedelta(minutes=5))
+NOW = Window(_NOW, _NOW + timedelta(minutes=2))
 
 
 def out(text: str | list[str], name: str = "stdout") -> dict[str, Any]:
@@ -34,10 +38,12 @@ def error(evalue: str, count: int = 1) -> dict[str, Any]:
     return {"output_type": "error", "ename": "ValueError", "evalue": evalue, "traceback": traceback}
 
 
-def png(size: tuple[int, int] = (20, 10), dot: tuple[int, int] | None = None, **options: Any) -> bytes:
+def png(
+    size: tuple[int, int] = (20, 10), dot: tuple[int, int] | None = None, grey: int = 0, **options: Any
+) -> bytes:
     image = Image.new("RGB", size, "white")
     if dot is not None:
-        image.putpixel(dot, (255, 255, 254))
+        image.putpixel(dot, (grey, grey, grey))
     written = io.BytesIO()
     image.save(written, "PNG", **options)
     return written.getvalue()
@@ -73,10 +79,11 @@ def test_equal(then: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
         ([out("2026-03-01 09:30:02\n")], [out("2026-11-21 16:05:03\n")], {"timestamps"}),
         ([error("no", 1)], [error("no", 5)], {"execution counts"}),
         ([out("\x1b[31mred\x1b[0m")], [out("red")], {"colours"}),
-        ([picture(png())], [picture(png(compress_level=0))], {"pictures by their pixels"}),
+        ([picture(png())], [picture(png(compress_level=0))], {"pictures as they look: the same pixels"}),
+        ([out("{'b', 'a', 'c'}")], [out("{'c', 'a', 'b'}")], {"order of sets"}),
         (
-            [shown({"application/json": {"at": "0x7f1c2a4d5e90"}})],
-            [shown({"application/json": {"at": "0x7f1c2a4d5e91"}})],
+            [shown({"application/json": {"at": "<A at 0x7f1c2a4d5e90>"}})],
+            [shown({"application/json": {"at": "<A at 0x7f1c2a4d5e91>"}})],
             {"memory addresses"},
         ),
     ],
@@ -127,11 +134,65 @@ def test_different(then: list[dict[str, Any]], now: list[dict[str, Any]], part: 
         ("error", "error", Verdict.EQUAL),
         ("interrupted", "timeout", Verdict.EQUAL),
         ("timeout", "ok", Verdict.DIFFERENT),
+        ("ok", "timeout", Verdict.DIFFERENT),
+        ("died", "died", Verdict.EQUAL),
         ("died", "ok", Verdict.DIFFERENT),
     ],
 )
 def test_how_a_cell_ended_is_compared(then: str, now: str, verdict: Verdict) -> None:
     assert compare_runs(CellRun(then, []), CellRun(now, [])).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        ("took 1.2 s", "took 950.1 ms", "durations"),
+        ("half-life 3.20 s", "half-life 9.99 s", "durations"),
+        ("12.5 ms", "950.1 ms", "durations"),
+        ("d41d8cd98f00b204e9800998ecf8427e", "9e107d9d372bb6826bd81d3542a419d6", "identifiers"),
+    ],
+)
+def test_what_may_be_a_result_is_not_judged(then: str, now: str, said: str) -> None:
+    """Not the same, and not different either; one more difference that is sure makes the cell different."""
+    compared = compare_runs(CellRun("ok", [out(then)], THEN), CellRun("ok", [out(now)], NOW))
+    assert compared.verdict is Verdict.UNJUDGED
+    [difference] = compared.differences
+    assert not difference.judged
+    assert said in difference.note
+    assert f"-{then}\n+{now}" in difference.diff
+    both = [out(then), result("1")], [out(now), result("2")]
+    compared = compare_runs(CellRun("ok", both[0], THEN), CellRun("ok", both[1], NOW))
+    assert compared.verdict is Verdict.DIFFERENT
+    assert [each.judged for each in compared.differences] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "rtol", "verdict"),
+    [
+        ("[0.1 0.25]", "[0.10000001 0.25]", 1e-6, Verdict.NORMALISED),
+        ("[0.1  0.25]", "[0.10000001 0.25 ]", 0.0, Verdict.DIFFERENT),
+        ("0.1", "0.100001", 1e-6, Verdict.DIFFERENT),
+        ("x  1e-3\ny  2.5", "x 1.0000001e-3\ny  2.5", 1e-6, Verdict.NORMALISED),
+        ("1.5.", "1.50000001.", 1e-6, Verdict.NORMALISED),
+        ("-1.5", "1.5", 0.9, Verdict.DIFFERENT),
+        ("1000000", "1000001", 1e-3, Verdict.DIFFERENT),
+        ("v1.2.3", "v1.2.4", 0.9, Verdict.DIFFERENT),
+        ("0.0", "1e-300", 0.9, Verdict.DIFFERENT),
+        ("1e400", "2e400", 0.9, Verdict.DIFFERENT),
+        ("1.5 a", "1.50000001 b", 1e-6, Verdict.DIFFERENT),
+        ("1.5", "1.50000001 1.5", 1e-6, Verdict.DIFFERENT),
+        ("nan", "1.5", 0.9, Verdict.DIFFERENT),
+        ("took 1.5 s, 2.25", "took 2.5 s, 2.2500001", 1e-6, Verdict.UNJUDGED),
+    ],
+)
+def test_a_tolerance_is_for_floating_point_numbers_alone(
+    then: str, now: str, rtol: float, verdict: Verdict
+) -> None:
+    compared = compare_runs(CellRun("ok", [out(then)], THEN), CellRun("ok", [out(now)], NOW), rtol=rtol)
+    assert compared.verdict is verdict
+    if verdict is Verdict.NORMALISED:
+        [rule] = compared.rules
+        assert rule.startswith("numbers within 1e-06 (largest difference ")
 
 
 def test_a_diff_shows_only_lines_that_matter() -> None:
@@ -149,8 +210,14 @@ def test_a_diff_is_bounded() -> None:
     assert diff.endswith("... more is not shown")
 
 
+def test_how_far_a_cell_came_until_it_was_stopped_is_not_judged() -> None:
+    then, now = CellRun("timeout", [out("0\n1\n2\n")]), CellRun("timeout", [out("0\n1\n")])
+    assert compare_runs(then, now).verdict is Verdict.UNJUDGED
+    assert compare_runs(replace(then, status="ok"), now).verdict is Verdict.DIFFERENT
+
+
 def test_a_picture_of_the_difference_marks_the_pixels() -> None:
-    compared = compare_pictures(png(), png(dot=(3, 4)))
+    compared = compare_pictures(png(), png(dot=(3, 4)), PixelBudget())
     assert compared.picture is not None
     with Image.open(io.BytesIO(compared.picture)) as image:
         assert image.size == (20 * 3 + 16, 10)
@@ -158,7 +225,41 @@ def test_a_picture_of_the_difference_marks_the_pixels() -> None:
         assert image.getpixel((2 * 28 + 4, 4)) == (255, 255, 255)
 
 
+@pytest.mark.parametrize(("grey", "same"), [(254, True), (230, True), (200, False), (0, False)])
+def test_a_difference_that_nobody_sees_is_none_and_its_size_is_shown(grey: int, same: bool) -> None:
+    """In a corner too, where fewer pixels are around it."""
+    for place in ((3, 4), (0, 0), (19, 9)):
+        compared = compare_pictures(png(), png(dot=place, grey=grey), PixelBudget())
+        assert compared.same is same
+        assert (compared.distance <= LARGEST_UNSEEN) is same
+        assert compared.note.startswith("1 of 200 pixels differ (0.50%), by up to ")
+    compared_runs = compare_runs(
+        CellRun("ok", [picture(png())]), CellRun("ok", [picture(png(dot=(1, 1), grey=grey))])
+    )
+    assert compared_runs.verdict is (Verdict.NORMALISED if same else Verdict.DIFFERENT)
+
+
+def test_what_is_transparent_does_not_count() -> None:
+    def shade(colour: tuple[int, int, int, int]) -> bytes:
+        written = io.BytesIO()
+        Image.new("RGBA", (9, 9), colour).save(written, "PNG")
+        return written.getvalue()
+
+    hidden = shade((255, 255, 255, 0))
+    assert compare_pictures(hidden, shade((0, 0, 0, 0)), PixelBudget()).same
+    assert compare_pictures(hidden, shade((255, 255, 255, 255)), PixelBudget()).same is False
+    assert compare_pictures(hidden, shade((0, 0, 0, 255)), PixelBudget()).same is False
+
+
+def test_the_pixels_of_one_report_are_bounded() -> None:
+    budget = PixelBudget(1000)
+    runs = CellRun("ok", [picture(png())]), CellRun("ok", [picture(png(compress_level=0))])
+    verdicts = [compare_runs(*runs, pixels=budget).verdict for _ in range(4)]
+    assert verdicts == [Verdict.NORMALISED, Verdict.NORMALISED, Verdict.UNJUDGED, Verdict.UNJUDGED]
+    assert compare_runs(runs[0], runs[0], pixels=budget).verdict is Verdict.EQUAL
+
+
 def test_a_huge_picture_is_not_decoded() -> None:
-    compared = compare_pictures(png(), png((9000, 9000)))
-    assert not compared.same
+    compared = compare_pictures(png(), png((9000, 9000)), PixelBudget())
+    assert compared.same is False
     assert "too many" in compared.note or "exceeds" in compared.note

@@ -16,10 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from gateway.replay.environment import Agreement, compare_locks, lock_of
+from gateway.replay.environment import LEFT_OUT, Agreement, compare_locks, lock_of, recorded_seed
 from gateway.replay.files import input_files
+from gateway.replay.packages import installed_packages, pins
 from kernels.errors import InvalidInput
-from tests.conftest import serving
+from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess, until
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
@@ -79,15 +80,14 @@ def test_cells_that_give_the_same_are_told_from_those_that_do_not(
 ) -> None:
     record(replaying, key, *SAME, *CHANGING, RANDOM)
     report = replay(replaying, key)
-    assert verdicts(report) == ["equal"] * 3 + ["normalised"] * 3 + ["different"]
-    assert (report["verdict"], report["same"], report["different"], report["skipped"]) == (
-        "different",
-        6,
-        1,
-        0,
-    )
-    rules = [cell["normalised"] for cell in report["cells"][3:6]]
-    assert rules == [["memory addresses"], ["timestamps"], ["execution times"]]
+    assert verdicts(report) == ["equal"] * 3 + ["normalised"] * 2 + ["unjudged", "different"]
+    counts = {name: report[name] for name in ("same", "normalised", "unjudged", "different", "skipped")}
+    assert counts == {"same": 5, "normalised": 2, "unjudged": 1, "different": 1, "skipped": 0}
+    assert report["verdict"] == "different"
+    rules = [cell["normalised"] for cell in report["cells"][3:5]]
+    assert rules == [["memory addresses"], ["timestamps"]]
+    assert [cell["same"] for cell in report["cells"][4:]] == [True, None, False]
+    assert "durations" in report["cells"][5]["difference"]
     last = report["cells"][-1]
     assert (last["same"], last["status"]) == (False, {"recorded": "ok", "now": "ok"})
     [difference] = last["differences"]
@@ -118,9 +118,11 @@ def test_an_ended_session_is_replayed_and_what_never_ran_is_not(replaying: Gatew
     replaying.ended(key, running)
     replaying.delete(f"/v1/sessions/{key}")
     report = replay(replaying, key)
-    # Nobody answers an input() of a replay: it is at the end of its file at once.
-    assert verdicts(report) == ["different", "skipped"]
+    # Nobody answers an input() of a replay: it is at the end of its file at once, and that proves nothing.
+    assert verdicts(report) == ["unjudged", "skipped"]
+    assert (report["verdict"], report["different"]) == ("unjudged", 0)
     assert report["cells"][0]["status"] == {"recorded": "ok", "now": "error"}
+    assert report["cells"][0]["reason"] == "It asks for input, and a replay has nobody to answer."
     assert report["cells"][1]["reason"] == "It did not run then."
 
 
@@ -128,6 +130,85 @@ def test_what_was_stopped_by_its_deadline_is_stopped_again(replaying: GatewayPro
     replaying.execute(key, "print('begun', flush=True)\nwhile True: pass", timeout=1)
     report = replay(replaying, key)
     assert report["cells"][0]["status"] == {"recorded": "timeout", "now": "timeout"}
+
+
+def test_cells_that_had_variables_are_told_as_such(replaying: GatewayProcess, key: str) -> None:
+    """Only their names are recorded. What gives the same without them is the same."""
+    code = "import os; os.environ.get('SECRET')"
+    replaying.execute(key, code, env={"SECRET": "a"})
+    replaying.execute(key, "1 + 1", env={"SECRET": "a"})
+    replaying.execute(key, code)
+    report = replay(replaying, key)
+    assert verdicts(report) == ["unjudged", "equal", "equal"]
+    said = "It ran with environment variables whose values are not recorded: SECRET."
+    assert [cell.get("reason") for cell in report["cells"]] == [said, None, None]
+    assert "'a'" not in json.dumps(report["cells"][0]["source"])
+
+    whole = f"{key}-whole"
+    assert replaying.post("/v1/sessions", {"session": whole, "env": {"SECRET": "a"}}).status == 201
+    try:
+        replaying.execute(whole, code)
+        replaying.execute(whole, "1 + 1")
+        report = replay(replaying, whole)
+    finally:
+        replaying.delete(f"/v1/sessions/{whole}")
+    assert verdicts(report) == ["unjudged", "equal"]
+    said = "Its session had environment variables whose values are not recorded: SECRET."
+    assert report["cells"][0]["reason"] == said
+
+
+def test_a_cell_whose_kernel_died_gives_the_same_when_it_dies_again(
+    replaying: GatewayProcess, key: str
+) -> None:
+    """The record's last output of it is the gateway's own remark."""
+    record(
+        replaying,
+        key,
+        "print('last words', flush=True); import os, time; time.sleep(1); os._exit(3)",
+        "1 + 1",
+    )
+    report = replay(replaying, key)
+    assert report["cells"][0]["status"] == {"recorded": "died", "now": "died"}
+    assert verdicts(report) == ["equal", "equal"], report["cells"][0]
+
+
+def test_sets_come_in_one_order_because_both_kernels_hash_alike(replaying: GatewayProcess, key: str) -> None:
+    code = "print(*{str(i) for i in range(50)}); __import__('os').environ['PYTHONHASHSEED']"
+    record(replaying, key, code)
+    known = replaying.get(f"/v1/sessions/{key}/notebook").json()["metadata"]["cellgate"]
+    assert known["hash_seed"] == "0"
+    report = replay(replaying, key)
+    assert verdicts(report) == ["equal"]
+    assert report["hash_seed"] == {"recorded": "0", "now": "0"}
+
+    seeded = f"{key}-seeded"
+    body = {"session": seeded, "env": {"PYTHONHASHSEED": "12345"}}
+    assert replaying.post("/v1/sessions", body).status == 201
+    try:
+        record(replaying, seeded, code)
+        report = replay(replaying, seeded)
+    finally:
+        replaying.delete(f"/v1/sessions/{seeded}")
+    assert verdicts(report) == ["equal"]
+    assert report["hash_seed"] == {"recorded": "12345", "now": "12345"}
+
+
+@pytest.mark.parametrize("told", ["random", "-1", "4294967296", "1" * 11, "0; rm", "", 5, None, [1]])
+def test_a_hash_seed_that_no_kernel_starts_with_is_not_believed(told: object) -> None:
+    assert recorded_seed({"metadata": {"cellgate": {"hash_seed": told}}}) is None
+
+
+NOISY = "import os; print(0.5 * (1 + int.from_bytes(os.urandom(4), 'big') / 2**32 * 1e-6))"
+
+
+def test_numbers_may_be_apart_as_far_as_is_asked_for(replaying: GatewayProcess, key: str) -> None:
+    record(replaying, key, NOISY)
+    assert verdicts(replay(replaying, key)) == ["different"]
+    report = replay(replaying, key, rtol=1e-5)
+    assert (verdicts(report), report["rtol"], report["same"]) == (["normalised"], 1e-5, 1)
+    assert report["cells"][0]["normalised"][0].startswith("numbers within 1e-05 (largest difference ")
+    for rtol in (-1, 1, 1e300, "0.1", True):
+        assert replaying.post(f"/v1/sessions/{key}/replay", {"rtol": rtol}).reason == "bad_request"
 
 
 class Page(HTMLParser):
@@ -330,6 +411,10 @@ def test_a_list_of_input_files_that_makes_no_sense_is_refused(told: object) -> N
             "different",
             ["a", "b", "c"],
         ),
+        ({"packages": {"a": "1.0-RC1"}}, {"packages": {"a": "1.0rc1"}}, "same", []),
+        ({"packages": {"a": "1\n-r x", "b": "1"}}, {"packages": {"b": "1"}}, "different", [LEFT_OUT]),
+        ({"packages": {"-r": "1"}}, {"packages": {}, "packages_left_out": 1}, "same", []),
+        ({"packages": {}, "python": "3\x1b[31m"}, {"packages": {}}, "same", []),
         (None, {"packages": {}}, "unknown", []),
         ({"python": "3.13.1"}, {"packages": {}}, "unknown", []),
         ("3.13", {"packages": {}}, "unknown", []),
@@ -339,6 +424,26 @@ def test_a_list_of_input_files_that_makes_no_sense_is_refused(told: object) -> N
 def test_locks_are_compared(then: object, now: object, agreement: str, changes: list[str]) -> None:
     check = compare_locks(lock_of(then), lock_of(now))
     assert (check.agreement, [change.name for change in check.changes]) == (agreement, changes)
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        {"name": "-r", "version": "1"},
+        {"name": "a", "version": "1\n--index-url=http://127.0.0.1/"},
+        {"name": "a @ http://127.0.0.1/a.whl", "version": "1"},
+        {"name": "a", "version": "9" * 5000},
+        {"name": "a", "version": 1},
+        {"name": "a"},
+        "a",
+    ],
+)
+def test_a_notebook_s_installed_packages_are_packages(package: object) -> None:
+    good = {"name": "Good_One", "version": "1.0-RC1", "requested": True}
+    with pytest.raises(InvalidInput):
+        installed_packages({"metadata": {"cellgate": {"installed_packages": [good, package]}}})
+    packages = installed_packages({"metadata": {"cellgate": {"installed_packages": [good]}}})
+    assert pins(packages) == (["Good_One==1.0rc1"], ["Good_One==1.0rc1"])
 
 
 def call(gateway: GatewayProcess, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -361,18 +466,44 @@ def test_the_command_replays_a_file_and_tells_by_its_exit_code(
     export(replaying, key, tmp_path / "a.ipynb")
     done = call(replaying, tmp_path, "a.ipynb", "-o", "report.html")
     assert done.returncode == 0, done.stderr
-    assert "4 the same, 0 different, 0 not compared" in done.stdout
+    assert "4 the same, 0 different, 0 not to be judged, 0 not compared" in done.stdout
     assert "~ cell 4: memory addresses" in done.stdout
     assert "gives what it gave" in Page((tmp_path / "report.html").read_text()).text
 
-    record(replaying, key, RANDOM)
+    replaying.execute(key, "input('? ')", stdin=["answer"])
+    record(replaying, key, CHANGING[2])
     export(replaying, key, tmp_path / "a.ipynb")
     done = call(replaying, tmp_path, "a.ipynb", "-o", "report.json")
+    assert done.returncode == 3, (done.stdout, done.stderr)
+    assert "? cell 5: It asks for input, and a replay has nobody to answer." in done.stdout
+    assert "? cell 6: stdout: it differs in what may change from run to run" in done.stdout
+    assert "4 the same, 0 different, 2 not to be judged, 0 not compared" in done.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"], report["unjudged"]) == ("unjudged", 2)
+
+    record(replaying, key, RANDOM, NOISY)
+    export(replaying, key, tmp_path / "a.ipynb")
+    done = call(replaying, tmp_path, "a.ipynb", "-o", "report.json", "--rtol", "1e-5")
     assert done.returncode == 1, done.stderr
-    assert "! cell 5: stdout: the text differs" in done.stdout
+    assert "! cell 7: stdout: the text differs" in done.stdout
+    assert "~ cell 8: numbers within 1e-05" in done.stdout
     assert json.loads((tmp_path / "report.json").read_text())["different"] == 1
+    done = call(replaying, tmp_path, "a.ipynb", "--rtol", "2")
+    assert (done.returncode, "rtol" in done.stderr) == (2, True)
     models = replaying.get("/v1/sessions?limit=1000").json()["sessions"]
     assert {m["state"] for m in models if m["session"].startswith("replay-")} == {"ended"}
+
+
+def test_a_cell_that_might_run_longer_where_it_was_recorded_is_replayed(
+    replaying: GatewayProcess, key: str, start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    body = {"session": key, "limits": {"cell_timeout": 500}}
+    assert replaying.post("/v1/sessions", body).status == 201
+    replaying.execute(key, "1 + 1")
+    export(replaying, key, tmp_path / "a.ipynb")
+    strict = start_gateway(pool_size=0, max_cell_timeout=60)
+    done = call(strict, tmp_path, "a.ipynb", "--anyway")
+    assert done.returncode == 0, done.stderr
 
 
 def test_another_environment_is_refused_unless_it_is_wanted_anyway(

@@ -1,0 +1,18 @@
+"""Text from files and kernels on its way to a terminal: what would steer the terminal is shown instead."""
+
+from __future__ import annotations
+
+import unicodedata
+
+_KEPT = frozenset("\n\t")
+
+
+def printed(text: str) -> str:
+    """`text` with control characters, and those that turn the reading direction, written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(letter if _harmless(letter) else ascii(letter)[1:-1] for letter in text)
+
+
+def _harmless(letter: str) -> bool:
+    return letter in _KEPT or unicodedata.category(letter) not in {"Cc", "Cf", "Cs"}

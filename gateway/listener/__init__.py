@@ -1,0 +1,1 @@
+"""The side of the HTTP server that faces strangers: connections, their number, their pace, their frames."""

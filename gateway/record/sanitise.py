@@ -1,0 +1,204 @@
+"""HTML and CSS of user code's, reduced to what shows something: nothing that runs, loads, sends or navigates.
+
+nh3 (the Rust library ammonia) parses as browsers do and keeps listed elements and attributes; ``style``
+elements are taken out before, and their rules kept apart. Pure. A page made of it has the policy of ``pages``
+as well, so that what one of the two overlooks the other stops.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import nh3
+import tinycss2
+
+MOST_CSS = 1 << 20
+"""Characters of one ``style`` element; a longer one is left out."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+DEEPEST = 500
+"""Elements in one another; browsers themselves stop at about as many."""
+
+_SHAPES = _words("""
+    svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient radialGradient stop
+    clipPath
+""")
+# Without links that can't be seen; with boxes to tick, by which some displays are folded without a script.
+_TAGS = (
+    (nh3.ALLOWED_TAGS - {"map", "area"}) | _SHAPES | _words("address big font input label main section tfoot")
+)
+_LOST = _words("""
+    script style title noscript template iframe object embed applet frameset noframes noembed textarea select
+    math foreignObject
+""")
+"""Elements that go with all that is in them."""
+_EVERYWHERE = _words("""
+    id class style title lang dir align valign width height border cellpadding cellspacing colspan rowspan
+    scope headers span start reversed open role face size color bgcolor nowrap datetime
+""")
+_OF_SHAPES = _words("""
+    viewBox preserveAspectRatio d x y x1 y1 x2 y2 cx cy r rx ry fx fy dx dy points offset transform rotate
+    gradientTransform gradientUnits spreadMethod clipPathUnits pathLength fill fill-opacity fill-rule
+    stroke stroke-width stroke-opacity stroke-dasharray stroke-dashoffset stroke-linecap stroke-linejoin
+    stroke-miterlimit stop-color stop-opacity opacity clip-path clip-rule text-anchor dominant-baseline
+    font-family font-size font-style font-weight letter-spacing textLength lengthAdjust visibility
+""")
+_PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
+
+# What CSS may call. None of it loads anything; url, image-set, src and whatever is invented next do.
+_FUNCTIONS = _words("""
+    rgb rgba hsl hsla hwb lab lch oklab oklch color color-mix calc min max clamp var attr counter counters
+    linear-gradient radial-gradient conic-gradient repeating-linear-gradient repeating-radial-gradient
+    translate translatex translatey translate3d scale scalex scaley rotate skew skewx skewy matrix
+    repeat minmax fit-content blur brightness contrast grayscale opacity saturate drop-shadow
+    cubic-bezier steps
+""")
+_LONGEST_NAME = 40
+_TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
+_WITHOUT_END = _words("area base br col embed hr img input link meta param source track wbr")
+_ENDED_BY_NEXT = _words("dd dt li option p tbody td tfoot th thead tr")
+_SCOPES = _words("applet button caption marquee object select svg math table td template th")
+_NAME = re.compile(r"[-\w]*\Z")
+_OWN_PART = re.compile(r"url\(#[-\w.:]+\)", re.IGNORECASE)
+_UNSAFE = ("\\", "<", "@", "/*", "{", "}")
+"""An escape may spell any name; the others end what they stand in."""
+
+
+def _harmless(value: str) -> bool:
+    """Whether a value of CSS only calls functions that load nothing."""
+    if any(mark in value for mark in _UNSAFE):
+        return False
+    return all(name in _FUNCTIONS or not name for name in _called(value))
+
+
+def _called(value: str) -> Iterator[str]:
+    """What stands before each opening bracket; of a name that is too long for any, its end."""
+    at = value.find("(")
+    while at >= 0:
+        found = _NAME.search(value[max(0, at - _LONGEST_NAME) : at].rstrip())
+        yield "" if found is None else found[0].lower()
+        at = value.find("(", at + 1)
+
+
+def declarations(text: str) -> str:
+    """The declarations, as of a ``style`` attribute, that load nothing."""
+    return ";".join(part for part in text.split(";") if ":" in part and _harmless(part))
+
+
+def _attribute(tag: str, name: str, value: str) -> str | None:
+    if name == "style":
+        return declarations(value) or None
+    if name == "src":
+        return value if _PICTURE.fullmatch(value) else None
+    if name == "href":
+        return value if value.startswith("#") or not value.lower().startswith("data:") else None
+    if tag in _SHAPES and name not in _EVERYWHERE:
+        return value if _harmless(_OWN_PART.sub("", value)) else None
+    return value
+
+
+_cleaner = nh3.Cleaner(
+    tags=set(_TAGS),
+    clean_content_tags=set(_LOST),
+    attributes={
+        "*": set(_EVERYWHERE),
+        "a": {"href", "hreflang"},
+        "img": {"src", "alt"},
+        "input": {"checked", "disabled"},
+        "label": {"for"},
+        **{tag: set(_OF_SHAPES) for tag in _SHAPES},
+    },
+    attribute_filter=_attribute,
+    set_tag_attribute_values={"input": {"type": "checkbox"}},
+    generic_attribute_prefixes={"data-", "aria-"},
+    url_schemes={"http", "https", "mailto", "data"},
+    url_relative=lambda url: url if url.startswith("#") else None,
+    link_rel="noopener noreferrer",
+)
+
+
+def markup(text: str) -> str:
+    """A balanced piece of HTML, whatever `text` is, with what is on the lists only."""
+    return _cleaner.clean(text)
+
+
+def too_deep(text: str) -> bool:
+    """Whether its elements are nested deeper than anybody's are: parsing takes the square of the depth.
+
+    An estimate: an end tag ends the nearest element of its name, unless a table's cell or the like is nearer.
+    """
+    stack: list[str] = []
+    for tag in _TAG.finditer(text):
+        name = tag[2].lower()
+        if not tag[1]:
+            if name in _WITHOUT_END:
+                continue
+            if name in _ENDED_BY_NEXT:
+                _end_before(stack, name)
+            stack.append(name)
+            if len(stack) > DEEPEST:
+                return True
+            continue
+        for place in range(len(stack) - 1, -1, -1):
+            if stack[place] == name:
+                del stack[place:]
+            if place == len(stack) or stack[place] in _SCOPES:
+                break
+    return False
+
+
+def _end_before(stack: list[str], name: str) -> None:
+    """A list's next item ends the one before it, with the paragraph that is in that; so do cells and rows."""
+    for place in range(len(stack) - 1, -1, -1):
+        if stack[place] not in _ENDED_BY_NEXT:
+            return
+        if stack[place] == name:
+            del stack[place:]
+            return
+
+
+def split_styles(text: str) -> tuple[str, list[str]]:
+    """`text` without its ``style`` elements, and what is in them.
+
+    It need not find them as a browser would: `markup` removes what it leaves, `rules` reads what it takes.
+    """
+    lowered = text.lower()
+    # Letters that become longer in lower case would shift all places after them.
+    if len(lowered) != len(text) or "<style" not in lowered:
+        return text, []
+    kept, styles, at = [], [], 0
+    while (start := lowered.find("<style", at)) >= 0:
+        opened, end = lowered.find(">", start), lowered.find("</style", start)
+        if opened < 0 or end < opened:
+            break
+        kept.append(text[at:start])
+        styles.append(text[opened + 1 : end])
+        closed = lowered.find(">", end)
+        at = len(text) if closed < 0 else closed + 1
+    return "".join([*kept, text[at:]]), styles
+
+
+def rules(css: str) -> str:
+    """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting."""
+    if len(css) > MOST_CSS:
+        return ""
+    try:
+        return "\n".join(_rules(css))
+    except RecursionError:
+        return ""
+
+
+def _rules(css: str) -> Iterator[str]:
+    for rule in tinycss2.parse_stylesheet(css, skip_comments=True, skip_whitespace=True):
+        if rule.type != "qualified-rule":
+            continue
+        selector = tinycss2.serialize(rule.prelude).strip()
+        content = [token for token in rule.content if token.type != "comment"]
+        kept = declarations(tinycss2.serialize(content))
+        if kept and selector and not any(mark in selector for mark in _UNSAFE):
+            yield f"{selector} {{{kept}}}"

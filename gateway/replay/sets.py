@@ -1,0 +1,98 @@
+"""Sets in printed text, with their members in order: two sets are equal whatever order they are printed in.
+
+Pure. What counts is Python's repr of a set, ``{1, 2}`` or ``frozenset({...})``, of members that are literals,
+tuples, calls such as ``Decimal('1')``, or in angle brackets. Dicts have an order that means something, and so
+have ``dict_keys([...])`` and all text in braces that is no set of such members: they stay as they are.
+"""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 1 << 20
+"""Characters of a text in which sets are looked for."""
+DEEPEST = 20
+
+_SPACE = re.compile(r"\s*")
+_STRING = re.compile(r"b?(?:'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")")
+_NUMBER = re.compile(
+    r"[-+]?(?:\d[\d_]*(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?(?:[-+][\d.]+(?:e[-+]?\d+)?)?j?(?![\w.])"
+)
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,200}")
+_BRACKETED = re.compile(r"<[^<>{}\n]{1,400}>")
+_KEYWORD = re.compile(r"[A-Za-z_]\w{0,100}=(?!=)")
+
+
+class _NoSet(Exception):
+    """What was begun is no set's repr, as `at` shows."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
+def order_sets(text: str) -> str:
+    """`text` with the members of each set in the order of their text."""
+    at = text.find("{")
+    if at < 0 or len(text) > LONGEST:
+        return text
+    parts, done = [], 0
+    while at >= 0:
+        try:
+            shown, end = _set(text, at, 0)
+        except _NoSet as broken:
+            # Sets within what was read are let be, so that no text is read twice.
+            at = text.find("{", max(at + 1, broken.at))
+            continue
+        parts += [text[done:at], shown]
+        done = end
+        at = text.find("{", end)
+    return "".join([*parts, text[done:]])
+
+
+def _set(text: str, at: int, depth: int) -> tuple[str, int]:
+    members, end = _members(text, at + 1, "}", depth)
+    if not members:
+        raise _NoSet(end)  # an empty dict
+    return "{" + ", ".join(sorted(members)) + "}", end
+
+
+def _members(text: str, at: int, closing: str, depth: int) -> tuple[list[str], int]:
+    """The members up to the closing bracket, and where it ends."""
+    if depth > DEEPEST:
+        raise _NoSet(at)
+    members: list[str] = []
+    at = _skip(text, at)
+    while text[at : at + 1] != closing:
+        name = _KEYWORD.match(text, at) if closing == ")" else None
+        shown, at = _member(text, at if name is None else name.end(), depth)
+        members.append(shown if name is None else name[0] + shown)
+        at = _skip(text, at)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+        elif text[at : at + 1] != closing:
+            raise _NoSet(at)
+    return members, at + 1
+
+
+def _member(text: str, at: int, depth: int) -> tuple[str, int]:
+    if text[at : at + 1] == "{":
+        return _set(text, at, depth + 1)
+    if text[at : at + 1] == "(":
+        members, end = _members(text, at + 1, ")", depth + 1)
+        return f"({', '.join(members)})", end
+    for literal in (_STRING, _NUMBER, _BRACKETED):
+        if (found := literal.match(text, at)) is not None:
+            return found[0], found.end()
+    if (name := _NAME.match(text, at)) is None:
+        raise _NoSet(at)
+    if text[name.end() : name.end() + 1] != "(":
+        return name[0], name.end()
+    members, end = _members(text, name.end() + 1, ")", depth + 1)
+    return f"{name[0]}({', '.join(members)})", end
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    assert found is not None
+    return found.end()

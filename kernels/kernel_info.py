@@ -1,0 +1,53 @@
+"""What is kept of a kernel's kernel_info_reply: a few words of it, each of them short and printable.
+
+Pure. The reply is a kernel's text, and variables of a client may have run code in that kernel before it
+answered; the record, the notebook's metadata and the README of a bundle repeat it. Fields that Jupyter does
+not name, or that don't fit, are left out. Source: "Messaging in Jupyter", section "Kernel info".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MOST_CHARACTERS = 200
+MOST_MODE = 16
+"""Entries of a CodeMirror mode."""
+
+_WORDS = ("implementation", "implementation_version", "protocol_version")
+_LANGUAGE = ("name", "version", "mimetype", "file_extension", "pygments_lexer", "nbconvert_exporter")
+
+
+def known_info(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a kernel_info_reply that may be kept; in the reply's own form."""
+    known: dict[str, Any] = _words(told, _WORDS)
+    language = told.get("language_info")
+    if isinstance(language, dict):
+        kept: dict[str, Any] = _words(language, _LANGUAGE)
+        if (mode := _mode(language.get("codemirror_mode"))) is not None:
+            kept["codemirror_mode"] = mode
+        known["language_info"] = kept
+    return known
+
+
+def is_word(value: object) -> bool:
+    """Whether this is short text on one line, without control characters."""
+    return isinstance(value, str) and 0 < len(value) <= MOST_CHARACTERS and value.isprintable()
+
+
+def _words(told: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: told[name] for name in names if is_word(told.get(name))}
+
+
+def _mode(told: object) -> str | dict[str, str | int] | None:
+    """CodeMirror's mode is a name, or a name with options of its own."""
+    if isinstance(told, str) and is_word(told):
+        return told
+    if not isinstance(told, dict) or not 0 < len(told) <= MOST_MODE:
+        return None
+    fits = all(is_word(key) and (is_word(value) or _is_small(value)) for key, value in told.items())
+    return dict(told) if fits else None
+
+
+def _is_small(value: object) -> bool:
+    return isinstance(value, int) and abs(value) < 2**53

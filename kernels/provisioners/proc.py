@@ -1,0 +1,42 @@
+"""What kernels see of /proc: their own processes, and of the machine only what programs need.
+
+Every file of /proc that is neither of these is covered, because the system adds new ones and many tell of the
+host, of other kernels or of addresses in memory (``kpageflags``, ``slabinfo``, ``kallsyms``, ``iomem``). It
+makes lists of names; ``sandbox`` and ``container`` cover them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+# What psutil, the C library, language runtimes and system tools read. `net` and `mounts` are links into a
+# process's own namespaces; `sys` is read-only on every level, and `sysvipc` is the namespace's own.
+_SHOWN = """
+    cgroups cpuinfo devices diskstats filesystems loadavg meminfo mounts net self stat swaps sys sysvipc
+    thread-self uptime version vmstat
+"""
+
+# Where the kernels' machine is not this one: the names on common systems.
+_KNOWN = """
+    acpi allocinfo asound bootconfig buddyinfo bus cmdline config.gz consoles crypto dma driver
+    dynamic_debug execdomains fb fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg
+    kpagecgroup kpagecount kpageflags latency_stats locks mdstat misc modules mpt mtrr pagetypeinfo
+    partitions pressure sched_debug schedstat scsi slabinfo softirqs spl sysrq-trigger timer_list
+    timer_stats tty version_signature vmallocinfo xen zoneinfo
+"""
+
+
+def hidden_names(listed: Iterable[str]) -> list[str]:
+    """The names in /proc to cover, of those that exist where kernels run.
+
+    `listed` is a listing of the machine's own /proc, processes included, as far as there is one.
+    """
+    there = {*_KNOWN.split(), *(name for name in listed if not name.isdecimal())}
+    return sorted(there - {*_SHOWN.split()})
+
+
+def hidden_here() -> list[str]:
+    """The names in this machine's /proc that kernels on it must not see."""
+    listed = os.listdir("/proc")  # noqa: PTH208 - names are all that is asked for
+    return [name for name in hidden_names(listed) if name in set(listed)]

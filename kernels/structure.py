@@ -1,0 +1,142 @@
+"""What can be told of JSON without decoding it: how many containers and elements it has, and how deep it is.
+
+Decoding text costs what its bytes cost, but three bytes of an empty list become fifty, and each is a stop for
+the garbage collector. So the number of elements is bounded before anything is made of them. Pure; the bounds
+of whole messages are ``policy``'s. Commas and brackets inside of strings do not count, but they are only told
+apart where there are suspiciously many.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from typing import Any
+
+DEEPEST = 100
+"""Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
+MOST_CONTAINERS = 250_000
+MOST_ELEMENTS = 1_000_000
+"""By their commas. Decoding as many takes a tenth of a second at the worst."""
+
+LONG_NUMBER = 256
+MOST_LONG_NUMBERS = 20
+"""Integers of so many digits: both reading and writing one costs the square of its length, up to a
+third of a millisecond, and nobody else runs in that time."""
+
+INLINE_BYTES = 256 * 1024
+INLINE_CONTAINERS = 5_000
+INLINE_ELEMENTS = 5_000
+"""What is larger is not read on the event loop: decoding it would be noticed by others."""
+
+CONTAINER_COST = 64
+ELEMENT_COST = 16
+"""Bytes of memory that a container and an element of one take at the least."""
+
+_SLICE = 256 * 1024
+_STRIDE = 64
+_DIGITS_IN_A_ROW = re.compile(rb"[0-9]{3}")
+_NO_DIGITS = re.compile(rb"[^0-9]+")
+_MANY, _TOO_MANY = 1000, 10_000
+"""Containers: more than the first are looked at by their brackets alone, up to the second."""
+_FEW_LEVELS = 8
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def is_heavy(frame: bytes) -> bool:
+    """Whether `frame` takes too long to decode on the loop. Costs a usual frame one comparison."""
+    size = len(frame)
+    if size <= INLINE_CONTAINERS:
+        return False
+    if size > INLINE_BYTES or frame.count(b"[") + frame.count(b"{") > INLINE_CONTAINERS:
+        return True
+    return (size > INLINE_ELEMENTS and frame.count(b",") > INLINE_ELEMENTS) or _has_many_digits(frame)
+
+
+def weigh(frame: bytes) -> int | None:
+    """About how many bytes the objects take that decoding makes of `frame`, or None when they are too many.
+
+    Never holds the interpreter for longer than a slice takes: call it in a thread where `is_heavy` says so.
+    """
+    containers, elements = _count(frame, b"[") + _count(frame, b"{"), _count(frame, b",")
+    numbers, suspicious = 0, containers > MOST_CONTAINERS or elements > MOST_ELEMENTS
+    if suspicious or _cost(containers, elements) > len(frame) or _has_many_digits(frame):
+        containers, elements, numbers = _outside_of_strings(frame)
+    if containers > MOST_CONTAINERS or elements > MOST_ELEMENTS or numbers > MOST_LONG_NUMBERS:
+        return None
+    return _cost(containers, elements)
+
+
+def weigh_small(frame: bytes) -> int:
+    """As `weigh` for what is not heavy, at the cost of a look: strings are not told apart."""
+    if len(frame) <= INLINE_CONTAINERS:
+        return 0
+    return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))
+
+
+def _cost(containers: int, elements: int) -> int:
+    return CONTAINER_COST * containers + ELEMENT_COST * elements
+
+
+def _count(frame: bytes, mark: bytes) -> int:
+    if len(frame) <= _SLICE:
+        return frame.count(mark)
+    return sum(frame.count(mark, at, at + _SLICE) for at in range(0, len(frame), _SLICE))
+
+
+def _has_many_digits(frame: bytes) -> bool:
+    """Whether LONG_NUMBER digits follow one another, in a string or not. It looks at every 64th byte."""
+    for start in range(0, len(frame), _SLICE):
+        for found in _DIGITS_IN_A_ROW.finditer(frame[start : start + _SLICE : _STRIDE]):
+            first = start + found.start() * _STRIDE
+            if frame[first : first + 2 * _STRIDE + 1].isdigit():
+                return True
+    return False
+
+
+def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
+    """Containers, elements, long numbers; counted only until there are too many."""
+    containers = elements = strings = numbers = start = 0
+    inside = False
+    while start < len(frame):
+        piece = frame[start : start + _SLICE]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
+            piece = frame[start : start + _SLICE + 1]  # an escape is not cut in two
+        start += len(piece)
+        parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        outside = b"".join(parts[inside::2])
+        inside ^= len(parts) % 2 == 0
+        containers += outside.count(b"[") + outside.count(b"{")
+        elements += outside.count(b",")
+        if len(outside) >= LONG_NUMBER:
+            numbers += sum(len(digits) >= LONG_NUMBER for digits in _NO_DIGITS.split(outside))
+        strings += len(parts) // 2
+        if strings > 2 * MOST_ELEMENTS + 2:
+            return containers, MOST_ELEMENTS + 1, numbers
+        if containers > MOST_CONTAINERS or elements > MOST_ELEMENTS or numbers > MOST_LONG_NUMBERS:
+            break
+    return containers, elements, numbers
+
+
+def is_too_deep(frame: bytes, value: Any) -> bool:
+    """Whether `value`, decoded from `frame`, has more than `DEEPEST` levels."""
+    containers = _count(frame, b"[") + _count(frame, b"{")
+    if containers <= DEEPEST or (_MANY < containers <= _TOO_MANY and _is_shallow(frame)):
+        return False
+    level = [value]
+    for _ in range(DEEPEST):
+        children = chain.from_iterable(v.values() if isinstance(v, dict) else v for v in level)
+        level = [child for child in children if isinstance(child, (dict, list))]
+        if not level:
+            return False
+    return True
+
+
+def _is_shallow(frame: bytes) -> bool:
+    """Whether the brackets alone say that there are few levels: the quick way, where strings hold none."""
+    pieces = (frame[at : at + _SLICE] for at in range(0, len(frame), _SLICE))
+    brackets = b"".join([piece.translate(None, _ALL_BUT_BRACKETS) for piece in pieces])
+    for _ in range(_FEW_LEVELS):
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return True
+    return False

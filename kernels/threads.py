@@ -1,0 +1,67 @@
+"""Threads for work that blocks, in separate pools, so that one kind of work can't hold up another.
+
+A `Lane` is one bounded pool with a name. `ThreadLanes` are those of a gateway: what a kernel and its cells
+need never waits for the files of clients, and those never wait for hashing. The lane of the cells is also the
+loop's default pool: it is what ``asyncio.to_thread`` uses, which is therefore for the way of a cell only. It
+does not know what the work is, and can't interrupt it: long work looks at a flag of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+FURTHER_THREADS = 16
+"""Threads of the lane of cells for work that is no single kernel's. Threads are made when they are needed."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Lane:
+    """A pool of at most `workers` threads. Calls beyond that wait in order of arrival.
+
+    Its queue has no limit of its own: everybody who calls waits for the result, so there are at most as many
+    calls as requests and kernels, and both are limited.
+    """
+
+    def __init__(self, name: str, workers: int) -> None:
+        self.name = name
+        self._executor = ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
+
+    async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `work` in a thread. If the caller is cancelled, a call that has begun goes on unobserved."""
+        context = contextvars.copy_context()
+        call = partial(context.run, work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def be_default(self) -> None:
+        """Let the running loop use this lane for ``asyncio.to_thread``; the loop then closes it."""
+        asyncio.get_running_loop().set_default_executor(self._executor)
+
+    def close(self) -> None:
+        """Drop the calls that wait. Threads end when they have finished what they do."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class ThreadLanes:
+    """The lanes of one gateway.
+
+    `cells`: kernels, workspaces and what a cell did; there is a thread for each of the `kernels` that may
+    exist, so that none waits for another's. `files`: what clients bring and fetch. `bulk`: hashing for
+    listings. What waits on disk for slow WebSockets has a lane beside these (``channels.client``).
+    """
+
+    def __init__(self, kernels: int) -> None:
+        self.cells = Lane("cells", kernels + FURTHER_THREADS)
+        self.files = Lane("files", 8)
+        self.bulk = Lane("bulk", 2)
+
+    def close(self) -> None:
+        """End all lanes, except that of the cells, which ends with the loop."""
+        for lane in (self.files, self.bulk):
+            lane.close()

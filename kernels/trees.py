@@ -1,0 +1,323 @@
+"""Folders that hostile code has written: walked, moved and removed whatever is in them.
+
+Nothing here recurses, follows a link or builds a long path: folders are reached by descriptors (openat(2),
+O_NOFOLLOW), so neither depth nor PATH_MAX matters and no name leads outside, even while code swaps folders
+for links. Modes that the owner took away are given back where work needs them. All functions block and belong
+into a thread. They know no kernel and no session; refusals of the file system are raised as OSError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+DEEPEST = 64
+"""Names that a path may have below the folder that is walked; each level holds a descriptor."""
+MOST = 100_000
+"""Entries that one walk looks at."""
+
+_HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OURS = stat.S_IRWXU
+_PASSES = 3
+"""How often a folder that code still writes to is looked at again."""
+_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
+_GONE = (errno.ENOENT, *_NO_FOLDER)
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a walk meets. `folder` is the descriptor of its folder, open until the walk goes on."""
+
+    path: str
+    name: str
+    folder: int
+    found: os.stat_result
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder, and no link to one."""
+        return stat.S_ISDIR(self.found.st_mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.found.st_mode)
+
+
+class Walk:
+    """All entries below a folder, each folder before what is in it, as far as the bounds allow.
+
+    `complete` is false once something was left out: what lies deeper than `deepest` names or comes after
+    `most` entries, and folders that can't be read. What vanishes meanwhile is no gap. With `ordered` entries
+    of a folder come by name.
+    """
+
+    def __init__(
+        self, root: Path, *, deepest: int = DEEPEST, most: int = MOST, ordered: bool = False
+    ) -> None:
+        self.complete = True
+        self._root = root
+        self._ordered = ordered
+        self._deepest = deepest
+        self._left = most
+
+    def __iter__(self) -> Iterator[Entry]:
+        # One open folder a level: its descriptor, its path with a slash, and the folders in it that wait.
+        levels: list[tuple[int, str, list[str]]] = []
+        try:
+            self._enter(levels, None, str(self._root), "")
+            if levels:
+                yield from self._entries(levels)
+            while levels:
+                folder, path, waiting = levels[-1]
+                if not waiting:
+                    levels.pop()
+                    os.close(folder)
+                elif len(levels) >= self._deepest or self._left <= 0:
+                    self.complete = False
+                    waiting.clear()
+                else:
+                    name = waiting.pop()
+                    if self._enter(levels, folder, name, f"{path}{name}/"):
+                        yield from self._entries(levels)
+        finally:
+            for folder, _, _ in levels:
+                os.close(folder)
+
+    def _enter(
+        self, levels: list[tuple[int, str, list[str]]], folder: int | None, name: str, path: str
+    ) -> bool:
+        try:
+            levels.append((os.open(name, _READ, dir_fd=folder), path, []))
+        except OSError as error:
+            self.complete &= error.errno in _GONE
+            return False
+        return True
+
+    def _entries(self, levels: list[tuple[int, str, list[str]]]) -> Iterator[Entry]:
+        folder, path, waiting = levels[-1]
+        try:
+            with os.scandir(folder) as found:
+                # One more than may be looked at shows that there is more.
+                entries = sorted(islice(found, self._left + 1), key=_name) if self._ordered else found
+                for each in entries:
+                    if self._left <= 0:
+                        self.complete = False
+                        break
+                    self._left -= 1
+                    try:
+                        entry = Entry(path + each.name, each.name, folder, each.stat(follow_symlinks=False))
+                    except OSError as error:
+                        self.complete &= error.errno in _GONE
+                        continue
+                    if entry.is_folder:
+                        waiting.append(each.name)
+                    yield entry
+        except OSError as error:
+            self.complete &= error.errno in _GONE
+        if self._ordered:
+            waiting.reverse()
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+@contextmanager
+def opened(folder: Path) -> Iterator[int]:
+    """A descriptor of a folder that can be read, and changed; its owner gets the right to, if need be."""
+    descriptor = _open(None, str(folder))
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open(parent: int | None, name: str) -> int:
+    handle = os.open(name, _HANDLE, dir_fd=parent)
+    try:
+        _unlock(handle)
+        return os.open(".", _READ, dir_fd=handle)
+    finally:
+        os.close(handle)
+
+
+def _unlock(handle: int) -> int:
+    """Let the owner of a folder read and change it; the mode that it had."""
+    mode = stat.S_IMODE(os.fstat(handle).st_mode)
+    if mode & _OURS != _OURS:
+        # Who may not change the mode learns from the next call what else he may not do.
+        with suppress(PermissionError):
+            _set_mode(handle, mode | _OURS)
+    return mode
+
+
+def _set_mode(handle: int, mode: int) -> None:
+    os.chmod(f"/proc/self/fd/{handle}", mode)  # noqa: PTH101 - fchmod takes no O_PATH descriptor
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is there, a folder, and no link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def move_entries(source: Path, target: Path) -> None:
+    """Rename all that is in one folder into another of the same file system, modes and all.
+
+    What can't be moved stays where it is, and the first reason is raised when all else has been moved.
+    """
+    with opened(source) as old, opened(target) as new:
+        for _ in range(_PASSES):
+            names = os.listdir(old)  # noqa: PTH208 - a descriptor
+            refused = [error for name in names if (error := _move(old, new, name)) is not None]
+            if refused:
+                raise refused[0]
+            if not names:
+                return
+    raise OSError(errno.EBUSY, "The folder is still written to")
+
+
+def _move(old: int, new: int, name: str) -> OSError | None:
+    try:
+        os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        return _move_unlocked(old, new, name, error)
+    except OSError as error:
+        return error
+    return None
+
+
+def _move_unlocked(old: int, new: int, name: str, refusal: OSError) -> OSError | None:
+    """A folder that may not be written to may not be moved either, because its `..` changes."""
+    try:
+        handle = os.open(name, _HANDLE, dir_fd=old)
+    except OSError:
+        return refusal
+    try:
+        mode = _unlock(handle)
+        try:
+            os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
+        finally:
+            if mode & _OURS != _OURS:
+                with suppress(PermissionError):
+                    _set_mode(handle, mode)
+    except OSError as error:
+        return error
+    finally:
+        os.close(handle)
+    return None
+
+
+def remove(path: Path) -> None:
+    """Remove a folder and all below it, or whatever else is there; nothing there is no error.
+
+    All that can be removed is, before the first refusal is raised.
+    """
+    try:
+        folder = _open(None, str(path))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in _NO_FOLDER:
+            raise
+        path.unlink(missing_ok=True)
+        return
+    try:
+        refused = _empty(folder)
+    finally:
+        os.close(folder)
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return  # somebody else removed it too
+    except OSError as error:
+        raise (refused or error) from error
+
+
+def _empty(root: int) -> OSError | None:
+    """Remove all in a folder. Each folder below is moved up into it first, so that none is ever deep."""
+    unique, number = f".removed-{secrets.token_hex(8)}-", 0
+    refused: OSError | None = None
+    for _ in range(_PASSES):
+        folders, kept = _unlink_files(root)
+        refused = refused or kept
+        while folders:
+            name = folders.pop()
+            try:
+                folder = _open(root, name)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    refused = refused or error
+                continue
+            try:
+                inner, kept = _unlink_files(folder)
+                refused = refused or kept
+                for each in inner:
+                    number += 1
+                    kept = _lift(folder, root, each, f"{unique}{number}")
+                    if kept is None:
+                        folders.append(f"{unique}{number}")
+                    elif kept.errno not in _GONE:
+                        refused = refused or kept
+            finally:
+                os.close(folder)
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=root)
+        if not os.listdir(root):
+            return None
+    return refused
+
+
+def _lift(folder: int, root: int, name: str, fresh: str) -> OSError | None:
+    """Move a folder up; one that is empty is removed instead, which needs no room on the disk."""
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno not in _TAKEN and not isinstance(error, PermissionError):
+            return error
+    else:
+        return FileNotFoundError(errno.ENOENT, "It was empty and is gone")
+    try:
+        handle = os.open(name, _HANDLE, dir_fd=folder)
+    except OSError as error:
+        return error
+    try:
+        _unlock(handle)
+        os.rename(name, fresh, src_dir_fd=folder, dst_dir_fd=root)
+    except OSError as error:
+        return error
+    finally:
+        os.close(handle)
+    return None
+
+
+def _unlink_files(folder: int) -> tuple[list[str], OSError | None]:
+    """Remove all but the folders in a folder, whose names are returned, and the first refusal."""
+    folders: list[str] = []
+    refused: OSError | None = None
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                else:
+                    os.unlink(entry.name, dir_fd=folder)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                refused = refused or error
+    return folders, refused

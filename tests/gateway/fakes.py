@@ -1,0 +1,256 @@
+"""Kernels and pools by their behaviour, so that a session is tested in one process and made to fail at will.
+
+A fake kernel answers cells by what their code says (`ok`, `hang`) and fails where a test has armed it. All
+else is real: the session, its manager, its journal and its folders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from msgspec import structs
+
+from gateway.channels.client import ChannelSettings
+from gateway.executions import ExecutionSettings
+from gateway.manager import ManagerSettings, SessionManager
+from gateway.record.eraser import Purge
+from gateway.record.journal import Journal
+from gateway.session_state import SessionSettings
+from gateway.workspace import WorkspaceStore
+from kernels import trees
+from kernels.connection import Listener
+from kernels.errors import KernelspecNotFound
+from kernels.kernel import KernelProfile
+from kernels.messages import Channel, Header, Message, new_message
+from kernels.outputs import OutputCaps
+from kernels.pool import KernelPool
+from kernels.provisioners.base import KernelExit
+from kernels.specs.catalog import KernelspecCatalog
+from kernels.threads import Lane
+
+
+class Fault(LookupError):
+    """What nobody expects: a mistake in the code."""
+
+
+class Faults:
+    """Which collaborator fails, and how often."""
+
+    def __init__(self) -> None:
+        self._armed: dict[str, int] = {}
+        self.met: list[str] = []
+
+    def arm(self, what: str, times: int = 1) -> None:
+        self._armed[what] = times
+
+    def meet(self, what: str) -> None:
+        """Called by the fakes wherever they can fail."""
+        if self._armed.get(what, 0) > 0:
+            self._armed[what] -= 1
+            self.met.append(what)
+            raise Fault(what)
+
+
+class BadMessage:
+    """A message that nobody can read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Fault("message")
+
+
+class FakeConnection:
+    """A kernel's channels. What it is sent, it answers at the loop's next turn."""
+
+    def __init__(self, faults: Faults) -> None:
+        self.session = "fake"
+        self.listeners: list[Listener] = []
+        self.closed = False
+        self.paused = False
+        self._faults = faults
+
+    def listen(
+        self, received: Listener, sent: Listener | None = None, *, room: object = None
+    ) -> Callable[[], None]:
+        self.listeners.append(received)
+        return lambda: self.listeners.remove(received)
+
+    def tell(self, message: Message) -> None:
+        if not self.closed:
+            for listener in tuple(self.listeners):
+                listener(message)
+
+    def tell_nonsense(self) -> None:
+        self.tell(cast(Message, BadMessage()))
+
+    def send(self, message: Message) -> None:
+        self._faults.meet("send")
+        code = message.content().get("code", "")
+        if code != "hang":
+            asyncio.get_running_loop().call_soon(self._answer, message)
+
+    def say(self, channel: Channel, msg_type: str, content: dict[str, Any], parent: str) -> None:
+        """What the kernel says of its own accord of the cell with this request's id."""
+        message = new_message(channel, msg_type, content, session="kernel")
+        self.tell(structs.replace(message, parent=Header(parent, "execute_request")))
+
+    def _answer(self, request: Message) -> None:
+        self._status("busy", request)
+        self._say(Channel.IOPUB, "execute_input", {"code": "", "execution_count": 1}, request)
+        self._say(Channel.IOPUB, "stream", {"name": "stdout", "text": "out"}, request)
+        self._say(Channel.SHELL, "execute_reply", {"status": "ok", "execution_count": 1}, request)
+        self._status("idle", request)
+
+    def _status(self, state: str, request: Message) -> None:
+        self._say(Channel.IOPUB, "status", {"execution_state": state}, request)
+
+    def _say(self, channel: Channel, msg_type: str, content: dict[str, Any], request: Message) -> None:
+        message = new_message(channel, msg_type, content, session="kernel")
+        self.tell(structs.replace(message, parent=Header(request.header.msg_id, request.msg_type)))
+
+    def ask(self, *_: object) -> asyncio.Future[Message]:
+        return asyncio.get_running_loop().create_future()
+
+    def rest(self, seconds: float) -> None:
+        self._faults.meet("rest")
+
+    def wake(self) -> None: ...
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeKernel:
+    """As much of a kernel as a session sees."""
+
+    isolation, display_name, packages, environment, stored = "none", "Fake", None, None, False
+
+    def __init__(self, number: int, profile: KernelProfile, root: Path, faults: Faults) -> None:
+        self.id = f"kernel-{number}"
+        self.profile = profile
+        self.image: dict[str, str] = {}
+        self.info: dict[str, Any] = {}
+        self.connection = FakeConnection(faults)
+        self.exited: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+        self.folder = root / self.id
+        self.folder.mkdir()
+        self._faults = faults
+
+    @property
+    def workspace(self) -> Path:
+        self._faults.meet("workspace")
+        return self.folder
+
+    @property
+    def alive(self) -> bool:
+        return not self.exited.done()
+
+    async def files_given(self) -> None:
+        self._faults.meet("files_given")
+
+    def interrupt(self) -> asyncio.Future[Message]:
+        return asyncio.get_running_loop().create_future()
+
+    async def shutdown(self) -> None:
+        if not self.exited.done():
+            self.exited.set_result(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
+        await asyncio.sleep(0)
+        self._faults.meet("shutdown")
+
+
+class FakePool:
+    """Hands out fake kernels at once, or when `gate` is open; counts those in use."""
+
+    def __init__(self, root: Path, faults: Faults) -> None:
+        self.kernels: list[FakeKernel] = []
+        self.in_use: set[FakeKernel] = set()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._root = root
+        self._faults = faults
+        self._numbers = itertools.count()
+
+    async def claim(self, profile: KernelProfile) -> FakeKernel:
+        self._faults.meet("claim")
+        await self.gate.wait()
+        kernel = FakeKernel(next(self._numbers), profile, self._root, self._faults)
+        self.kernels.append(kernel)
+        self.in_use.add(kernel)
+        return kernel
+
+    def release(self, kernel: FakeKernel) -> None:
+        self.in_use.discard(kernel)
+        trees.remove(kernel.folder)
+
+
+class FakeCatalog:
+    """One kernelspec."""
+
+    def choose(self, kernel: str | None, language: str | None, default: str) -> str:
+        return kernel or default
+
+    def get_kernel_spec(self, name: str) -> None:
+        if name != "python3":
+            raise KernelspecNotFound(f"There is no kernelspec {name}.")
+
+    def find_kernel_specs(self) -> dict[str, str]:
+        return {"python3": ""}
+
+
+class FaultyJournal(Journal):
+    """A real one that fails where it is armed."""
+
+    faults: Faults
+
+    async def commit(self, session_id: int | None = None) -> None:
+        self.faults.meet("commit")
+        await super().commit(session_id)
+
+    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+        self.faults.meet("purge")
+        return await super().purge(session_id, by=by, reason=reason)
+
+
+class House:
+    """A manager with all that it needs, below one folder."""
+
+    def __init__(self, root: Path, journal: FaultyJournal) -> None:
+        self.faults = journal.faults = Faults()
+        self.journal = journal
+        self.workspaces = root / "workspaces"
+        self.workspaces.mkdir(exist_ok=True)
+        self.pool = FakePool(self.workspaces, self.faults)
+        self.lane = Lane("outboxes", 1)
+        settings = SessionSettings(
+            ExecutionSettings(OutputCaps(), interrupt_grace=0.2, settle=2.0),
+            ChannelSettings(root, self.lane),
+        )
+        self.manager = SessionManager(
+            journal,
+            cast(KernelPool, self.pool),
+            cast(KernelspecCatalog, FakeCatalog()),
+            WorkspaceStore(self.workspaces),
+            ManagerSettings(settings, cull_interval=0.02),
+        )
+
+    @classmethod
+    async def open(cls, root: Path) -> House:
+        return cls(root, await FaultyJournal.open(root / "record.sqlite3"))
+
+    async def close(self) -> None:
+        await self.manager.close(0.1)
+        await self.journal.close()
+        self.lane.close()
+
+    def kept(self) -> Sequence[Path]:
+        """The kept folders of sessions."""
+        return sorted(path for path in self.workspaces.iterdir() if path.name.startswith("session-"))

@@ -1,0 +1,190 @@
+"""What waits between who makes an answer and who reads it; and who may make one now."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import QueueFull
+from gateway.record.errors import StorageFull
+from gateway.spill import MEMORY, PART, STALLED, Spill, Spills
+from gateway.turns import Turns
+from kernels.errors import CellgateError
+from kernels.limits import MIB
+from kernels.threads import Lane
+
+
+@pytest.fixture
+async def spills(tmp_path: Path, lane: Lane) -> AsyncGenerator[Spills]:
+    """Those of a folder in which none is left."""
+    made = Spills(tmp_path, 0, lane)
+    yield made
+    assert made.used == 0
+    assert open_files(tmp_path) == []
+
+
+def open_files(folder: Path) -> list[str]:
+    """What this process has open below a folder, files without a name too."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(descriptor.readlink())
+        except FileNotFoundError:
+            continue
+        if target.startswith(f"{folder}/"):
+            found.append(target)
+    return found
+
+
+async def write(spill: Spill, *parts: bytes) -> None:
+    """In a thread, as exports are."""
+
+    def write_all() -> None:
+        with spill.writing():
+            for part in parts:
+                spill.write(part)
+
+    await asyncio.to_thread(write_all)
+
+
+async def read(spill: Spill) -> bytes:
+    async with aclosing(spill.parts()) as parts:
+        return b"".join([part async for part in parts])
+
+
+@pytest.mark.parametrize("size", [0, 1, MEMORY, MEMORY + 1, 3 * MEMORY + PART + 1])
+async def test_what_is_written_is_read(spills: Spills, size: int, tmp_path: Path) -> None:
+    content = os.urandom(size)
+    spill = spills.open()
+    await write(spill, *(content[start : start + 100_000] for start in range(0, size, 100_000)))
+    spill.end()
+    assert bool(open_files(tmp_path)) == (size > MEMORY), "small ones are in memory"
+    assert os.listdir(tmp_path) == [], "a crash leaves nothing"  # noqa: PTH208
+    assert await read(spill) == content
+
+
+async def test_the_first_bytes_are_read_while_the_last_are_written(spills: Spills) -> None:
+    spill = spills.open()
+    await write(spill, bytes(MEMORY), bytes(MEMORY))
+    async with aclosing(spill.parts()) as parts:
+        assert await anext(parts)
+        await write(spill, b"last")
+        spill.end()
+        rest = b"".join([part async for part in parts])
+    assert rest.endswith(b"last")
+
+
+async def test_what_may_stay_in_memory_is_read_when_it_is_whole(spills: Spills) -> None:
+    """So that what fails early is an answer of its own."""
+    spill = spills.open()
+    reading = asyncio.ensure_future(read(spill))
+    await write(spill, b"first")
+    await asyncio.sleep(0.01)
+    assert not reading.done()
+    spill.end(CellgateError("no more"))
+    with pytest.raises(CellgateError, match="no more"):
+        await reading
+
+
+async def test_a_failure_is_told_before_what_is_left(spills: Spills) -> None:
+    spill = spills.open()
+    await write(spill, bytes(4 * MEMORY))
+    async with aclosing(spill.parts()) as parts:
+        assert await anext(parts)
+        spill.end(CellgateError("no more"))
+        with pytest.raises(CellgateError, match="no more"):
+            await anext(parts)
+
+
+async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Path) -> None:
+    spill = spills.open()
+    with spill.writing():
+        spill.write(bytes(2 * MEMORY))
+        async with aclosing(spill.parts()) as parts:
+            assert await anext(parts)
+        assert open_files(tmp_path)
+        spill.write(b"goes on until it is told")
+    assert open_files(tmp_path) == []
+
+
+async def test_the_record_keeps_its_room_and_half_of_the_rest(tmp_path: Path, lane: Lane) -> None:
+    disk = os.statvfs(tmp_path)
+    free = disk.f_bavail * disk.f_frsize
+    spills = Spills(tmp_path, free - 8 * MIB, lane)
+    first, second = spills.open(), spills.open()
+    await write(first, bytes(3 * MIB))
+    with pytest.raises(StorageFull):
+        await write(second, bytes(3 * MIB))
+    assert spills.used < 5 * MIB
+    for spill in (first, second):
+        spill.end(CellgateError("over"))
+        with pytest.raises(CellgateError):
+            await read(spill)
+    assert spills.used == 0
+    await write(third := spills.open(), bytes(3 * MIB))
+    third.end()
+    assert len(await read(third)) == 3 * MIB
+
+
+async def test_what_is_not_read_gives_way_to_others(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only what is whole and was not read for long: no reader loses what it is about to take."""
+    disk = os.statvfs(tmp_path)
+    spills = Spills(tmp_path, disk.f_bavail * disk.f_frsize - 20 * MIB, lane)
+    now = 0.0
+    monkeypatch.setattr("gateway.spill.time.monotonic", lambda: now)
+    unread, unfinished, read_now, large = (spills.open() for _ in range(4))
+    for spill in (unread, unfinished, read_now):
+        await write(spill, bytes(2 * MIB))
+    unread.end()
+    read_now.end()
+    now = STALLED
+    async with aclosing(read_now.parts()) as parts, aclosing(unread.parts()) as given_up:
+        first = await anext(parts)
+        await write(large, bytes(5 * MIB))
+        with pytest.raises(StorageFull, match="not read for so long"):
+            await anext(given_up)
+        assert len(first + b"".join([part async for part in parts])) == 2 * MIB
+    for spill in (unfinished, large):
+        spill.end()
+    assert (len(await read(unfinished)), len(await read(large))) == (2 * MIB, 5 * MIB)
+
+
+async def test_turns_are_had_in_order_and_the_rest_is_refused() -> None:
+    turns = Turns(1, 2, 60, "full", retry_after=7)
+    order: list[int] = []
+    release = asyncio.Event()
+
+    async def work(number: int) -> None:
+        async with turns.turn():
+            order.append(number)
+            await release.wait()
+
+    tasks = [asyncio.ensure_future(work(number)) for number in range(3)]
+    await asyncio.sleep(0.01)
+    with pytest.raises(QueueFull) as raised:
+        await work(3)
+    assert raised.value.retry_after == 7
+    tasks[1].cancel()
+    await asyncio.wait([tasks[1]])
+    tasks.append(asyncio.ensure_future(work(4)))
+    await asyncio.sleep(0.01)
+    release.set()
+    await asyncio.gather(tasks[0], *tasks[2:])
+    assert order == [0, 2, 4]
+
+
+async def test_nobody_waits_for_a_turn_for_ever() -> None:
+    turns = Turns(1, 2, 0.05, "full")
+    async with turns.turn():
+        with pytest.raises(QueueFull):
+            async with turns.turn():
+                pass
+    async with turns.turn():
+        pass

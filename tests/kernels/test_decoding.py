@@ -1,0 +1,53 @@
+"""Numbers that take long to read: they cost what their bytes cost, wherever others' JSON is decoded."""
+
+from __future__ import annotations
+
+from time import thread_time
+from typing import Any
+
+import msgspec
+import pytest
+
+from kernels.decoding import json_decoder
+from kernels.messages import MalformedMessage, read_content
+from kernels.structure import INLINE_BYTES, is_heavy
+
+SLOW = [
+    b"1e-310",
+    b"5e-324",
+    b"1.7976931348623157e308",
+    b"1.2345678901234567890123e-300",
+]
+GENEROUS = 4.0
+"""Seconds of a processor; reading these the slow way takes six and more."""
+
+
+@pytest.mark.parametrize("number", SLOW)
+def test_floats_at_the_ends_of_the_range_are_read_at_the_cost_of_others(number: bytes) -> None:
+    frame = b'{"data":[' + b",".join([number] * 900_000) + b"]}"
+    begun = thread_time()
+    values = read_content(frame)["data"]
+    assert thread_time() - begun < GENEROUS
+    assert values == [float(number)] * 900_000
+
+
+def test_what_is_read_on_the_loop_holds_few_numbers() -> None:
+    frame = b'{"data":[' + b",".join([b"1e-310"] * 36_000) + b"]}"
+    assert len(frame) < INLINE_BYTES
+    assert is_heavy(frame)
+
+
+@pytest.mark.parametrize("number", [b"1e400", b"-1e400"])
+def test_a_number_out_of_range_is_no_number(number: bytes) -> None:
+    with pytest.raises(msgspec.ValidationError, match="out of range"):
+        json_decoder(dict[str, Any]).decode(b'{"a":%b}' % number)
+    with pytest.raises(MalformedMessage):
+        read_content(b'{"a":%b}' % number)
+
+
+@pytest.mark.parametrize(
+    "number", [b"0.1", b"1.0", b"-0.0", b"1e22", b"2.2250738585072011e-308", b"0.30000000000000004"]
+)
+def test_floats_are_those_of_python(number: bytes) -> None:
+    value = read_content(b'{"a":%b}' % number)["a"]
+    assert (type(value), repr(value)) == (float, repr(float(number)))
