@@ -120,12 +120,14 @@ def accept(told: Told) -> Environment | None:
     """The environment that is told, without the packages that don't fit; None when the rest does not."""
     packages, left_out = distributions(told.packages)
     try:
+        if len(told.packages) > MOST_PACKAGES:
+            raise ValueError("there are too many packages")
         return Environment(
             told.python,
             packages,
             told.machine if _MACHINE.fullmatch(told.machine) else "",
             told.libc if _LIBC.fullmatch(told.libc) else "",
-            count(told.left_out) + left_out,
+            min(count(told.left_out) + left_out, MOST_PACKAGES),
         )
     except ValueError as error:
         logger.warning("What a kernel tells of its environment is not believed: %s", error)

@@ -27,7 +27,7 @@ from kernels.errors import CellgateError, GatewayFault, KernelStartFailed
 from kernels.kernel_info import known_info
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
-from kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit
+from kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit, last_words
 from kernels.provisioners.disk_watch import DiskWatch
 from kernels.provisioners.engine import Engine
 from kernels.provisioners.folders import remove_tree
@@ -494,5 +494,4 @@ class KernelLauncher:
         )
         provisioner = manager.provisioner
         tail = await provisioner.log_tail() if isinstance(provisioner, CellgateProvisioner) else ""
-        said = f" Its last words: {tail[-500:].strip()}" if tail.strip() else ""
-        return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{said}"
+        return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{last_words(tail)}"

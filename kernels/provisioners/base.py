@@ -41,9 +41,13 @@ KILL_TIMEOUT = 5.0
 OOM_SCORE = 500
 """Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
 
-# One number per channel is all that the ipc transport needs: the folder is the kernel's own.
 HASH_SEED = "0"
 """Of every kernel: sets of strings are in one order, in a replay as in the recorded run."""
+
+# How many characters of a failed kernel's stderr a message holds.
+_LAST_WORDS = 500
+
+# One number per channel is all that the ipc transport needs: the folder is the kernel's own.
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 
 # Libraries size their thread pools by the host's processors unless told otherwise.
@@ -329,6 +333,12 @@ def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> 
             f"The kernelspec's program {' '.join(argv[:1])!r} is not given by an absolute path."
         )
     return argv
+
+
+def last_words(log_tail: str) -> str:
+    """What a failed kernel wrote to its stderr, as the end of a message; empty when that is nothing."""
+    words = log_tail[-_LAST_WORDS:].strip()
+    return f" Its last words: {words}" if words else ""
 
 
 def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[str, str]:

@@ -23,7 +23,14 @@ from typing import ParamSpec
 
 from kernels.errors import BackendUnavailable, KernelStartFailed
 from kernels.limits import ResourceLimits
-from kernels.provisioners.base import OOM_SCORE, SYSTEM_PATH, CellgateProvisioner, KernelExit, Launch
+from kernels.provisioners.base import (
+    OOM_SCORE,
+    SYSTEM_PATH,
+    CellgateProvisioner,
+    KernelExit,
+    Launch,
+    last_words,
+)
 from kernels.tasks import Supervisor
 
 P = ParamSpec("P")
@@ -46,9 +53,13 @@ class Child:
 
     `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
     has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
-    too. `lifetime_fd` is only held open until the end. The child owns both. Must be made in the thread of the
-    running loop, because a parent's death is that of its thread (prctl(2)). Raises OSError when the program
-    can't be started.
+    too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before we have
+    seen to its first process and closed that. `lifetime_fd` is only held open until the end. The child owns
+    all three. Must be made in the thread of the running loop, because a parent's death is that of its thread
+    (prctl(2)). Raises OSError when the program can't be started.
+
+    Of all processes the system's OOM killer takes the child and what it starts first (proc(5),
+    oom_score_adj).
     """
 
     def __init__(
@@ -59,6 +70,7 @@ class Child:
         cwd: Path | None = None,
         pass_fds: Sequence[int] = (),
         status_fd: int | None = None,
+        release_fd: int | None = None,
         lifetime_fd: int | None = None,
         explain: Callable[[int], KernelExit] = KernelExit.of_returncode,
     ) -> None:
@@ -70,6 +82,7 @@ class Child:
         self._fate: KernelExit | None = None
         self.inner_pid: int | None = None
         self._status_fd = status_fd
+        self._release_fd = release_fd
         self._lifetime_fd = lifetime_fd
         self._resume: asyncio.TimerHandle | None = None
         self._insist: asyncio.TimerHandle | None = None
@@ -99,6 +112,7 @@ class Child:
     def _watch(self) -> None:
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
+            _offer_to_oom_killer(self._process.pid)
         except OSError:
             self._process.kill()
             self._process.wait()
@@ -165,6 +179,9 @@ class Child:
                 inner = int(json.loads(self._status)["child-pid"])
                 self._inner_fd = os.pidfd_open(inner)
                 self.inner_pid = inner
+                # The outer process may have made it before its own score was written.
+                _offer_to_oom_killer(inner)
+            self._close("_release_fd")
             if not self.started.done():
                 self.started.set_result(None)
 
@@ -208,7 +225,7 @@ class Child:
         for timer in (self._resume, self._insist):
             if timer is not None:
                 timer.cancel()
-        for name in ("_log_fd", "_status_fd", "_pidfd", "_inner_fd", "_lifetime_fd"):
+        for name in ("_log_fd", "_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd"):
             self._close(name)
 
     def _close(self, name: str) -> None:
@@ -238,7 +255,7 @@ class ChildProvisioner(CellgateProvisioner):
         if self._child.exited.done():
             ended = self._child.exited.result().message
             raise KernelStartFailed(
-                f"The kernel ended while it was started. {ended} {self._child.log_tail()}".rstrip()
+                f"The kernel ended while it was started. {ended}{last_words(self._child.log_tail())}"
             )
 
     def _end(self) -> None:
@@ -264,9 +281,10 @@ def find_program(name: str, package: str) -> str:
     return path
 
 
-def oom_arguments() -> list[str]:
-    """A choom(1) command line that a kernel's own is appended to."""
-    return [find_program("choom", "util-linux"), "--adjust", str(OOM_SCORE), "--"]
+def _offer_to_oom_killer(pid: int) -> None:
+    """Raise a process's oom_score_adj, which its later children inherit; nothing when it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
 
 
 def rlimit_arguments(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from kernels.provisioners.base import KernelView, Launch
-from kernels.provisioners.child import Child, ChildProvisioner, find_program, oom_arguments, rlimit_arguments
+from kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
 from kernels.provisioners.folders import LaunchFolders
 
 
@@ -37,7 +37,6 @@ class ProcessProvisioner(ChildProvisioner):
         setpriv = [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"]
         return Child(
             [
-                *oom_arguments(),
                 *rlimit_arguments(launch.limits, processes=False, reserved=self.reserved),
                 *setpriv,
                 *launch.argv,

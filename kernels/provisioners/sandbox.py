@@ -25,12 +25,11 @@ from typing import Any
 
 from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from kernels.limits import ResourceLimits
-from kernels.provisioners.base import KernelExit, KernelView, Launch, kernel_environment
+from kernels.provisioners.base import KernelExit, KernelView, Launch, kernel_environment, last_words
 from kernels.provisioners.child import (
     Child,
     ChildProvisioner,
     find_program,
-    oom_arguments,
     rlimit_arguments,
 )
 from kernels.provisioners.disk import Folder, may_look
@@ -114,7 +113,7 @@ class SandboxProvisioner(ChildProvisioner):
                 "bubblewrap does not work here: it needs version 0.8 or newer and the right to make user "
                 "namespaces (kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, --privileged in a "
                 "container). "
-                f"{ended.message} {child.log_tail()[-500:]}".rstrip()
+                f"{ended.message}{last_words(child.log_tail())}"
             )
 
     def _view(self, folders: LaunchFolders) -> KernelView:
@@ -191,9 +190,12 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         # the inner one waiting.
         lifetime_reader, lifetime_writer = os.pipe()
         stack.callback(os.close, lifetime_reader)
+        release_reader, release_writer = os.pipe()
+        stack.callback(os.close, release_reader)
         arguments = [
             *_NAMESPACES,
             *("--info-fd", str(status_writer)),
+            *("--block-fd", str(release_reader)),
             *(word for fd in filters for word in ("--seccomp", str(fd))),
             *_mounts(launch, readable, synthetic),
             *_environment(launch),
@@ -203,12 +205,20 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         assert not any(b"\0" in word for word in words), "an argument would become two"
         options = file_with(b"".join(word + b"\0" for word in words))
         return Child(
-            # A kernel can't take its score back: /proc is read-only in the sandbox.
-            [*oom_arguments(), bwrap, "--args", str(options), "--", *command],
+            [bwrap, "--args", str(options), "--", *command],
             # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.
             env={},
-            pass_fds=(options, status_writer, status_reader, lifetime_reader, *filters, *synthetic.values()),
+            pass_fds=(
+                options,
+                status_writer,
+                status_reader,
+                release_reader,
+                lifetime_reader,
+                *filters,
+                *synthetic.values(),
+            ),
             status_fd=status_reader,
+            release_fd=release_writer,
             lifetime_fd=lifetime_writer,
             explain=KernelExit.of_shell_code,
         )
@@ -224,7 +234,8 @@ def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) 
     yield from ("--symlink", "../usr/lib/os-release", "/etc/os-release")
     for path, fd in synthetic.items():
         yield from ("--perms", "0444", "--file", str(fd), path)
-    # Read-only, because a gateway run as root is still root to /proc/sys, capabilities or not.
+    # Read-only, because a gateway run as root is still root to /proc/sys, capabilities or not, and because a
+    # kernel may not take its oom_score_adj back.
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
     for name in hidden_here():
         path = f"/proc/{name}"

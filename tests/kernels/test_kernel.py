@@ -18,11 +18,13 @@ from kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
 from kernels.limits import MIB, ResourceLimits
 from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
-from kernels.provisioners.base import KernelExit
+from kernels.provisioners.base import OOM_SCORE, KernelExit
+from kernels.provisioners.child import find_program
 from kernels.specs.catalog import KernelspecCatalog
 from tests.kernels.conftest import own_processes
 
 DEADLINE = 60.0
+in_sandbox = pytest.mark.parametrize("backend", ["sandbox"], indirect=True)
 one_backend = pytest.mark.parametrize("backend", ["process"], indirect=True)
 PYTHON3 = KernelProfile("python3")
 
@@ -211,6 +213,45 @@ async def test_the_last_words_of_a_program_that_ends_are_in_the_message(
     assert "exited with code 1" in message
     assert message.endswith("no such luck")
     assert len(message) < 1000
+
+
+@in_sandbox
+async def test_a_sandbox_that_can_not_be_made_is_explained_once_and_in_short(
+    monkeypatch: pytest.MonkeyPatch, launcher: KernelLauncher, tmp_path: Path
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text(
+        "#!/bin/sh\nhead -c 9000 /dev/zero | tr '\\0' x >&2\necho 'bwrap: no such luck' >&2\nexit 1\n"
+    )
+    broken.chmod(0o755)
+    real = find_program
+    monkeypatch.setattr(
+        "kernels.provisioners.sandbox.find_program",
+        lambda name, package: str(broken) if name == "bwrap" else real(name, package),
+    )
+    with pytest.raises(KernelStartFailed) as failure:
+        await launcher.start(PYTHON3)
+    assert failure.value.message.endswith("bwrap: no such luck")
+    assert failure.value.message.count("no such luck") == 1
+    assert len(failure.value.message) < 1000
+
+
+@in_sandbox
+async def test_nothing_runs_in_a_sandbox_before_the_oom_killer_would_take_it_first(
+    monkeypatch: pytest.MonkeyPatch, launcher: KernelLauncher, catalog: KernelspecCatalog
+) -> None:
+    """However late our own loop gets to it."""
+    set_program(catalog, "-S", "-c", "import sys; sys.exit(open('/proc/self/oom_score_adj').read().strip())")
+    quick = Path.write_text
+
+    def slow(path: Path, text: str) -> int:
+        time.sleep(0.3)
+        return quick(path, text)
+
+    monkeypatch.setattr(Path, "write_text", slow)
+    with pytest.raises(KernelStartFailed) as failure:
+        await launcher.start(PYTHON3)
+    assert failure.value.message.endswith(f"last words: {OOM_SCORE}")
 
 
 async def test_a_program_killed_by_a_signal_is_told_so(

@@ -262,17 +262,21 @@ async def test_a_check_where_bubblewrap_is_missing_says_what_to_install(
         await SandboxProvisioner.check()
 
 
+def replace_bwrap(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
+    real = find_program
+    monkeypatch.setattr(
+        "kernels.provisioners.sandbox.find_program",
+        lambda name, package: str(program) if name == "bwrap" else real(name, package),
+    )
+
+
 async def test_a_check_where_bubblewrap_fails_gives_its_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_leaks: Path
 ) -> None:
     broken = tmp_path / "bwrap"
     broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     broken.chmod(0o755)
-    real = find_program
-    monkeypatch.setattr(
-        "kernels.provisioners.sandbox.find_program",
-        lambda name, package: str(broken) if name == "bwrap" else real(name, package),
-    )
+    replace_bwrap(monkeypatch, broken)
     with pytest.raises(BackendUnavailable, match="No permissions to create new namespace"):
         await SandboxProvisioner.check()
 
