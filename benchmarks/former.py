@@ -19,8 +19,7 @@ from benchmarks.sessions import Session
 
 CODE = "print('x'); 1+1"
 WARM_UP = 100
-CELLS = 200
-"""Of one turn: the operating system counts processor time in steps of 10 ms, some 2 per cent of a turn's."""
+CELLS = 200  # of one turn
 
 
 class Turns:

@@ -119,6 +119,8 @@ def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
 
 def is_too_deep(frame: bytes, value: Any) -> bool:
     """Whether `value`, decoded from `frame`, has more than `DEEPEST` levels."""
+    if len(frame) <= 2 * DEEPEST:  # each level opens and closes
+        return False
     containers = _count(frame, b"[") + _count(frame, b"{")
     if containers <= DEEPEST or (_MANY < containers <= _TOO_MANY and _is_shallow(frame)):
         return False

@@ -152,6 +152,13 @@ class Decoder:
                     self._gather(flags | _LONG, start, size)
                 return None
             self._position = start + size
+            if flags == _MORE and not self._passed_over and len(self._frames) < MOST_FRAMES:
+                # As `_add` does it, at half the cost: six of seven frames of a usual message are such.
+                self._size += size
+                if self._size <= self._most_bytes:
+                    self._frames.append(buffer[start : start + size])
+                    continue
+                self._size -= size
             if (message := self._add(flags, buffer[start : start + size], size)) is not None:
                 return message
         self.more = True
