@@ -124,17 +124,19 @@ class Decoder:
 
         Raises ProtocolError.
         """
-        message = self._next()
+        self.more = False
+        message = None
+        if not self._lacking and (self._greeted or self._greet()):
+            if self._flags & _LONG:
+                message = self._add_gathered()
+            if message is None:
+                message = self._next()
         if self._frames or self._gathered is not None or self._held:
             self._account()
         return message
 
     def _next(self) -> list[bytes] | None:
-        self.more = False
-        if self._lacking or not (self._greeted or self._greet()):
-            return None
-        if self._flags & _LONG and (message := self._add_gathered()) is not None:
-            return message
+        """As `next`, of what is in the buffer."""
         buffer, end = self._buffer, len(self._buffer)
         # A frame may be two bytes long, and have no message: others want their turn.
         for _ in range(_FRAMES_AT_ONCE):
