@@ -25,7 +25,7 @@ import zmq
 from kernels.errors import KernelDied
 from kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
 from kernels.policy import SMALL_BYTES, SMALL_FRAMES
-from kernels.reception import Reception
+from kernels.reception import Reception, Share
 from kernels.sockets import ChannelSocket, as_bytes, open_socket
 from kernels.structure import INLINE_BYTES, is_heavy
 from kernels.tasks import guarded
@@ -75,6 +75,7 @@ class KernelConnection:
         self.failures = 0
         self._kernel_id = kernel_id
         self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
+        self._share = Share()
         self._loop = asyncio.get_running_loop()
         self._reading: _Reading | None = None
         self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
@@ -254,7 +255,9 @@ class KernelConnection:
         self._reading = reading
         for socket in self._sockets.values():
             socket.pause()
-        reading.future = self._reception.read(self._signer, reading.channel, reading.frames, room)
+        reading.future = self._reception.read(
+            self._share, self._signer, reading.channel, reading.frames, room
+        )
         self._reception.budget.hold(reading, reading.size)
         reading.future.add_done_callback(partial(self._read, reading))
 

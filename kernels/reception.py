@@ -4,23 +4,34 @@ One is built for a gateway. A large message is checked and decoded in a thread o
 that neither the event loop nor the threads of other work wait for it. A thread that decodes holds the
 interpreter, so ``structure`` bounds how much a message can be. Which messages are large, and in which order
 a kernel's messages are handed out, is ``connection``'s.
+
+The worst message takes a thread seconds, so kernels share the threads by two rules. Of the messages above
+`LONG_BYTES` one is read at a time: the other thread is left to the shorter ones. And the kernel that has had
+the least time is next, so that whoever sends seldom waits for one message and not for one of each other
+kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from time import monotonic
 
 import msgspec
 from msgspec import structs
 
 from kernels.budget import ReceiveBudget
+from kernels.limits import MIB
 from kernels.messages import Channel, MalformedMessage, Message, Signer, read_content
 from kernels.outputs import OutputCaps
 from kernels.policy import MessagePolicy
 from kernels.structure import weigh
 
 THREADS = 2
+LONG_BYTES = MIB
 _KINDS = 8
 
 
@@ -29,6 +40,23 @@ class _Shown(msgspec.Struct):
 
 
 _shown = msgspec.json.Decoder(_Shown)
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one kernel has had of the threads. `used`: seconds, with those that it let pass unused."""
+
+    used: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A message to be read. `start`: how much its kernel had used when its turn began, by which it waits."""
+
+    share: Share
+    start: float
+    is_long: bool
+    read: Callable[[], Message]
 
 
 class Reception:
@@ -41,13 +69,71 @@ class Reception:
         self.budget = ReceiveBudget() if most_held is None else ReceiveBudget(most_held)
         self.budget.total = max(self.budget.total, 2 * largest)
         self._threads = ThreadPoolExecutor(THREADS, "messages")
+        self._lock = Lock()
+        self._waiting: dict[Future[Message], _Work] = {}
+        self._start = 0.0
+        self._long_is_read = False
 
-    def read(self, signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Future[Message]:
-        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage."""
-        return self._threads.submit(read_large, signer, channel, frames, room)
+    def read(
+        self, share: Share, signer: Signer, channel: Channel, frames: Sequence[bytes], room: int
+    ) -> Future[Message]:
+        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
+
+        A kernel has at most one on its way. Cancel the future to give up one that is not being read yet.
+        """
+        is_long = sum(map(len, frames)) > LONG_BYTES
+        future: Future[Message] = Future()
+        with self._lock:
+            # Time that a kernel did not want is gone: nobody saves it up to be first for long.
+            start = max(self._start, share.used)
+            read = partial(read_large, signer, channel, frames, room)
+            self._waiting[future] = _Work(share, start, is_long, read)
+        future.add_done_callback(self._forget)
+        self._threads.submit(self._read_waiting)
+        return future
+
+    def _forget(self, future: Future[Message]) -> None:
+        """If it was given up, its bytes must not wait for a thread."""
+        with self._lock:
+            self._waiting.pop(future, None)
+
+    def _read_waiting(self) -> None:
+        """In a thread: read what waits, as long as there is something that may be read now."""
+        while (found := self._next()) is not None:
+            future, work = found
+            begun = monotonic()
+            try:
+                message = work.read()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+                self._had(work, monotonic() - begun)
+                future.set_exception(error)
+            else:
+                self._had(work, monotonic() - begun)
+                future.set_result(message)
+
+    def _next(self) -> tuple[Future[Message], _Work] | None:
+        with self._lock:
+            waiting = sorted(self._waiting.items(), key=lambda item: item[1].start)
+            for future, work in waiting:
+                if work.is_long and self._long_is_read:
+                    continue
+                del self._waiting[future]
+                if future.set_running_or_notify_cancel():
+                    self._start = max(self._start, work.start)
+                    self._long_is_read = self._long_is_read or work.is_long
+                    return future, work
+            return None
+
+    def _had(self, work: _Work, seconds: float) -> None:
+        with self._lock:
+            work.share.used = work.start + seconds
+            if work.is_long:
+                self._long_is_read = False
 
     def close(self, *, wait: bool = False) -> None:
         """End the threads once they have read what they have begun to read; with `wait`, return then."""
+        for future in tuple(self._waiting):
+            future.cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
 
 

@@ -726,6 +726,7 @@ async def test_a_large_message_is_read_in_a_thread_and_keeps_its_place(
     assert threads
     assert threading.get_ident() not in threads
     assert len(rooms) == 3, "asked for the large ones only"
+    assert connection._share.used > 0, "its time with the threads is counted for the kernel"
     assert [message.decoded is not None for message in messages].count(True) == 3
 
 
