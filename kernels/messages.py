@@ -34,6 +34,9 @@ MOST_HEADER = 512 * 1024
 _STEP = 16 * 1024
 _MOST_REPAIRED = 1024 * 1024
 """Bytes of JSON that are read the slow way, when the quick one refuses it for more than its UTF-8."""
+_MOST_NO_TEXT = 8 * 1024 * 1024
+"""Bytes of JSON whose bad UTF-8 is replaced. That makes it three times as long, and whoever then decodes it
+holds the interpreter all the while."""
 
 
 class Channel(StrEnum):
@@ -100,6 +103,8 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
 
 
 def _decode_repaired(frame: bytes) -> Any:
+    if len(frame) > _MOST_NO_TEXT:
+        raise TooComplex(f"content of {len(frame)} bytes is no JSON, or no UTF-8")
     text = _valid_text(frame)
     try:
         return _decode(text)

@@ -9,7 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from kernels.messages import DELIMITER, EMPTY, Channel, Header, MalformedMessage, Message, Signer, new_message
+from kernels.messages import (
+    DELIMITER,
+    EMPTY,
+    Channel,
+    Header,
+    MalformedMessage,
+    Message,
+    Signer,
+    TooComplex,
+    new_message,
+)
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"
 
@@ -107,6 +117,19 @@ def test_short_messages_are_refused(count: int) -> None:
 def test_frames_without_a_delimiter_are_refused() -> None:
     with pytest.raises(MalformedMessage, match="no delimiter"):
         Signer(KEY).parse(Channel.IOPUB, [frame for frame in signed() if frame != DELIMITER])
+
+
+def test_long_contents_are_not_mended() -> None:
+    """That takes long, in one piece, and nobody else runs meanwhile."""
+    start, end = b'{"text":"', b'"}'
+    for size, readable in ((4_000_000, True), (9_000_000, False)):
+        message = with_content(start + b"\xff" * size + end)
+        if readable:
+            assert message.content()["text"] == "\ufffd" * size
+        else:
+            with pytest.raises(TooComplex):
+                message.content()
+    assert with_content(start + b"x" * 9_000_000 + end).content()["text"] == "x" * 9_000_000
 
 
 @pytest.mark.parametrize("header", [b"", b"{", b"[]", b"null", b'{"msg_id":1}', b'{"msg_id":"\xff"}'])
