@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from kernels.limits import MIB
+from kernels.limits import KIB, MIB
 
 COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
 LEAST_COST = 128
@@ -33,6 +33,7 @@ _ANSI_CODE = re.compile(f"{_ANSI}|\x1b")
 _PIECE = re.compile(f"{_ANSI}|\x1b|\b+|[^\x1b\b]+")
 _PLACEHOLDER = re.compile(r"<IPython\.core\.display\.\w+ object>")
 _READABLE = ("text/markdown", "text/latex")
+_LONG = 64 * KIB
 _MAKE_OUTPUT = frozenset(("stream", "display_data", "execute_result", "error"))
 
 
@@ -45,7 +46,17 @@ class KernelEvent(msgspec.Struct, frozen=True):
 
 def strip_ansi(text: str) -> str:
     """`text` without terminal escape sequences."""
-    return _ANSI_CODE.sub("", text) if "\x1b" in text else text
+    if "\x1b" not in text:
+        return text
+    if len(text) < _LONG:
+        return _ANSI_CODE.sub("", text)
+    # One by one: `sub` would let no other thread run before its end.
+    kept, at = [], 0
+    for found in _ANSI_CODE.finditer(text):
+        if found.start() > at:
+            kept.append(text[at : found.start()])
+        at = found.end()
+    return "".join((*kept, text[at:]))
 
 
 def render_stream(text: str) -> str:
@@ -67,18 +78,30 @@ def _render_line(line: str) -> str:
 
 
 def _erase_backwards(line: str) -> str:
-    kept: list[str] = []
-    to_erase = 0
-    for piece in reversed(_PIECE.findall(line)):
-        if piece[0] == "\b":
-            to_erase += len(piece)
-        elif piece[0] == "\x1b":
-            kept.append(piece)
-        else:
-            end = len(piece) - to_erase
-            kept.append(piece[: max(end, 0)])
-            to_erase = max(-end, 0)
-    return "".join(reversed(kept))
+    """One piece at a time, and none is kept that is erased: ten million of them would take gigabytes."""
+    pieces: list[str] = []
+    left: list[int] = []  # how many characters of each piece are left
+    texts: list[int] = []  # where pieces are that have characters, and no escape sequence
+    for found in _PIECE.finditer(line):
+        piece = found[0]
+        if piece[0] != "\b":
+            if piece[0] != "\x1b":
+                texts.append(len(pieces))
+            pieces.append(piece)
+            left.append(len(piece))
+            continue
+        to_erase = len(piece)
+        while to_erase and texts:
+            at = texts[-1]
+            erased = min(to_erase, left[at])
+            to_erase -= erased
+            left[at] -= erased
+            if not left[at]:
+                texts.pop()
+                if at == len(pieces) - 1:
+                    pieces.pop()
+                    left.pop()
+    return "".join(piece[:length] for piece, length in zip(pieces, left, strict=True))
 
 
 def stdout(outputs: Iterable[Mapping[str, Any]]) -> str:
@@ -153,8 +176,7 @@ class _Stream:
     parts: list[str]
 
     def output(self) -> dict[str, Any]:
-        self.parts = ["".join(self.parts)]
-        return {"output_type": "stream", "name": self.name, "text": render_stream(self.parts[0])}
+        return {"output_type": "stream", "name": self.name, "text": render_stream("".join(self.parts))}
 
 
 @dataclass(slots=True)

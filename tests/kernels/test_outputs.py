@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from nbclient import client as nbclient
 from nbformat import v4
 
+from kernels import outputs as rendering
 from kernels.limits import MIB
 from kernels.outputs import (
     LEAST_COST,
@@ -141,6 +143,34 @@ def test_rendering_takes_linear_time(written: str, length: int) -> None:
     """Quadratic work on these would take hours; the time limit catches it."""
     assert len(render_stream(written)) == length
     strip_ansi(written)
+
+
+@some
+@given(screen_text)
+def test_backspaces_erase_what_is_before_them(written: str) -> None:
+    """As if each character were looked at by itself, from the end of the line."""
+    line = written.replace("\n", "").replace("\r", "")
+    expected, to_erase = list[str](), 0
+    for piece in reversed(re.findall("\x1b\\[[0-9]*m|.", line)):
+        if piece == "\b":
+            to_erase += 1
+        elif piece.startswith("\x1b") or not to_erase:
+            expected.append(piece)
+        else:
+            to_erase -= 1
+    assert render_stream(line) == "".join(reversed(expected))
+
+
+@pytest.mark.parametrize("written", ["x\b" * 300_000, "\x1b[m\b" * 200_000])
+def test_what_is_erased_takes_no_memory(written: str) -> None:
+    tracemalloc.start()
+    try:
+        rendered = render_stream(written)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    kept = rendered.count("\x1b")
+    assert peak < 100_000 + kept * 100
 
 
 def test_a_progress_bar_of_many_updates_is_one_line() -> None:
@@ -327,7 +357,11 @@ def test_strip_ansi(coded: str, bare: str) -> None:
 @some
 @given(st.text(st.sampled_from("\x1b[](;1mP\\\x07K x")))
 def test_no_escape_character_survives(coded: str) -> None:
-    assert "\x1b" not in strip_ansi(coded)
+    bare = strip_ansi(coded)
+    assert "\x1b" not in bare
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rendering, "_LONG", 0)
+        assert strip_ansi(coded) == bare, "a long text is no other"
 
 
 def test_plain_strips_every_string_and_leaves_the_original() -> None:
