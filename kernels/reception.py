@@ -99,17 +99,25 @@ class Reception:
 
     def _read_waiting(self) -> None:
         """In a thread: read what waits, as long as there is something that may be read now."""
-        while (found := self._next()) is not None:
-            future, work = found
-            begun = monotonic()
-            try:
-                message = work.read()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
-                self._had(work, monotonic() - begun)
-                future.set_exception(error)
-            else:
-                self._had(work, monotonic() - begun)
-                future.set_result(message)
+        while self._read_next():
+            pass
+
+    def _read_next(self) -> bool:
+        # A call of its own: while the next message is read, nothing here keeps the one before.
+        found = self._next()
+        if found is None:
+            return False
+        future, work = found
+        begun = monotonic()
+        try:
+            message = work.read()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+            self._had(work, monotonic() - begun)
+            future.set_exception(error)
+        else:
+            self._had(work, monotonic() - begun)
+            future.set_result(message)
+        return True
 
     def _next(self) -> tuple[Future[Message], _Work] | None:
         with self._lock:
