@@ -269,15 +269,18 @@ class KernelConnection:
 
     def _end_reading(self, reading: _Reading) -> None:
         self._reception.budget.release(reading)
-        if self._reading is not reading or reading.future is None:
+        # The future knows the reading by its callback. Both would else be a circle, and all of the message
+        # would stay in memory until the garbage collector looks, which counts objects and not their bytes.
+        future, reading.future = reading.future, None
+        if self._reading is not reading or future is None:
             return  # closed meanwhile
         self._reading = None
         try:
-            if reading.future.cancelled() or isinstance(reading.future.exception(), MemoryError):
+            if future.cancelled() or isinstance(future.exception(), MemoryError):
                 routed = self._signer.route(reading.channel, reading.frames, reading.size)
                 message = self._pass_over(routed)
             else:
-                message = reading.future.result()
+                message = future.result()
         except MalformedMessage as error:
             self._note_malformed(error)
         else:

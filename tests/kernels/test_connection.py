@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ import zmq
 from jupyter_client.session import Session
 
 from kernels import reception as reading
-from kernels.connection import KernelConnection
+from kernels.connection import KernelConnection, _Reading
 from kernels.errors import KernelDied
 from kernels.messages import Channel, MalformedMessage, Message, new_message
 from kernels.outputs import OutputCaps
@@ -814,6 +815,34 @@ async def test_what_waits_to_be_read_too_long_is_given_up(
     reception.budget.release(other)
     go_on.set()
     await until(lambda: all(blocker.done() for blocker in blockers))
+
+
+async def test_a_large_message_is_gone_as_soon_as_it_was_handed_out(
+    bounded: tuple[KernelConnection, Peer],
+) -> None:
+    """The garbage collector counts objects, not their bytes: it may not look for very long."""
+    connection, peer = bounded
+    messages = 0
+
+    def receive(message: Message) -> None:
+        nonlocal messages
+        messages += 1
+
+    def readings() -> list[object]:
+        return [each for each in gc.get_objects() if type(each) is _Reading]
+
+    connection.listen(receive, room=lambda _: 100_000_000)
+    gc.collect()
+    gc.disable()
+    try:
+        peer.publish("x" * 1_000_000)
+        peer.sockets[Channel.IOPUB].send_multipart(
+            [b"topic", *peer.frames("stream", {"name": "stdout", "text": [[]] * 1_000_000})]
+        )
+        await until(lambda: messages == 2)
+        await until(lambda: not readings())
+    finally:
+        gc.enable()
 
 
 async def test_a_pause_outlasts_the_reading_of_a_large_message(
