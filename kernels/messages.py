@@ -102,6 +102,24 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
     return content
 
 
+def read_string(inside: bytes) -> str:
+    """The text of a JSON string by what is between its quotes, which may be cut out of a longer one.
+
+    Mended as `read_content` does. Raises MalformedMessage.
+    """
+    frame = b'"%b"' % inside
+    try:
+        try:
+            text = _decode(frame)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text = _decode_repaired(frame)
+    except ValueError as error:
+        raise MalformedMessage(f"a text is not JSON: {error}") from error
+    if not isinstance(text, str):
+        raise MalformedMessage("a text is not a string")
+    return text
+
+
 def _decode_repaired(frame: bytes) -> Any:
     if len(frame) > _MOST_NO_TEXT:
         raise TooComplex(f"content of {len(frame)} bytes is no JSON, or no UTF-8")

@@ -29,6 +29,7 @@ from kernels.messages import Channel, MalformedMessage, Message, Signer, read_co
 from kernels.outputs import OutputCaps
 from kernels.policy import MessagePolicy
 from kernels.structure import weigh
+from kernels.texts import read_text
 
 THREADS = 2
 LONG_BYTES = MIB
@@ -156,21 +157,17 @@ def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: 
     frame = message.content_frame
     if not room:
         return structs.replace(message, unread=True)
-    weight = weigh(frame)
-    if weight is None:
-        return structs.replace(message, unread=True)
-    is_text = message.msg_type == "stream"
-    if max(len(frame), weight) > room and not is_text:
-        return structs.replace(message, unread=True, kinds=_kinds(frame))
     try:
-        content = read_content(frame, message.msg_type)
+        if message.msg_type == "stream":
+            stream = read_text(frame, room)
+            return structs.replace(message, decoded=stream.content, weight=stream.size)
+        if (weight := weigh(frame)) is None:
+            return structs.replace(message, unread=True)
+        if max(len(frame), weight) > room:
+            return structs.replace(message, unread=True, kinds=_kinds(frame))
+        return structs.replace(message, decoded=read_content(frame, message.msg_type), weight=weight)
     except MalformedMessage:
         return structs.replace(message, unread=True)
-    if is_text and isinstance(text := content.get("text"), str) and len(text) > room:
-        # A little more than the room, so that it is cut there, and said to be.
-        content["text"] = text[: room + 1].encode()[: room + 4].decode(errors="ignore")
-        return structs.replace(message, decoded=content, weight=len(text))
-    return structs.replace(message, decoded=content, weight=0 if is_text else weight)
 
 
 def _kinds(frame: bytes) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ Receiver = Callable[[list[bytes], int], None]
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
-SECONDS_PER_TURN: Final = 0.001
+SECONDS_PER_TURN: Final = 0.0003
 """One kernel's share of a turn of the loop, so that its flood costs others little time."""
 SECONDS_PER_WAKE: Final = 0.002
 UNSENT_MESSAGES: Final = 1000

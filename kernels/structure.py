@@ -23,10 +23,10 @@ MOST_LONG_NUMBERS = 20
 """Integers of so many digits: both reading and writing one costs the square of its length, up to a
 third of a millisecond, and nobody else runs in that time."""
 
-INLINE_BYTES = 256 * 1024
-INLINE_CONTAINERS = 5_000
-INLINE_ELEMENTS = 5_000
-"""What is larger is not read on the event loop: decoding it would be noticed by others."""
+INLINE_BYTES = 64 * 1024
+INLINE_CONTAINERS = 2_000
+INLINE_ELEMENTS = 2_000
+"""What is larger is not read on the event loop: decoding it, a millisecond, would be noticed by others."""
 
 CONTAINER_COST = 64
 ELEMENT_COST = 16

@@ -28,6 +28,7 @@ from kernels.messages import Channel, MalformedMessage, Message, new_message
 from kernels.outputs import OutputCaps
 from kernels.reception import Reception
 from kernels.sockets import LocalSocket, ZmqSocket, endpoint
+from kernels.texts import Stream
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 30.0
@@ -707,13 +708,13 @@ async def test_a_large_message_is_read_in_a_thread_and_keeps_its_place(
     connection, peer = bounded
     messages, rooms = list[Message](), list[Message]()
     threads = set[int]()
-    decode = reading.read_content
+    decode = reading.read_text
 
-    def watched(frame: bytes, msg_type: str = "") -> dict[str, Any]:
+    def watched(frame: bytes, room: int) -> Stream:
         threads.add(threading.get_ident())
-        return decode(frame, msg_type)
+        return decode(frame, room)
 
-    monkeypatch.setattr(reading, "read_content", watched)
+    monkeypatch.setattr(reading, "read_text", watched)
     connection.listen(messages.append, room=lambda message: rooms.append(message) or 5_000_000)
     identity, request = await ask(connection, peer)
     expected = []
@@ -740,7 +741,8 @@ async def test_nobody_reads_what_nobody_has_room_for(
     bounded: tuple[KernelConnection, Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, peer = bounded
-    monkeypatch.setattr(reading, "read_content", lambda *_: pytest.fail("it was decoded"))
+    for name in ("read_content", "read_text"):
+        monkeypatch.setattr(reading, name, lambda *_: pytest.fail("it was decoded"))
     messages = list[Message]()
     connection.listen(messages.append, room=lambda _: 10)
     errors = peer.frames("error", {"ename": "x" * 1_000_000})
@@ -772,12 +774,12 @@ async def test_a_connection_may_close_while_a_message_is_read(
     connection, peer = bounded
     begun, go_on = threading.Event(), threading.Event()
 
-    def slow(frame: bytes, msg_type: str = "") -> dict[str, Any]:
+    def slow(frame: bytes, room: int) -> Stream:
         begun.set()
         assert go_on.wait(DEADLINE)
-        return {}
+        return Stream({}, 0)
 
-    monkeypatch.setattr(reading, "read_content", slow)
+    monkeypatch.setattr(reading, "read_text", slow)
     messages = list[Message]()
     connection.listen(messages.append, room=lambda _: 100_000_000)
     for _ in range(3):
