@@ -2,7 +2,8 @@
 
 A cell has its kernel's key, sockets and file descriptors, so it can sign, forge and break off what it likes.
 Each attack is a string of Python for a kernel of ipykernel. Those of ATTACKS run for `SECONDS` and end by
-themselves; UNFINISHED breaks the channels of its own kernel, whose cell then never ends.
+themselves; UNFINISHED breaks the channels of its own kernel, whose cell then never ends. HONEST are no
+attacks: cells that use as much of a processor as they may, to compare with.
 """
 
 from __future__ import annotations
@@ -105,6 +106,24 @@ for _ in until_the_end(0.01):
 """,
 }
 
+HONEST = {
+    "a loop": """
+end = time.monotonic() + SECONDS
+while time.monotonic() < end:
+    pass
+""",
+    "work on large arrays": """
+import hashlib
+array = bytes(1 << 22)
+for _ in until_the_end():
+    hashlib.sha256(array).digest()
+""",
+    "a thousand lines a second": """
+for number, _ in enumerate(until_the_end(0.001)):
+    print("line", number)
+""",
+}
+
 UNFINISHED = """
 import os, socket, time
 for name in os.listdir("/proc/self/fd"):
@@ -129,8 +148,8 @@ time.sleep(3600)
 
 
 def attack(name: str, seconds: float = SECONDS) -> str:
-    """The cell of this attack."""
-    return f"SECONDS = {seconds}\n{_PRELUDE}\n{ATTACKS[name]}"
+    """The cell of this attack, or of one that is HONEST."""
+    return f"SECONDS = {seconds}\n{_PRELUDE}\n{(ATTACKS | HONEST)[name]}"
 
 
 def unfinished(length: int, sent: int) -> str:

@@ -76,6 +76,11 @@ class Server:
         status = dict(line.split(":", 1) for line in text.splitlines())
         return int(status["VmHWM"].split()[0]) * 1024
 
+    def last_words(self) -> str:
+        """Whether its process runs, and the end of its output: for when it does not answer as it should."""
+        state = "it runs" if self.process.is_running() else "it has ended"
+        return f"{state}; its output ends:\n{_end_of_output(self.folder)}"
+
     def unique(self) -> int:
         """Bytes of memory that would come free if the server's process ended."""
         return int(self.process.memory_full_info().uss)
@@ -270,5 +275,8 @@ def _await_ready(
         with suppress(OSError, ValueError, AnswerError), HttpClient(url(), token) as client:
             if client.request("GET", ready).status == 200:
                 return Server(url().rstrip("/"), token, psutil.Process(process.pid), folder)
-    output = (folder / "output.log").read_text(errors="replace")[-2000:]
-    raise ServerError(f"no server became ready in {folder}; its output ends:\n{output}")
+    raise ServerError(f"no server became ready in {folder}; its output ends:\n{_end_of_output(folder)}")
+
+
+def _end_of_output(folder: Path) -> str:
+    return (folder / "output.log").read_text(errors="replace")[-2000:]
