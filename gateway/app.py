@@ -53,11 +53,11 @@ from gateway.spill import Spills
 from gateway.workspace import WorkspaceStore
 from kernels import trees
 from kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
+from kernels.leftovers import Leftovers, make_way
 from kernels.limits import MIB
 from kernels.pool import KernelPool, PoolSettings
 from kernels.provisioners.container import ContainerSettings
 from kernels.provisioners.engine import SOCKET, Engine
-from kernels.provisioners.folders import remove_tree
 from kernels.provisioners.sweep import sweep
 from kernels.reception import Reception
 from kernels.regular import read_regular
@@ -169,9 +169,11 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     store = KernelStore(data / "kernels")
     left = store.load()
     folders = _folders(settings, store, stack)
+    stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = _launcher(settings, folders, engine, store, stack)
     services = _build(settings, journal, folders, launcher, engine, lanes, stack)
+    await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
     server = _http_server(services, settings.listener)
     server.add_sockets(sockets)
@@ -216,12 +218,10 @@ async def _recover(
         await services.engine.reap()
     in_use = services.manager.kernel_ids()
     if services.installer is not None:
-        await asyncio.to_thread(services.installer.tidy, in_use, services.manager.session_ids())
+        await services.installer.tidy(in_use, services.manager.session_ids())
     for kernel_id in left.keys() - in_use:
         store.remove(kernel_id)
-    for folder in list(folders.runtime.iterdir()):
-        if folder.name not in {runtime_name(kernel_id) for kernel_id in in_use}:
-            await remove_tree(folder)
+    await folders.leftovers.empty(folders.runtime, {runtime_name(kernel_id) for kernel_id in in_use})
 
 
 async def _engine(
@@ -291,8 +291,8 @@ def _build(
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
     pool = KernelPool(launcher, settings.pool, warm)
     stack.push_async_callback(pool.close)
-    workspaces = WorkspaceStore(folders.workspaces)
-    installer = _installer(settings, catalog)
+    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
+    installer = _installer(settings, catalog, folders.leftovers)
     shared = replace(settings.manager, session=replace(settings.manager.session, installer=installer))
     manager = SessionManager(journal, pool, catalog, workspaces, shared)
     staging = _staging(settings)
@@ -332,13 +332,15 @@ def _build(
     )
 
 
-def _installer(settings: GatewaySettings, catalog: KernelspecCatalog) -> Installer | None:
+def _installer(
+    settings: GatewaySettings, catalog: KernelspecCatalog, leftovers: Leftovers
+) -> Installer | None:
     """What gets packages, unless the operator allows none."""
     if not settings.packages.allowed:
         return None
     try:
         secrets = frozenset({settings.token} if settings.token else ())
-        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, secrets)
+        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
     except OSError as error:
         raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
 
@@ -361,7 +363,7 @@ def _access(settings: GatewaySettings) -> AccessPolicy:
 def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
     """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
 
-    The sockets of kernels that outlived a gateway are left where they are; `_recover` tidies up.
+    What a former gateway left in them stays: `_recover` tidies up.
     """
     workspaces = settings.data_dir / "workspaces"
     workspaces.mkdir(mode=0o700, exist_ok=True)
@@ -371,18 +373,17 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
         name = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
         runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
     ours = runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid()
-    if ours and settings.backend != "docker":
-        trees.remove(runtime)
     try:
         runtime.mkdir(mode=0o700, exist_ok=ours)
+        runtime.chmod(0o700)
     except OSError as error:
         raise StorageError(
             f"Can't make the folder {runtime} for the kernels' sockets: {error.strerror}"
         ) from error
 
     def leave() -> None:
-        if not store.load():
-            with suppress(OSError):
+        with suppress(OSError):
+            if not store.load():
                 trees.remove(runtime)
 
     stack.callback(leave)
@@ -393,7 +394,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
 def _staging(settings: GatewaySettings) -> Path:
     """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
     staging = settings.data_dir / "uploads"
-    trees.remove(staging)
+    make_way(staging)
     staging.mkdir(mode=0o700)
     return staging
 

@@ -70,7 +70,8 @@ class SessionManager:
         self._tasks = Supervisor()
         self._opening: dict[Owned, asyncio.Task[Session]] = {}
         self._purges: dict[Owned, asyncio.Task[Purge]] = {}
-        self._erasing: dict[Owned, tuple[SessionRow, Purge]] = {}
+        self._erasing: dict[Owned, tuple[SessionRow, Purge, asyncio.Task[None]]] = {}
+        self._endings = Supervisor()
         self._culler: asyncio.Task[None] | None = None
         self._closing = False
 
@@ -141,6 +142,7 @@ class SessionManager:
             self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
         # Purges, opens and ends that were under way, and those that were begun just now.
         await self._tasks.finished()
+        await self._endings.cancel()
 
     @property
     def closing(self) -> bool:
@@ -368,15 +370,18 @@ class SessionManager:
         """End the session and remove its files and its record, but for a tombstone. Raises NotFound.
 
         Returns whether every byte is gone. Where readers of the record keep some in use for longer than a
-        moment, the rest follows by itself, and `purging` tells until then.
+        moment, or files can't be removed at once, the rest follows by itself, and `purging` tells until then.
         """
         owned = (principal, check_session_key(key))
         if owned in self._erasing and owned not in self._live and owned not in self._opening:
             purged = self._erasing[owned][1]
         else:
             purged = await self._purge(owned, by=principal, reason="requested")
-        done, _ = await asyncio.wait([purged.erased], timeout=PURGE_PATIENCE)
-        return bool(done) and purged.erased.exception() is None
+        if (found := self._erasing.get(owned)) is not None:
+            await asyncio.wait([found[2]], timeout=PURGE_PATIENCE)
+        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
+            return False
+        return purged.erased.exception() is None
 
     def purging(self, principal: str, key: str) -> SessionRow | None:
         """The session of this key that was purged and whose bytes are not all gone, as it was."""
@@ -409,11 +414,14 @@ class SessionManager:
         purged = None if row is None else await self._journal.purge(row.id, by=by, reason=reason)
         if row is None or purged is None:
             raise NotFound(f"No session {owned[1]!r}")
-        self._erasing[owned] = row, purged
-        purged.erased.add_done_callback(lambda _: self._erased(owned, purged))
+        ending = self._endings.start(self._end_purge(owned, row, purged), f"end of purge {owned[1]}")
+        self._erasing[owned] = row, purged, ending
         return purged
 
-    def _erased(self, owned: Owned, purged: Purge) -> None:
+    async def _end_purge(self, owned: Owned, row: SessionRow, purged: Purge) -> None:
+        """Return when the last byte of the record and of the files is gone."""
+        await asyncio.wait([purged.erased])
+        await self._workspaces.gone(folder_of(row), str(row.environment.get("kernel_id")))
         # The key may have been used, and purged, again.
         if (found := self._erasing.get(owned)) is not None and found[1] is purged:
             del self._erasing[owned]

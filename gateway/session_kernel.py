@@ -16,7 +16,7 @@ from typing import Any
 from gateway.channels.door import Door
 from gateway.files.watch import WorkspaceWatch
 from gateway.packages.session import SessionPackages
-from gateway.record.errors import StorageError
+from gateway.record.errors import StorageError, storage
 from gateway.record.events import EventStore
 from gateway.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from gateway.workspace import KeptFolder
@@ -97,7 +97,8 @@ class SessionKernel:
         async with self.moving:
             try:
                 if await self._files.restore(kernel.workspace):
-                    await kernel.files_given()
+                    with storage("The session's files can't be given to its kernel"):
+                        await kernel.files_given()
                     await self.watch.begin(kernel.workspace)
                 else:
                     self.watch = WorkspaceWatch()
@@ -126,31 +127,40 @@ class SessionKernel:
         """What happened to the files since this was last asked; see `WorkspaceWatch.changes`."""
         return [] if self.current is None else await self.watch.changes(self.current.workspace)
 
-    async def drop(self, *, keep_files: bool = True) -> None:
-        """End the kernel, if there is one, and keep its files for the next or remove them.
+    async def drop(self) -> None:
+        """End the kernel, if there is one, and keep its files and packages for the next.
 
         Raises StorageError when they can't be kept; the kernel is gone all the same.
         """
-        await self._tasks.complete(self._drop(keep_files=keep_files), "drop kernel")
+        await self._tasks.complete(self._drop(keep_files=True, keep_packages=True), "drop kernel")
 
-    async def _drop(self, *, keep_files: bool) -> None:
+    async def _drop(self, *, keep_files: bool, keep_packages: bool) -> None:
         async with self.moving:
             if (kernel := await self._detach()) is not None:
-                await self._give_back(kernel, keep_files=keep_files)
+                await self._give_back(kernel, keep_files=keep_files, keep_packages=keep_packages)
 
-    async def _give_back(self, kernel: Kernel, *, keep_files: bool) -> None:
-        """Each step is taken whatever became of the one before; the pool removes what is left."""
+    async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
+        """Each step is taken whatever became of the one before; the pool removes what is left.
+
+        But not files that are to be kept and could not be moved: their folder stays, and the next start of a
+        gateway gives it to the session.
+        """
+        spare_files = keep_files
         try:
             await kernel.shutdown()
         finally:
             try:
-                await self.packages.keep(kernel)
+                if keep_packages:
+                    await self.packages.keep(kernel)
             finally:
                 try:
                     if keep_files:
                         await self._files.keep(kernel.workspace)
+                        spare_files = False
+                    else:
+                        await self._files.remove(kernel.workspace)
                 finally:
-                    self._pool.release(kernel)
+                    self._pool.release(kernel, spare_files=spare_files)
 
     async def let_go(self) -> None:
         """Leave the kernel, if there is one, with its files to the next gateway."""
@@ -172,7 +182,9 @@ class SessionKernel:
     async def end(self, *, keep_files: bool) -> None:
         """As `drop`, for good: packages go, files too unless they are to be kept."""
         try:
-            await self.drop(keep_files=keep_files)
+            await self._tasks.complete(
+                self._drop(keep_files=keep_files, keep_packages=False), "drop kernel for good"
+            )
         finally:
             try:
                 if not keep_files:

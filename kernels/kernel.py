@@ -25,12 +25,12 @@ from kernels.connection import KernelConnection
 from kernels.environment import Environment, accept, ask
 from kernels.errors import CellgateError, GatewayFault, KernelStartFailed
 from kernels.kernel_info import known_info
+from kernels.leftovers import Leftovers
 from kernels.limits import ResourceLimits
 from kernels.messages import Channel, Message
 from kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit, last_words
 from kernels.provisioners.disk_watch import DiskWatch
 from kernels.provisioners.engine import Engine
-from kernels.provisioners.folders import remove_tree
 from kernels.readiness import ready
 from kernels.reception import Reception
 from kernels.specs.catalog import KernelspecCatalog
@@ -59,11 +59,13 @@ class KernelFolders:
     """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files.
 
     `packages`: where each has a folder that modules can be put into while it runs; None when none has one.
+    `leftovers` removes what can't be removed at once.
     """
 
     runtime: Path
     workspaces: Path
     packages: Path | None = None
+    leftovers: Leftovers = field(default_factory=Leftovers)
 
 
 class Manager(AsyncKernelManager):
@@ -160,16 +162,16 @@ class Kernel:
             self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
         await outcome(self._shutdown, GatewayFault)
 
-    async def discard(self) -> None:
-        """Shut down, and remove the folders of its files and packages with what is left in them."""
+    async def discard(self, *, spare_files: bool = False) -> None:
+        """Shut down, and remove the folders of its packages and its files with what is left in them.
+
+        With `spare_files` the workspace stays: what is in it could not be kept elsewhere.
+        """
+        folders = [self.packages, None if spare_files else self.workspace]
         try:
             await self.shutdown()
         finally:
-            try:
-                await remove_tree(self.workspace)
-            finally:
-                if self.packages is not None:
-                    await remove_tree(self.packages)
+            await self._provisioner.remove(*filter(None, folders))
 
     def let_go(self) -> None:
         """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
@@ -200,6 +202,7 @@ class Kernel:
             logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
 
     async def _end(self) -> None:
+        """Each step is taken whatever became of the one before, because a kernel must reach its end."""
         try:
             self.connection.close()
         finally:
@@ -231,7 +234,12 @@ async def _end_manager(manager: AsyncKernelManager) -> None:
             await manager.provisioner.wait()
     except TimeoutError:
         logger.error("Kernel %s did not end within %s s of being killed", manager.kernel_id, SHUTDOWN_TIMEOUT)
-    await manager._async_cleanup_resources()
+    except OSError as error:
+        logger.error("Kernel %s could not be killed: %s", manager.kernel_id, error)
+    try:
+        await manager._async_cleanup_resources()
+    except OSError as error:
+        logger.error("Not all that kernel %s had could be given back: %s", manager.kernel_id, error)
 
 
 class KernelLauncher:
@@ -258,9 +266,10 @@ class KernelLauncher:
         self._folders = folders
         self._start_timeout = start_timeout
         # One connection to the container engine for all kernels, which watches their disks too.
-        self._backend_options: dict[str, object] = (
-            {"disk_watch": DiskWatch()} if engine is None else {"engine": engine}
-        )
+        self._backend_options: dict[str, object] = {
+            "leftovers": folders.leftovers,
+            **({"disk_watch": DiskWatch()} if engine is None else {"engine": engine}),
+        }
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
         # By kernelspec and image digest; None where the kernel is no Python.
@@ -324,7 +333,7 @@ class KernelLauncher:
         """End a kernel that nobody got. Returns when it is gone, even if this is cancelled."""
         try:
             await self._tasks.complete(kernel.discard(), f"end {kernel.id}")
-        except (OSError, CellgateError) as error:
+        except CellgateError as error:
             logger.warning("Kernel %s did not end cleanly: %s", kernel.id, error)
 
     async def _start(self, profile: KernelProfile) -> Kernel:
@@ -400,7 +409,7 @@ class KernelLauncher:
         except BaseException as error:
             if connection is not None:
                 connection.close()
-            await self._tasks.complete(_end_manager(manager), f"end {stored.id}")
+            await self._tasks.complete(self._undo(manager), f"end {stored.id}")
             if isinstance(error, (TimeoutError, RuntimeError)):
                 raise KernelStartFailed(f"The kernel does not answer: {error}") from error
             raise
@@ -479,12 +488,13 @@ class KernelLauncher:
         self._environments[key] = environment
         return environment
 
-    async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path]) -> None:
+    async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path] = ()) -> None:
+        """End what was begun. What fails of that is logged: the caller raises why the start failed."""
         try:
             await _end_manager(manager)
-        finally:
-            for folder in folders:
-                await remove_tree(folder)
+        except Exception as error:  # any fault at all: the folders are to be removed all the same
+            logger.error("A kernel that did not start could not be ended", exc_info=error)
+        await self._folders.leftovers.remove(*folders)
 
     async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
         what = (
@@ -493,5 +503,10 @@ class KernelLauncher:
             else f"did not start: {error}"
         )
         provisioner = manager.provisioner
-        tail = await provisioner.log_tail() if isinstance(provisioner, CellgateProvisioner) else ""
+        tail = ""
+        try:
+            if isinstance(provisioner, CellgateProvisioner):
+                tail = await provisioner.log_tail()
+        except (OSError, CellgateError) as further:
+            logger.warning("The log of a kernel that did not start can't be read: %s", further)
         return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{last_words(tail)}"

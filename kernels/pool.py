@@ -173,11 +173,14 @@ class KernelPool:
     def _exhausted(self, message: str) -> PoolExhausted:
         return PoolExhausted(message, retry_after=self.settings.claim_timeout)
 
-    def release(self, kernel: Kernel) -> None:
-        """End a claimed kernel in the background; its place comes free when it is gone."""
+    def release(self, kernel: Kernel, *, spare_files: bool = False) -> None:
+        """End a claimed kernel in the background; its place comes free when it is gone.
+
+        With `spare_files` its workspace stays.
+        """
         if kernel in self._in_use:
             self._in_use.discard(kernel)
-            self._end(kernel)
+            self._end(kernel, spare_files=spare_files)
 
     def adopt(self, kernel: Kernel) -> None:
         """Take a kernel in that a former gateway started: it is in use from now on, until `release`."""
@@ -188,8 +191,9 @@ class KernelPool:
         self._in_use.discard(kernel)
         kernel.let_go()
 
-    def _end(self, kernel: Kernel) -> None:
-        task = self._tasks.start(kernel.discard(), f"end {kernel.id}", kernel=kernel.id)
+    def _end(self, kernel: Kernel, *, spare_files: bool = False) -> None:
+        ending = kernel.discard(spare_files=spare_files)
+        task = self._tasks.start(ending, f"end {kernel.id}", kernel=kernel.id)
         self._ending.add(task)
         task.add_done_callback(self._tasks.guard(self._ended, "count of kernels"))
 

@@ -64,16 +64,27 @@ class KernelStore:
         draft.replace(self._path(kernel.id))
 
     def remove(self, kernel_id: str) -> None:
-        """Forget a kernel; one that is not known is no error."""
-        self._path(kernel_id).unlink(missing_ok=True)
+        """Forget a kernel; one that is not known is no error.
+
+        What can't be removed is found by the next start, which ends a kernel that does not answer.
+        """
+        try:
+            self._path(kernel_id).unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, error)
 
     def load(self) -> dict[str, StoredKernel]:
-        """All kernels by their ids. A file that can't be read is left out, and removed."""
+        """All kernels by their ids. A file that can't be read is left out, and removed.
+
+        Raises OSError for a lack of open files: that says nothing of what is stored.
+        """
         found: dict[str, StoredKernel] = {}
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else ():
             try:
                 kernel = msgspec.json.decode(read_regular(path, MOST_BYTES), type=StoredKernel)
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+                if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
+                    raise
                 logger.warning("%s tells of no kernel, and is removed: %s", path, error)
                 trees.remove(path)
             else:

@@ -23,6 +23,9 @@ DEEPEST = 64
 MOST = 100_000
 """Entries that one walk looks at."""
 
+NO_OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+"""The process or the system has no open file left: that says nothing of a folder, and passes."""
+
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = stat.S_IRWXU
@@ -57,14 +60,16 @@ class Walk:
     """All entries below a folder, each folder before what is in it, as far as the bounds allow.
 
     `complete` is false once something was left out: what lies deeper than `deepest` names or comes after
-    `most` entries, and folders that can't be read. What vanishes meanwhile is no gap. With `ordered` entries
-    of a folder come by name.
+    `most` entries, and folders that can't be read. What vanishes meanwhile is no gap. `hindered` is the first
+    lack of open files, if there was one: another walk may see more. With `ordered` entries of a folder come
+    by name.
     """
 
     def __init__(
         self, root: Path, *, deepest: int = DEEPEST, most: int = MOST, ordered: bool = False
     ) -> None:
         self.complete = True
+        self.hindered: OSError | None = None
         self._root = root
         self._ordered = ordered
         self._deepest = deepest
@@ -99,9 +104,14 @@ class Walk:
         try:
             levels.append((os.open(name, _READ, dir_fd=folder), path, []))
         except OSError as error:
-            self.complete &= error.errno in _GONE
+            self._note(error)
             return False
         return True
+
+    def _note(self, error: OSError) -> None:
+        self.complete &= error.errno in _GONE
+        if error.errno in NO_OPEN_FILES and self.hindered is None:
+            self.hindered = error
 
     def _entries(self, levels: list[tuple[int, str, list[str]]]) -> Iterator[Entry]:
         folder, path, waiting = levels[-1]
@@ -117,13 +127,13 @@ class Walk:
                     try:
                         entry = Entry(path + each.name, each.name, folder, each.stat(follow_symlinks=False))
                     except OSError as error:
-                        self.complete &= error.errno in _GONE
+                        self._note(error)
                         continue
                     if entry.is_folder:
                         waiting.append(each.name)
                     yield entry
         except OSError as error:
-            self.complete &= error.errno in _GONE
+            self._note(error)
         if self._ordered:
             waiting.reverse()
 

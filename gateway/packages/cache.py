@@ -190,12 +190,18 @@ def unlink(site: Path, names: Iterable[str]) -> None:
 def _meta(folder: Path) -> Wheel | None:
     try:
         return msgspec.json.decode((folder / META).read_bytes(), type=Wheel)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError) as error:
+        if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
+            raise
         return None
 
 
 def _files(tree: Path) -> list[str]:
-    return [entry.path for entry in trees.Walk(tree, most=MOST_ENTRIES) if not entry.is_folder]
+    walk = trees.Walk(tree, most=MOST_ENTRIES)
+    names = [entry.path for entry in walk if not entry.is_folder]
+    if walk.hindered is not None:
+        raise walk.hindered
+    return names
 
 
 def _make(folder: Path, made: set[Path]) -> None:

@@ -123,8 +123,11 @@ async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str
 def folder_bytes(folder: Path) -> int:
     """Bytes of all files below `folder`; what goes meanwhile does not count. Blocks.
 
-    A folder that is deeper, or has more in it, than anybody needs counts as too much.
+    A folder that is deeper, or has more in it, than anybody needs counts as too much. Raises OSError for a
+    lack of open files.
     """
     walk = trees.Walk(folder, most=MOST_ENTRIES)
     total = sum(entry.found.st_size for entry in walk if not entry.is_folder)
+    if walk.hindered is not None:
+        raise walk.hindered
     return total if walk.complete else FAR_TOO_MUCH

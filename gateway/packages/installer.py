@@ -34,11 +34,10 @@ from gateway.packages.settings import PackageSettings
 from gateway.packages.unpack import TOO_LARGE
 from gateway.packages.words import log_output, secrets_of
 from gateway.record.errors import StorageError, StorageFull, not_written
-from kernels import trees
 from kernels.distributions import Distribution
 from kernels.errors import InvalidInput
 from kernels.kernel import Kernel
-from kernels.provisioners.folders import remove_tree
+from kernels.leftovers import Leftovers, make_way
 from kernels.specs.catalog import KernelspecCatalog
 from kernels.tasks import Supervisor
 
@@ -61,6 +60,7 @@ class Installer:
         settings: PackageSettings,
         catalog: KernelspecCatalog,
         root: Path,
+        leftovers: Leftovers,
         secrets: frozenset[str] = frozenset(),
     ) -> None:
         self.settings = settings
@@ -69,8 +69,9 @@ class Installer:
         self._catalog = catalog
         self._pip = Pip(settings, secrets)
         self._secrets = secrets_of(settings, secrets)
+        self.leftovers = leftovers
         self._work = root / "work"
-        trees.remove(self._work)
+        make_way(self._work)
         self._work.mkdir(mode=0o700)
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
         self._waiting = 0
@@ -144,7 +145,7 @@ class Installer:
             except OSError as error:
                 raise storage_error(error) from error
             finally:
-                await self._tasks.complete(remove_tree(work), "removal of a work folder")
+                await self.leftovers.remove(work)
         finally:
             self._free.release()
 
@@ -199,14 +200,11 @@ class Installer:
         """Give a wheel's files to a kernel's folder; see `WheelCache.link`."""
         return await self._locked(self.cache.link, wheel, site)
 
-    def tidy(self, kernels: Collection[str], sessions: Collection[int]) -> None:
-        """Remove what a former gateway left of kernels and sessions but these. Blocks; for the start."""
-        for folder in self.sites.iterdir():
-            if folder.name not in kernels:
-                trees.remove(folder)
-        for state in self.states.iterdir():
-            if state.stem not in {str(session) for session in sessions}:
-                state.unlink()
+    async def tidy(self, kernels: Collection[str], sessions: Collection[int]) -> None:
+        """At the start: remove what a former gateway left, but of these kernels and sessions."""
+        await self.leftovers.sweep(self.root)
+        await self.leftovers.empty(self.sites, kernels)
+        await self.leftovers.empty(self.states, {f"{session}.json" for session in sessions})
 
     @property
     def sites(self) -> Path:

@@ -200,7 +200,7 @@ class SessionPackages:
     @property
     def _kept(self) -> KeptFolder:
         assert self.installer is not None
-        return WorkspaceStore(self.installer.sites).of(f"session-{self.session_id}")
+        return WorkspaceStore(self.installer.sites, self.installer.leftovers).of(f"session-{self.session_id}")
 
     async def restore(self, kernel: Kernel) -> None:
         """Give a fresh kernel what the session has."""
@@ -240,9 +240,7 @@ class SessionPackages:
         """Remove all: the session has ended."""
         self._installed.clear()
         if self.installer is not None:
-            with storage("What the session has installed can't be removed"):
-                await asyncio.to_thread(self._state_file.unlink, missing_ok=True)
-            await self._kept.remove()
+            await self.installer.leftovers.remove(self._state_file, self._kept.path)
 
 
 async def result_of(task: asyncio.Task[Changed]) -> Changed:

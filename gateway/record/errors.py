@@ -5,6 +5,7 @@ It is not the mapping to HTTP: that is ``gateway.errors``.
     CellgateError
     └── StorageError        storage_error  the record can't be read or written
         ├── StorageFull     storage_full   it can't be written for want of space
+        ├── NoOpenFiles     storage_error  nothing can be opened at the moment
         ├── LogClosed       storage_error  something was said of a session that has ended
         ├── RecordGone      record_gone    what was read of it is not there any more
         └── NotRecorded     recording_failed  a session's rows were refused, nothing more of it is recorded
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from kernels.errors import CellgateError
+from kernels.trees import NO_OPEN_FILES
 
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -31,6 +33,12 @@ class StorageFull(StorageError):
     """There is no space for the record: on the disk, or in memory while the disk takes nothing."""
 
     reason = "storage_full"
+
+
+class NoOpenFiles(StorageError):
+    """The gateway, or its machine, has no open file left. That passes: `retry_after` is in seconds."""
+
+    retry_after = 5.0
 
 
 class LogClosed(StorageError):
@@ -59,7 +67,10 @@ def not_written(error: OSError, full: str, failed: str) -> StorageError:
 
     This is the one place that decides what a refusal of the file system means.
     """
-    return StorageFull(full) if is_full(error) else StorageError(f"{failed}: {error.strerror or error}")
+    if is_full(error):
+        return StorageFull(full)
+    kind = NoOpenFiles if error.errno in NO_OPEN_FILES else StorageError
+    return kind(f"{failed}: {error.strerror or error}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import math
 import os
 import re
@@ -32,8 +33,11 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Int, List, Unicode
 
 from kernels.errors import InvalidInput, KernelStartFailed
+from kernels.leftovers import Leftovers
 from kernels.limits import ResourceLimits
-from kernels.provisioners.folders import LaunchFolders
+from kernels.provisioners.folders import LaunchFolders, remove_tree
+
+logger = logging.getLogger(__name__)
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_TIMEOUT = 5.0
@@ -144,6 +148,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         self.connection_info = {}
         self._inner_info: KernelConnectionInfo = {}
         self._folders: LaunchFolders | None = None
+        self._leftovers: Leftovers | None = None
         self._exited: asyncio.Future[KernelExit] | None = None
         self._attached = False
 
@@ -214,7 +219,11 @@ class CellgateProvisioner(KernelProvisionerBase):
         return self._attached
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`."""
+        """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
+
+        `leftovers` is one: what removes the launch's folders, also those that can't be removed at once.
+        """
+        self._leftovers = kwargs.pop("leftovers", None) or self._leftovers
         # Callers write into it (jupyter_kernel_gateway does); what a kernel gets is built in `_plan`.
         kwargs["env"] = {}
         kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
@@ -240,10 +249,17 @@ class CellgateProvisioner(KernelProvisionerBase):
             _write_connection_file(self._folders.connection_file, self._inner_info)
             await self._start(launch)
         except BaseException:
-            await asyncio.shield(self.cleanup())
+            await asyncio.shield(self._undo())
             raise
         self._attached = True
         return self.connection_info
+
+    async def _undo(self) -> None:
+        """As `cleanup`. What fails of it is logged: why the launch failed is what its caller must learn."""
+        try:
+            await self.cleanup()
+        except Exception as error:  # any fault at all
+            logger.error("A launch that failed could not be undone", exc_info=error)
 
     async def poll(self) -> int | None:
         """None while the kernel runs, then its return code as of subprocess. Reads a future only."""
@@ -285,7 +301,18 @@ class CellgateProvisioner(KernelProvisionerBase):
         if folders is not None and not restart:
             self._folders = None
             self.connection_info = {}
-            await folders.remove()
+            await self.remove(*folders.owned)
+
+    async def remove(self, *folders: Path) -> None:
+        """Remove each of these folders; one that can't be removed keeps nothing from its end."""
+        if self._leftovers is not None:
+            await self._leftovers.remove(*folders)
+            return
+        for folder in folders:
+            try:
+                await remove_tree(folder)
+            except OSError as error:
+                logger.warning("%s can't be removed: %s", folder, error)
 
     @property
     def _running(self) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from kernels.errors import CellgateError
 from kernels.provisioners.seccomp import SET_ID
 from kernels.provisioners.set_id import clear_set_id
+from kernels.trees import NO_OPEN_FILES
 
 ENTRY_BYTES = 4096
 """What a name costs at least, so that a million empty files are not free."""
@@ -66,7 +67,8 @@ def usage(
     """Bytes on disk of `folders` and of the deleted files that `process` and those below it keep.
 
     Stops soon after `enough`, and says more than that where it can't be measured. `process` is one that this
-    user may look into (`may_look`). `parents`: what `all_parents` has told a moment ago.
+    user may look into (`may_look`). `parents`: what `all_parents` has told a moment ago. Raises OSError for a
+    lack of open files, which is ours and not the kernel's.
     """
     total = 0
     for folder in folders:
@@ -84,10 +86,12 @@ def usage(
 
 
 def may_look(process: int) -> bool:
-    """Whether this user may see what a process has open."""
+    """Whether this user may see what a process has open. Raises OSError for a lack of open files."""
     try:
         os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_OPEN_FILES:
+            raise
         return False
     return True
 
@@ -126,6 +130,8 @@ def _tree_bytes(root: Path, enough: int) -> int:
                     if total > enough or names > MOST_NAMES:
                         return enough + 1
         except OSError as error:
+            if error.errno in NO_OPEN_FILES:
+                raise
             if error.errno not in _GONE:
                 return enough + 1
     return total
@@ -189,7 +195,9 @@ class _Look:
                     look(table)
                 except PermissionError as error:
                     raise Unmeasurable(f"{table} can't be looked into") from error
-                except OSError:
+                except OSError as error:
+                    if error.errno in NO_OPEN_FILES:
+                        raise
                     all_there = False
         return all_there
 

@@ -8,6 +8,7 @@ something to watch.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ from kernels.limits import ResourceLimits
 from kernels.provisioners.base import KernelExit
 from kernels.provisioners.disk import Folder, Parents, Usage, all_parents, usage
 from kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -41,7 +44,8 @@ class Watched:
     """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
 
     `passes_files`: descriptors in its sockets are the kernel's doing. gVisor's own processes use them too,
-    and keep what its kernels pass in their own tables.
+    and keep what its kernels pass in their own tables. `given`: bytes that its session brought along, None
+    while they could not be counted.
     """
 
     limits: ResourceLimits
@@ -49,7 +53,7 @@ class Watched:
     process: int | None
     end: Callable[[KernelExit], None]
     passes_files: bool = True
-    given: int = 0
+    given: int | None = 0
     last: Usage = field(default_factory=lambda: Usage(0))
     looks_on_the_way: int = 0
     was_full: bool = False
@@ -58,7 +62,7 @@ class Watched:
     @property
     def allowed(self) -> int:
         """The limit, or what the session brought along."""
-        return max(self.limits.disk, self.given)
+        return max(self.limits.disk, self.given or 0)
 
     def takes_note(self, found: Usage) -> bool:
         """Whether the kernel must end, after this look."""
@@ -69,6 +73,8 @@ class Watched:
         else:
             self.looks_on_the_way = 0
         self.last = found
+        if self.given is None:
+            self.given = found.used
         full = found.used > self.allowed or self.looks_on_the_way >= MOST_ON_THE_WAY
         # Seen twice, because a session's files are there a moment before it is known that they were given.
         must_end, self.was_full = full and self.was_full, full
@@ -82,6 +88,7 @@ class DiskWatch:
         self._kernels: set[Watched] = set()
         self._tasks = Supervisor(dict, self._failed)
         self._threads: ThreadPoolExecutor | None = None
+        self._told = False
 
     def add(self, kernel: Watched) -> None:
         """Watch a kernel until `discard`."""
@@ -99,7 +106,9 @@ class DiskWatch:
 
     async def files_given(self, kernel: Watched) -> None:
         """What the kernel holds now is allowed, even beyond its limit."""
-        kernel.given = (await self._usage(kernel, None)).used
+        kernel.given = None
+        if (found := await self._usage(kernel, None)) is not None:
+            kernel.given = found.used
 
     def _begin(self) -> None:
         if self._kernels and not any(not task.cancelling() for task in self._tasks):
@@ -114,7 +123,11 @@ class DiskWatch:
         while True:
             await asyncio.sleep(pause)
             began = time.monotonic()
-            parents = await self._in_thread(all_parents)
+            try:
+                parents = await self._in_thread(all_parents)
+            except OSError as error:
+                self._tell(error)
+                continue
             spent = time.monotonic() - began
             for kernel in [kernel for kernel in self._kernels if kernel.due <= began]:
                 if kernel in self._kernels:
@@ -127,16 +140,29 @@ class DiskWatch:
         found = await self._usage(kernel, parents)
         now = time.monotonic()
         kernel.due = now + PATIENCE * (now - began)
-        if kernel in self._kernels and kernel.takes_note(found):
+        if found is not None and kernel in self._kernels and kernel.takes_note(found):
             self.discard(kernel)
             kernel.end(disk_full(kernel.limits.disk))
         return now - began
 
-    async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage:
+    async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
+        """What the kernel holds; None when nobody can look now, for want of open files."""
+
         def look() -> Usage:
             return usage(kernel.folders, kernel.process, enough=2 * kernel.allowed, parents=parents)
 
-        return await self._in_thread(look)
+        try:
+            found = await self._in_thread(look)
+        except OSError as error:
+            self._tell(error)
+            return None
+        self._told = False
+        return found
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            logger.warning("The disks of kernels can't be looked at for now: %s", error)
+        self._told = True
 
     async def _in_thread(self, look: Callable[[], T]) -> T:
         if self._threads is None:

@@ -112,6 +112,7 @@ class DockerProvisioner(CellgateProvisioner):
         )
         self.isolation = self._settings.isolation
         self._folders = LaunchFolders(Path(info["runtime"]), Path(info["workspace"]), owns_workspace=False)
+        self._leftovers = info.get("leftovers")
         self._engine = engine = info["engine"]
         launch = Launch((), {}, ResourceLimits(**info["limits"]), self._folders)
         self._container = container = engine.adopt(info["container"], launch)
@@ -255,10 +256,14 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
 def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
     """Make a root gateway's folders the kernel user's own. Links in the workspace are not followed.
 
-    What lies deeper, or is more, than a walk sees stays its owner's, who is a former kernel's user.
+    What lies deeper, or is more, than a walk sees stays its owner's, who is a former kernel's user. Raises
+    OSError, also for a lack of open files.
     """
     for path in (folders.sockets, folders.connection_file, folders.workspace):
         os.chown(path, *user, follow_symlinks=False)
-    for entry in trees.Walk(folders.workspace):
+    walk = trees.Walk(folders.workspace)
+    for entry in walk:
         with suppress(FileNotFoundError):
             os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)
+    if walk.hindered is not None:
+        raise walk.hindered

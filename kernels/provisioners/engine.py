@@ -33,6 +33,7 @@ from kernels.provisioners.disk import Folder, may_look
 from kernels.provisioners.disk_watch import DiskWatch, Watched
 from kernels.provisioners.engine_events import EngineEvents
 from kernels.tasks import Supervisor
+from kernels.trees import NO_OPEN_FILES
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,9 @@ SOCKET = "unix:///var/run/docker.sock"
 CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024
+REMOVAL_PAUSES = (0.5, 2.0, 10.0, 60.0, 300.0)
+"""Between attempts to remove a container. What is left goes at this gateway's end, or in its next life."""
+MOST_LEFT = 1024
 
 # containerd tells of the memory limit and of the end by different ways; the first may come second.
 _MEMORY_NEWS_TIMEOUT = 0.5
@@ -83,6 +87,9 @@ class Engine:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._containers: dict[str, Container] = {}
         self._tasks = Supervisor()
+        # By their names: containers that could not be removed, with what tries again.
+        self._left: dict[str, asyncio.Task[None]] = {}
+        self._leaving = Supervisor()
         self._client: APIClient | None = None
         self._events: EngineEvents | None = None
         self._disks = DiskWatch()
@@ -121,8 +128,12 @@ class Engine:
     async def close(self) -> None:
         """Remove every container that was not let go and stop the threads. May be called again."""
         self._closed = True
+        await self._leaving.cancel()
         for container in tuple(self._containers.values()):
             self.end(container)
+        for name in tuple(self._left):
+            self._leaving.start(self._remove_left(name), f"remove {name}")
+        await self._leaving.finished()
         await self._tasks.finished()
         if self._events is not None:
             events, self._events = self._events, None
@@ -195,7 +206,10 @@ class Engine:
         inspected = await begin()
         container.image = str(inspected["Image"])
         if container.ending is None:
-            container.watched = self._to_watch(container, inspected)
+            try:
+                container.watched = self._to_watch(container, inspected)
+            except OSError as error:
+                raise KernelStartFailed(f"The kernel's disk can't be looked at: {error}") from error
             self._disks.add(container.watched)
 
     def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
@@ -241,10 +255,32 @@ class Engine:
             # Unknown from now on, it is removed when the engine answers again.
             logger.warning("A container could not be removed: %s", error.message)
             container.fate = container.fate or _ENGINE_LOST
+            self._remove_later(container.name)
         finally:
             # Also after a mistake of ours: whoever waits for its end must see one.
             self._containers.pop(container.name, None)
             self._finish(container, _KILLED)
+
+    def _remove_later(self, name: str) -> None:
+        """An engine that could not be asked, for want of open files, does not come back: ask it again."""
+        if self._closed or len(self._left) >= MOST_LEFT:
+            return
+        self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
+
+    async def _insist(self, name: str) -> None:
+        for pause in REMOVAL_PAUSES:
+            await asyncio.sleep(pause)
+            if await self._remove_left(name):
+                return
+
+    async def _remove_left(self, name: str) -> bool:
+        try:
+            await self.call(_remove, name)
+        except CellgateError as error:
+            logger.debug("A container could still not be removed: %s", error.message)
+            return False
+        self._left.pop(name, None)
+        return True
 
     @staticmethod
     def _finish(container: Container, how: KernelExit) -> None:
@@ -321,10 +357,15 @@ class Engine:
 
 
 def _is_here(process: int, container: str) -> bool:
-    """Whether a process is a container's, of an engine that runs on this machine and not in another one."""
+    """Whether a process is a container's, of an engine that runs on this machine and not in another one.
+
+    Raises OSError for a lack of open files.
+    """
     try:
         return container in Path(f"/proc/{process}/cgroup").read_text()
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_OPEN_FILES:
+            raise
         return False
 
 

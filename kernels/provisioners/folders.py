@@ -11,8 +11,10 @@ import errno
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from kernels import trees
 from kernels.errors import KernelStartFailed
@@ -21,10 +23,13 @@ from kernels.errors import KernelStartFailed
 SOCKET_PATH_MAX = 107
 
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-_PASSES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOTEMPTY})
+_PASSES = trees.NO_OPEN_FILES | {errno.ENOTEMPTY}
 
 SOCKETS = "ipc"
 """The folder in a kernel's runtime folder that the kernel can write to."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +87,34 @@ class LaunchFolders:
         """A home for kernels that see the host's file system."""
         return self.runtime / "home"
 
-    async def remove(self) -> None:
-        """Remove the runtime folder, and the workspace if it was made here."""
-        await remove_tree(self.runtime)
-        if self.owns_workspace:
-            await remove_tree(self.workspace)
+    @property
+    def owned(self) -> tuple[Path, ...]:
+        """What is ours to remove: the runtime folder, and the workspace if it was made here."""
+        return (self.runtime, self.workspace) if self.owns_workspace else (self.runtime,)
 
 
 async def remove_tree(folder: Path) -> None:
     """Remove a folder that user code could write to, without following links and without blocking the loop.
 
-    A folder that does not exist is no error. A lack of open files is waited for, a few seconds at most; it
-    shows as a folder that was not emptied, too. Raises OSError when something can't be removed.
+    A folder that does not exist is no error. Raises OSError when something can't be removed. Where that must
+    stop nobody, it is for ``kernels.leftovers``.
+    """
+    await patiently(trees.remove, folder)
+
+
+async def patiently(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Do work on folders in a thread, again if it failed by something that passes, a few seconds at most.
+
+    That is a lack of open files, which shows as a folder that was not emptied, too. Raises what `work` does.
     """
     for pause in PAUSES:
         try:
-            return await asyncio.to_thread(trees.remove, folder)
+            return await asyncio.to_thread(work, *arguments, **options)
         except OSError as error:
             if error.errno not in _PASSES:
                 raise
         await asyncio.sleep(pause)
-    return await asyncio.to_thread(trees.remove, folder)
+    return await asyncio.to_thread(work, *arguments, **options)
 
 
 def _remove_quickly(empty_folders: list[Path]) -> None:

@@ -22,12 +22,19 @@ MOST = 1 << 24
 def clear_set_ids(root: Path) -> None:
     """Take the bits from all files below a folder that no kernel uses any more.
 
-    What its owner made unreadable stays as it is: nobody else can enter it.
+    What its owner made unreadable stays as it is: nobody else can enter it. Raises OSError for a lack of open
+    files: then some may still have them.
     """
-    for entry in trees.Walk(root, deepest=DEEPEST, most=MOST):
+    walk = trees.Walk(root, deepest=DEEPEST, most=MOST)
+    for entry in walk:
         if entry.is_file and entry.found.st_mode & SET_ID:
-            with suppress(OSError):
+            try:
                 _clear(entry.name, entry.folder, None)
+            except OSError as error:
+                if error.errno in trees.NO_OPEN_FILES:
+                    raise
+    if walk.hindered is not None:
+        raise walk.hindered
 
 
 def clear_set_id(path: str, root: Path) -> None:

@@ -187,9 +187,10 @@ class FakePool:
         self.in_use.add(kernel)
         return kernel
 
-    def release(self, kernel: FakeKernel) -> None:
+    def release(self, kernel: FakeKernel, *, spare_files: bool = False) -> None:
         self.in_use.discard(kernel)
-        trees.remove(kernel.folder)
+        if not spare_files and kernel.folder.exists():
+            trees.remove(kernel.folder)
 
 
 class FakeCatalog:

@@ -20,6 +20,7 @@ from kernels.provisioners.base import KernelExit
 from kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
 from kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
 from tests.conftest import serving
+from tests.open_files import no_open_files
 from tests.server import GatewayProcess
 
 LEVELS = {"sandbox": "sandbox", "docker": "docker", "gvisor": "docker"}
@@ -241,6 +242,33 @@ async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: p
             assert (await ended).cause == "disk_full"
     await asyncio.sleep(0.1)
     assert not any(task.get_name() == "disk watch" for task in asyncio.all_tasks())
+
+
+async def test_a_look_for_which_no_file_can_be_opened_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither that a kernel is full, nor that it is not; and it is told once."""
+    monkeypatch.setattr("kernels.provisioners.disk_watch.INTERVAL", 0.01)
+    (tmp_path / "file").write_bytes(bytes(2 * MIB))
+    ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+    full = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, ended.set_result)
+    watch = DiskWatch()
+    await asyncio.to_thread(int)
+    with no_open_files():
+        with pytest.raises(OSError, match="open files"):
+            usage(full.folders, None, enough=MIB)
+        watch.add(full)
+        await watch.files_given(full)
+        await asyncio.sleep(0.3)
+        assert not ended.done()
+    while full.given is None:  # noqa: ASYNC110 - it tells nobody
+        await asyncio.sleep(0.01)
+    assert full.given >= MIB, "what was there is allowed"
+    full.given = 0
+    async with asyncio.timeout(30):
+        assert (await ended).cause == "disk_full"
+    assert caplog.text.count("can't be looked at") == 1
+    assert "Traceback" not in caplog.text
 
 
 def watched(disk: int = 10 * MIB) -> Watched:

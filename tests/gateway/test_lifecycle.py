@@ -22,6 +22,7 @@ import pytest
 
 from kernels.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
+from tests.open_files import no_open_files
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, send, until
 
@@ -381,6 +382,14 @@ def test_what_tells_of_no_kernel_is_removed_at_the_start(tmp_path: Path) -> None
     os.mkfifo(folder / "pipe")
     assert KernelStore(folder).load() == {}
     assert not list(folder.iterdir())
+
+
+def test_what_tells_of_a_kernel_outlives_a_lack_of_open_files(tmp_path: Path) -> None:
+    (folder := tmp_path / "kernels").mkdir()
+    (folder / "kernel.json").write_text("{}")
+    with no_open_files(), pytest.raises(OSError, match="open files"):
+        KernelStore(folder).load()
+    assert (folder / "kernel.json").exists()
 
 
 # ---- where settings come from ------------------------------------------------------------------------------

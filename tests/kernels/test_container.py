@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kernels.errors import BackendUnavailable, InvalidInput
+from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from kernels.limits import MIB, ResourceLimits
 from kernels.provisioners.base import Launch
 from kernels.provisioners.container import ContainerSettings, container_config
 from kernels.provisioners.disk import Folder, usage
 from kernels.provisioners.docker import check_engine, kernel_user
-from kernels.provisioners.engine import Engine
+from kernels.provisioners.engine import Engine, _remove
 from kernels.provisioners.engine_profile import engine_profile
 from kernels.provisioners.folders import LaunchFolders
 
@@ -72,6 +74,57 @@ async def test_an_engine_that_cant_limit_is_refused() -> None:
 
     with pytest.raises(BackendUnavailable, match="memory, processes"):
         await check_engine(Rootless(), ContainerSettings())
+
+
+class Refusing(Engine):
+    """An engine that can't be asked to remove anything for so many times."""
+
+    refusals = 0
+    removed = 0
+
+    async def call(self, function: Callable[..., Any], *arguments: object, **options: object) -> Any:
+        if function is not _remove:
+            raise KernelStartFailed("There is no engine.")
+        if self.refusals:
+            self.refusals -= 1
+            raise BackendUnavailable("Too many open files")
+        self.removed += 1
+
+
+@pytest.fixture
+def launch() -> Launch:
+    return Launch(
+        (), {}, ResourceLimits(), LaunchFolders(Path("/run/x"), Path("/data/w"), owns_workspace=False)
+    )
+
+
+async def test_a_container_that_can_t_be_removed_is_removed_later(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine answers others all the time, so that it never comes back."""
+    monkeypatch.setattr("kernels.provisioners.engine.REMOVAL_PAUSES", (0.001, 0.001, 0.001))
+    engine = Refusing()
+    engine.refusals = 3
+    engine.end(container := engine.adopt("cellgate-x", launch))
+    async with asyncio.timeout(20):
+        assert (await container.exited).cause == "engine_lost"
+        await engine._leaving.finished()
+    assert (engine.refusals, engine.removed) == (0, 1)
+    await engine.close()
+    assert engine.removed == 1
+
+
+async def test_a_container_that_can_t_be_removed_is_tried_once_more_at_the_end(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernels.provisioners.engine.REMOVAL_PAUSES", (600.0,))
+    engine = Refusing()
+    engine.refusals = 1
+    engine.end(container := engine.adopt("cellgate-x", launch))
+    async with asyncio.timeout(20):
+        await container.exited
+        await engine.close()
+    assert engine.removed == 1
 
 
 def test_the_kernel_of_a_rootless_engine_is_its_root() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,15 +13,18 @@ from pathlib import Path
 
 import pytest
 import zmq
+from jupyter_client.manager import AsyncKernelManager
 
+from kernels import trees
 from kernels.errors import BackendUnavailable, InvalidInput, KernelDied, KernelspecNotFound, KernelStartFailed
 from kernels.execution import Execution, Status
 from kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile
 from kernels.limits import MIB, ResourceLimits
 from kernels.messages import Channel, Message, new_message
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
-from kernels.provisioners.base import OOM_SCORE, KernelExit
+from kernels.provisioners.base import OOM_SCORE, CellgateProvisioner, KernelExit
 from kernels.provisioners.child import find_program
+from kernels.provisioners.process import ProcessProvisioner
 from kernels.specs.catalog import KernelspecCatalog
 from tests.kernels.conftest import own_processes
 
@@ -444,6 +449,97 @@ async def test_discard_follows_no_link_out_of_the_workspace(launcher: KernelLaun
     await printed(kernel, f"import os; os.symlink({str(tmp_path)!r}, 'link')")
     await kernel.discard()
     assert (tmp_path / "precious").read_text() == "kept"
+
+
+# ---- folders that can't be removed
+
+
+@pytest.fixture
+def unremovable(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Which folders could not be removed: each can't be, once."""
+    refused: list[Path] = []
+    remove = trees.remove
+
+    def refuse(path: Path) -> None:
+        if path not in refused:
+            refused.append(path)
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
+        remove(path)
+
+    monkeypatch.setattr(trees, "remove", refuse)
+    return refused
+
+
+async def test_a_kernel_ends_whatever_becomes_of_its_folders(
+    launcher: KernelLauncher, folders: KernelFolders, unremovable: list[Path]
+) -> None:
+    kernel = await launcher.start(PYTHON3)
+    await kernel.shutdown()
+    assert kernel.exited.done()
+    await kernel.discard()
+    assert [path.parent for path in unremovable] == [folders.runtime, folders.workspaces]
+    await folders.leftovers.close()
+
+
+async def test_a_failed_start_tells_why_whatever_becomes_of_its_folders(
+    launcher: KernelLauncher, folders: KernelFolders, catalog: KernelspecCatalog, unremovable: list[Path]
+) -> None:
+    set_program(catalog, "-c", "import sys; sys.exit('no way')")
+    with pytest.raises(KernelStartFailed, match="no way"):
+        await launcher.start(PYTHON3)
+    assert [path.parent for path in unremovable] == [folders.runtime, folders.workspaces]
+    await folders.leftovers.close()
+
+
+@one_backend
+async def test_a_failed_start_tells_why_whatever_else_fails(
+    launcher: KernelLauncher, catalog: KernelspecCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the end of what was begun nor the look into its log hides the reason."""
+
+    async def fail(_: CellgateProvisioner) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    cleanup = CellgateProvisioner.cleanup
+
+    async def clean_up_and_fail(provisioner: CellgateProvisioner, restart: bool = False) -> None:
+        await cleanup(provisioner, restart)
+        raise LookupError("nobody expects it")
+
+    monkeypatch.setattr(ProcessProvisioner, "log_tail", fail)
+    monkeypatch.setattr(ProcessProvisioner, "cleanup", clean_up_and_fail)
+    set_program(catalog, "-c", "import sys; sys.exit(7)")
+    with pytest.raises(KernelStartFailed, match="exited with code 7"):
+        await launcher.start(PYTHON3)
+
+
+@one_backend
+async def test_a_launch_by_another_program_tells_why_it_failed(
+    catalog: KernelspecCatalog,
+    no_leaks: Path,
+    unremovable: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It has nothing that removes folders later: that they are left is told."""
+    spec = catalog.get_kernel_spec("python3")
+    spec.argv = ["/nonexistent/python"]
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog)
+    with pytest.raises(KernelStartFailed, match="/nonexistent/python"):
+        await manager.start_kernel()
+    assert len(unremovable) == 2
+    assert all(str(path) in caplog.text for path in unremovable)
+    for path in unremovable:
+        trees.remove(path)
+
+
+async def test_files_that_are_spared_stay(launcher: KernelLauncher, folders: KernelFolders) -> None:
+    kernel = await launcher.start(PYTHON3)
+    (kernel.workspace / "file").touch()
+    await kernel.discard(spare_files=True)
+    assert list(folders.runtime.iterdir()) == []
+    assert (kernel.workspace / "file").exists()
+    trees.remove(kernel.workspace)
 
 
 # ---- what a profile asks for

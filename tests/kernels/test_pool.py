@@ -50,7 +50,7 @@ class FakeKernel:
     def die(self) -> None:
         self.exited.set_result(KernelExit("kernel_exit", 1, None, "The kernel exited with code 1."))
 
-    async def discard(self) -> None:
+    async def discard(self, *, spare_files: bool = False) -> None:
         self.discards += 1
         await self._launcher.wait_to_end()
         if not self.exited.done():

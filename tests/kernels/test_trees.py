@@ -10,14 +10,16 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
 
 from kernels import trees
 from kernels.provisioners import folders
+from kernels.provisioners.set_id import clear_set_ids
 from tests.hostile import HOSTILE, closed_folders, nested, odd_things, place_of_nobody, run_as
+from tests.open_files import no_open_files
 
 AS = pytest.mark.parametrize("user", ["ourselves", "nobody"])
 
@@ -192,6 +194,38 @@ def test_nothing_and_a_link_have_no_entries(place: Path) -> None:
     for path in (place / "link", place / "nothing"):
         walk = trees.Walk(path)
         assert (list(walk), walk.complete) == ([], True)
+
+
+def test_a_walk_that_lacks_open_files_says_so(place: Path) -> None:
+    (place / "root" / "folder").mkdir(parents=True)
+    walk = trees.Walk(place / "root")
+    with no_open_files():
+        assert list(walk) == []
+    assert not walk.complete
+    assert walk.hindered is not None
+    walk = trees.Walk(place / "root")
+    assert len(list(walk)) == 1
+    assert walk.hindered is None
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_program_with_rights_is_not_passed_over_for_want_of_open_files(
+    place: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool
+) -> None:
+    """Neither when nothing can be looked at, nor when it is found and can't be opened any more."""
+    (program := place / "program").touch()
+    program.chmod(0o4755)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    with monkeypatch.context() as patch:
+        if not whole:
+            patch.setattr("kernels.provisioners.set_id._clear", refuse)
+        with no_open_files() if whole else nullcontext(), pytest.raises(OSError, match="open files"):
+            clear_set_ids(place)
+    clear_set_ids(place)
+    assert stat.S_IMODE(program.stat().st_mode) == 0o755
 
 
 async def test_a_lack_of_open_files_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
