@@ -81,9 +81,12 @@ class ClientStream(IOStream):
     # What happens on it
 
     def waits(self) -> None:
-        """The next request may come now. Whoever sends it has shown no token yet."""
+        """The next request may come now, and some of it may be here already. Whoever sends it has shown no
+        token yet.
+        """
         self._first = self.received == 0
         self._enter(Phase.WAITING)
+        self._phase_mark -= self._read_buffer_size
         self.vouched = False
         self._release()
 

@@ -94,6 +94,7 @@ class Journal(Queries):
         self._apply_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(lambda: {"record": str(path)})
+        self._lock_is_missed = self._is_blind = False
         # Who waits for a commit must hear of any fault on the way to it.
         guard = Supervisor(lambda: {"record": str(path)}, self._fault).guard
         self._guarded_flush = guard(self._flush, "flush of the record")
@@ -140,7 +141,7 @@ class Journal(Queries):
             raise
         if sync == "normal":
             journal._syncer = Syncer(path, redo_log, lambda: journal._in_tables)
-        journal._tasks.start(journal._watch(), "watch the record's files")
+        journal._tasks.repeat(journal._watch, "watch the record's files", pause=WATCH_SECONDS)
         return journal
 
     # ---- writing ------------------------------------------------------------------------------------------
@@ -427,8 +428,9 @@ class Journal(Queries):
         self._has_room.set()
         clean = False
         try:
-            await self._eraser.close()
+            # What begins purges ends before what carries them on.
             await self._tasks.cancel()
+            await self._eraser.close()
             await self.commit()
             await self.applied()
             if self._broken is not None:
@@ -447,23 +449,34 @@ class Journal(Queries):
             self._redo.close(clean=clean)
             self._lock.release()
 
-    async def _watch(self) -> None:
-        """Look now and then whether somebody has removed the files below us."""
-        told = False
-        while self._broken is None:
-            await asyncio.sleep(WATCH_SECONDS)
-            if not self._lock.record_is_ours:
-                logger.critical("The record %s was removed or replaced while it is in use", self._path)
-                self._stop(
-                    StorageError(f"The record {self._path} was removed or replaced; start the gateway again")
-                )
-            elif not self._lock.is_ours and not told:
-                told = True
-                logger.error("The lock file of the record %s was removed while it is in use", self._path)
-            if self._redo.usable and not self._redo.is_ours:
-                logger.error("The redo log of %s was removed; each commit is a transaction now", self._path)
-                self._redo.retire()
-                await self._forget_log()
+    async def _watch(self) -> float:
+        """Look whether somebody has removed the files below us; the seconds until the next look."""
+        try:
+            await self._look()
+        except OSError as error:
+            # It says nothing of the files: a network file system may just not answer.
+            if not self._is_blind:
+                logger.error("The files of the record %s can't be looked at for now: %s", self._path, error)
+            self._is_blind = True
+        else:
+            self._is_blind = False
+        return WATCH_SECONDS
+
+    async def _look(self) -> None:
+        if self._broken is not None:
+            return
+        if not self._lock.record_is_ours:
+            logger.critical("The record %s was removed or replaced while it is in use", self._path)
+            self._stop(
+                StorageError(f"The record {self._path} was removed or replaced; start the gateway again")
+            )
+        elif not self._lock.is_ours and not self._lock_is_missed:
+            self._lock_is_missed = True
+            logger.error("The lock file of the record %s was removed while it is in use", self._path)
+        if self._redo.usable and not self._redo.is_ours:
+            logger.error("The redo log of %s was removed; each commit is a transaction now", self._path)
+            self._redo.retire()
+            await self._forget_log()
 
     async def _forget_log(self) -> None:
         """Once all is in the tables, no log has to be there at the next start."""
@@ -485,6 +498,11 @@ class Journal(Queries):
         if session_id in self._purging:
             return None
         self._purging.add(session_id)
+        # Once the tombstone is written somebody must carry on, whoever has left meanwhile.
+        purging = self._purge(session_id, by, reason)
+        return await self._tasks.complete(purging, f"purge of session {session_id}")
+
+    async def _purge(self, session_id: int, by: str, reason: str) -> Purge | None:
         begun = False
         try:
             await self.commit()

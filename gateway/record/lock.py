@@ -98,6 +98,6 @@ class RecordLock:
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
         found = path.lstat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino

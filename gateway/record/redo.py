@@ -148,7 +148,7 @@ class RedoLog:
             return True
         try:
             found = [path.lstat() for path in (beside(self._record), last_beside(self._record))]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         held = [os.fstat(descriptor) for descriptor in self._descriptors]
         return all(

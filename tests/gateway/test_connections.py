@@ -141,6 +141,17 @@ def test_a_head_that_comes_byte_by_byte_is_cut_off(start_gateway: StartGateway) 
                 time.sleep(0.1)
 
 
+def test_a_head_that_begins_behind_a_request_has_its_own_time(start_gateway: StartGateway) -> None:
+    """Its bytes came together with the request before it, and no more come."""
+    gateway = start_gateway(pool_size=0, head_timeout=1, connection_idle_timeout=60)
+    with clients(gateway) as client:
+        whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        said = ended(client.connect(whole + HALF_HEAD))
+        assert said.startswith(b"HTTP/1.1 200 OK")
+        assert b"HTTP/1.1 408 " in said
+    assert closed_for(gateway) == {"head_timeout": 1}
+
+
 def test_an_idle_connection_is_closed(start_gateway: StartGateway) -> None:
     gateway = start_gateway(pool_size=0, connection_idle_timeout=1)
     with clients(gateway) as client:

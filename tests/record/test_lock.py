@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.record import journal as journal_module
+from gateway.record import lock as lock_module
 from gateway.record import redo, schema, syncing
 from gateway.record.errors import StorageError
 from gateway.record.journal import Journal
@@ -103,6 +105,65 @@ async def test_a_removed_lock_file_is_told(path: Path, caplog: pytest.LogCapture
     await asyncio.sleep(0.1)
     assert caplog.text.count("The lock file of the record") == 1
     await journal.close()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+async def test_files_that_can_t_be_looked_at_are_looked_at_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    """It is told once, costs nothing, and what is seen afterwards is told too."""
+    looks = 0
+
+    def fail(*_: object, **__: object) -> None:
+        nonlocal looks
+        looks += 1
+        raise OSError(number, os.strerror(number))
+
+    async def looked_often() -> bool:
+        return looks > 5
+
+    async def told() -> bool:
+        return "The lock file of the record" in caplog.text
+
+    journal = await Journal.open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock_module, "_identity", fail)
+        await eventually(looked_often)
+        await cells(journal, Chain(journal.new_session_id()), 1)
+    assert caplog.text.count("can't be looked at") == 1
+    assert "Traceback" not in caplog.text
+    path.with_name("record.sqlite.lock").unlink()
+    await eventually(told)
+    await journal.close()
+
+
+async def test_a_mistake_in_a_look_does_not_end_the_looks(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("nobody expects it")
+
+    async def told(what: str) -> None:
+        async def so() -> bool:
+            return what in caplog.text
+
+        await eventually(so)
+
+    journal = await Journal.open(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lock_module, "_identity", fail)
+        await told("nobody expects it")
+    path.with_name("record.sqlite.lock").unlink()
+    await told("The lock file of the record")
+    await journal.close()
+
+
+async def test_a_folder_that_became_a_file_is_a_record_that_was_removed(path: Path) -> None:
+    journal = await Journal.open(path)
+    path.parent.rename(path.parent.with_name("elsewhere"))
+    path.parent.write_text("in the way")
+    with pytest.raises(StorageError, match="removed or replaced"):
+        await closed_once_it_knows(journal)
 
 
 def take_away(path: Path, *, replaced: bool) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+import threading
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -74,6 +76,73 @@ async def test_a_purge_with_a_slow_reader_keeps_nobody_waiting(journal: Journal,
     assert found(path) == []
     assert problems(path) == []
     assert len(await all_events(journal, stays.row.id)) == 1 + 4 * 101
+
+
+@pytest.fixture
+def held_begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Purges stop after the tombstone was written: one event tells that it is, the other lets them go on."""
+    begin = purge.begin
+    written, go_on = threading.Event(), threading.Event()
+
+    def held(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> bool:
+        begun = begin(db, session_id, by=by, reason=reason)
+        written.set()
+        assert go_on.wait(30)
+        return begun
+
+    monkeypatch.setattr(purge, "begin", held)
+    yield written, go_on
+    go_on.set()
+
+
+async def test_a_purge_whose_caller_leaves_is_carried_through(
+    journal: Journal, path: Path, held_begin: tuple[threading.Event, threading.Event]
+) -> None:
+    """Not only after the next start: the tombstone stands, and nobody else would purge it again."""
+    written, go_on = held_begin
+    gone = await secret(journal, "gone")
+    await to_tables(journal)
+    purging = asyncio.ensure_future(journal.purge(gone.row.id, by="ada", reason="test"))
+    assert await asyncio.to_thread(written.wait, 30)
+    purging.cancel()
+    await asyncio.sleep(0.05)
+    assert await journal.purge(gone.row.id, by="ada", reason="again") is None
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await purging
+
+    async def erased() -> bool:
+        return found(path) == []
+
+    await eventually(erased)
+    with pytest.raises(RecordGone):
+        await journal.commit(gone.row.id)
+
+
+async def test_a_journal_that_is_closed_while_a_purge_begins_ends(
+    path: Path, held_begin: tuple[threading.Event, threading.Event]
+) -> None:
+    """The next start carries it through."""
+    written, go_on = held_begin
+    journal = await Journal.open(path)
+    gone = await secret(journal, "gone")
+    before = asyncio.all_tasks()
+    purging = asyncio.ensure_future(journal.purge(gone.row.id, by="ada", reason="test"))
+    assert await asyncio.to_thread(written.wait, 30)
+    closing = asyncio.ensure_future(journal.close())
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await closing
+    await asyncio.gather(purging, return_exceptions=True)
+    assert asyncio.all_tasks() <= before
+    journal = await Journal.open(path)
+
+    async def erased() -> bool:
+        return found(path) == []
+
+    await eventually(erased)
+    await journal.close()
+    assert problems(path) == []
 
 
 async def test_many_purges_in_a_row_share_their_end(journal: Journal, path: Path) -> None:
