@@ -44,6 +44,7 @@ from gateway.packages.settings import PackageSettings
 from gateway.record.errors import StorageError, not_written
 from gateway.record.journal import Journal
 from gateway.record.keys import load_key
+from gateway.record.place import RECORD
 from gateway.record.schema import Sync
 from gateway.replayer import Replayer
 from gateway.retention import Retention, RetentionSettings
@@ -161,9 +162,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
-    journal = await Journal.open(
-        data / "record.sqlite3", sync=settings.journal_sync, reserve=settings.storage_reserve
-    )
+    journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
     stack.push_async_callback(journal.close)
     sockets = _bind(settings)
     store = KernelStore(data / "kernels")

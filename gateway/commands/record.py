@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gateway.record.findings import Finding
-
-RECORD = "record.sqlite3"
 
 
 class RecordApp(BaseApp):
@@ -88,11 +85,17 @@ class RecordApp(BaseApp):
         sys.stdout.flush()
         raise SystemExit(0 if valid else 1)
 
+    @property
+    def _record(self) -> Path:
+        from gateway.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+
+        return self.data_path / RECORD
+
     def _backup(self, target: Path) -> bool:
         from gateway.record import backup  # noqa: PLC0415 - keeps --help quick
 
         progress = _Progress()
-        copied = backup.back_up(self.data_path / RECORD, target, replace=self.force, progress=progress.tell)
+        copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
         sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
         return _tell_problems(copied.problems)
 
@@ -101,28 +104,24 @@ class RecordApp(BaseApp):
 
         copied = backup.restore(
             source,
-            self.data_path / RECORD,
+            self._record,
             replace=self.force,
             anyway=self.anyway,
             progress=_Progress().tell,
         )
-        sys.stdout.write(f"{self.data_path / RECORD}: {copied.bytes:,} bytes, from {source}\n")
+        sys.stdout.write(f"{self._record}: {copied.bytes:,} bytes, from {source}\n")
         return _tell_problems(copied.problems)
 
     def _stats(self) -> None:
-        from gateway.record import schema, upkeep  # noqa: PLC0415 - keeps --help quick
+        from gateway.record import upkeep  # noqa: PLC0415 - keeps --help quick
 
-        path = self.data_path / RECORD
-        if not path.is_file():
-            raise UsageError(f"there is no record at {path}")
-        with closing(schema.open_reader(path)) as db:
-            for name, value in asdict(upkeep.statistics(db)).items():
-                sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
+        for name, value in asdict(upkeep.statistics_of(self._record)).items():
+            sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
 
     def _compact(self) -> None:
         from gateway.record import upkeep  # noqa: PLC0415
 
-        with upkeep.alone(self.data_path / RECORD) as db:
+        with upkeep.alone(self._record) as db:
             before = upkeep.statistics(db).file_bytes
             changed = upkeep.compact(db)
             after = upkeep.statistics(db).file_bytes

@@ -21,7 +21,6 @@ from gateway.commands.printed import printed
 if TYPE_CHECKING:
     from gateway.record.findings import Finding
 
-RECORD = "record.sqlite3"
 VALID, NOT_VALID, NO_SEAL = 0, 1, 3
 """Exit codes; 2 is a usage error, as in all commands."""
 
@@ -73,7 +72,8 @@ class VerifyApp(BaseApp):
 
     def _findings(self) -> Iterator[Finding]:
         if not self.extra_args:
-            from gateway.record.verify_store import check_record  # noqa: PLC0415 - keeps --help quick
+            from gateway.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+            from gateway.record.verify_store import check_record  # noqa: PLC0415
 
             if self.key:
                 raise UsageError("--key is for an exported file; the record in a data folder is not signed")

@@ -17,11 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.record import purge, salvage, schema
-from gateway.record.errors import StorageError, not_written
+from gateway.record.errors import RecordDamaged, StorageError, not_written
 from gateway.record.findings import Finding
 from gateway.record.lock import RecordLock
 from gateway.record.migrations import VERSION, version_of
 from gateway.record.opening import damage_told, open_copy
+from gateway.record.place import resolved
 from gateway.record.redo import beside, last_beside, read_beside
 from gateway.record.verify_store import check_record
 
@@ -51,13 +52,18 @@ def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) ->
     `progress` is told how many pages of how many are copied. Raises StorageError, and leaves no file, when
     the copy can't be made or `target` exists and is not to be replaced.
     """
+    record = resolved(record)
     if not record.is_file():
         raise StorageError(f"There is no record at {record}")
+    if not target.parent.is_dir():
+        raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
     if not replace and os.path.lexists(target):
         raise StorageError(f"{target} exists; choose another name, or replace it with --force")
     with _draft(target) as draft:
-        _copy(record, draft, progress)
-        findings = _finish(draft)
+        try:
+            findings = _make(record, draft, progress)
+        except RecordDamaged as error:
+            raise RecordDamaged(f"The record {record}", error.why) from error
         size = draft.stat().st_size
         _publish(draft, target, replace=replace)
     return Copied(size, findings)
@@ -71,18 +77,19 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
     """
     if not source.is_file():
         raise StorageError(f"There is no file {source}")
+    source = resolved(source)
     lock = RecordLock(record)
+    record = lock.record
     try:
         if os.path.lexists(record) and not replace:
             raise StorageError(f"There is a record at {record}; it is set aside and replaced with --force")
         with _draft(record) as draft:
             try:
-                _copy(source, draft, progress)
-            except sqlite3.DatabaseError as error:
-                if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_NOTADB:
-                    raise
-                raise StorageError(f"{source} is no backup of a record") from error
-            findings = _finish(draft)
+                findings = _make(source, draft, progress)
+            except RecordDamaged as error:
+                raise StorageError(
+                    f"{source} is no backup of a record, or is damaged ({error.why}); restore another one"
+                ) from error
             copied = Copied(draft.stat().st_size, findings)
             if copied.problems and not anyway:
                 first = copied.problems[0]
@@ -101,14 +108,11 @@ def _draft(target: Path) -> Iterator[Path]:
     """A path beside the target, with an empty file of ours; what is left there at the end is removed."""
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as error:
         raise StorageError(f"{target} can't be written: {error.strerror}") from error
     try:
         yield draft
-    except sqlite3.Error as error:
-        raise schema.storage_error(error) from error
     except OSError as error:
         full = f"There is no space left for {target}; free some on its disk"
         raise not_written(error, full, f"{target} can't be written") from error
@@ -116,6 +120,15 @@ def _draft(target: Path) -> Iterator[Path]:
         for suffix in ("", *_SUFFIXES):
             with suppress(FileNotFoundError):
                 draft.with_name(draft.name + suffix).unlink()
+
+
+def _make(source: Path, draft: Path, progress: Progress) -> list[Finding]:
+    """Copy the record, bring the copy up to date and check it. Raises StorageError and OSError."""
+    try:
+        _copy(source, draft, progress)
+        return _finish(draft)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, source) from error
 
 
 def _copy(source: Path, draft: Path, progress: Progress) -> None:

@@ -6,6 +6,7 @@ It is not the mapping to HTTP: that is ``gateway.errors``.
     └── StorageError        storage_error  the record can't be read or written
         ├── StorageFull     storage_full   it can't be written for want of space
         ├── NoOpenFiles     storage_error  nothing can be opened at the moment
+        ├── RecordDamaged   storage_error  what is stored can't be what was written
         ├── LogClosed       storage_error  something was said of a session that has ended
         ├── RecordGone      record_gone    what was read of it is not there any more
         └── NotRecorded     recording_failed  a session's rows were refused, nothing more of it is recorded
@@ -39,6 +40,20 @@ class NoOpenFiles(StorageError):
     """The gateway, or its machine, has no open file left. That passes: `retry_after` is in seconds."""
 
     retry_after = 5.0
+
+
+class RecordDamaged(StorageError):
+    """The record, called `record` here, says what no sound one says, or is none at all; `why` says which.
+
+    `verified`: it is told to who checks the record at this moment.
+    """
+
+    def __init__(self, record: str, why: object, *, verified: bool = False) -> None:
+        verify = "" if verified else "`cellgate verify --data-dir` tells what of it is whole; "
+        super().__init__(
+            f"{record} is damaged ({why}): {verify}`cellgate record restore` puts a backup in its place"
+        )
+        self.why = str(why)
 
 
 class LogClosed(StorageError):

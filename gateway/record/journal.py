@@ -23,7 +23,7 @@ from gateway.record import purge, schema, upkeep
 from gateway.record.backlog import Backlog
 from gateway.record.database import Database, has_room
 from gateway.record.eraser import Eraser, Purge
-from gateway.record.errors import NotRecorded, RecordGone, StorageError, StorageFull
+from gateway.record.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from gateway.record.group import Group, cost
 from gateway.record.lock import RecordLock
 from gateway.record.opening import Beginnings, beginnings, open_writer
@@ -120,6 +120,7 @@ class Journal(Queries):
         Raises StorageError for a folder in use, a file of a newer schema and a file that is no record.
         """
         held = await asyncio.to_thread(RecordLock, path)
+        path = held.record
         writer, reader = Database("record-writer"), Database("record-reader")
         redo_log = RedoLog.without(path, 0)
         try:
@@ -133,11 +134,13 @@ class Journal(Queries):
                 redo_log = await _expected(writer, redo_log)
             left = partial(has_room, path.parent, reserve)
             journal = cls(path, held, writer, reader, redo_log, begun, pending_bytes, left)
-        except BaseException:
+        except BaseException as error:
             redo_log.close(clean=True)
             await reader.close()
             await writer.close()
             held.release()
+            if isinstance(error, RecordDamaged):
+                raise RecordDamaged(f"The record {path}", error.why) from error
             raise
         if sync == "normal":
             journal._syncer = Syncer(path, redo_log, lambda: journal._in_tables)

@@ -1,8 +1,9 @@
 """The lock that keeps a record to one gateway, and how its holder learns that its files were taken away.
 
-Two things are locked: the file ``.lock`` beside the record, and the folder itself. A file can be removed
+Two things are locked: the file ``.lock`` beside the record, and the data folder itself. A file can be removed
 while it is held, and whoever comes then makes a new one and locks that; the folder stays. Where a folder
-can't be locked, as on some network file systems, the file has to do.
+can't be locked, as on some network file systems, the file has to do. Where the record is a link to a file
+elsewhere, ``.lock`` is beside that file.
 """
 
 from __future__ import annotations
@@ -13,18 +14,23 @@ import os
 from pathlib import Path
 
 from gateway.record.errors import StorageError
+from gateway.record.place import resolved
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
 
 
 class RecordLock:
-    """Held from the moment it is made until `release`; the end of the process releases it too."""
+    """Held from the moment it is made until `release`; the end of the process releases it too.
+
+    `record` is where the record really is: the path for all that is done with it.
+    """
 
     def __init__(self, record: Path) -> None:
-        """Raises StorageError when somebody else holds it."""
-        self._record = record
-        self._path = record.with_name(record.name + ".lock")
+        """Raises StorageError when somebody else holds it, and what `resolved` does."""
+        self.record = resolved(record)
+        self._known_as = record
+        self._path = self.record.with_name(self.record.name + ".lock")
         self._descriptors: list[int] = []
         self._identity: tuple[int, int] | None = None
         try:
@@ -43,7 +49,7 @@ class RecordLock:
             raise
 
     def _lock_folder(self) -> None:
-        descriptor = os.open(self._record.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = os.open(self._known_as.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._descriptors.append(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,7 +76,7 @@ class RecordLock:
 
     def _in_use(self) -> StorageError:
         return StorageError(
-            f"The record {self._record} is in use by another gateway; end that one, or use another data"
+            f"The record {self._known_as} is in use by another gateway; end that one, or use another data"
             " folder"
         )
 
@@ -82,12 +88,12 @@ class RecordLock:
 
     def watch(self) -> None:
         """Remember which file the record is, for `record_is_ours`."""
-        self._identity = _identity(self._record)
+        self._identity = _identity(self._known_as, follow=True)
 
     @property
     def record_is_ours(self) -> bool:
         """Whether the file at the record's path is still the one that it was at `watch`."""
-        return _identity(self._record) == self._identity
+        return _identity(self._known_as, follow=True) == self._identity
 
     def release(self) -> None:
         """Give the record free. May be called again."""
@@ -95,9 +101,9 @@ class RecordLock:
             os.close(self._descriptors.pop())
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path, *, follow: bool = False) -> tuple[int, int] | None:
     try:
-        found = path.lstat()
+        found = path.stat(follow_symlinks=follow)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino

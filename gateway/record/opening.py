@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from gateway.record import purge, salvage, schema
-from gateway.record.errors import StorageError, not_written
+from gateway.record.errors import RecordDamaged, StorageError, not_written
 from gateway.record.migrations import VERSION, migrate, version_of
 from gateway.record.schema import Sync
 from gateway.record.transactions import transaction
@@ -56,7 +56,7 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
     except sqlite3.Error as error:
         db.close()
-        raise StorageError(f"The record {path} can't be used: {error}") from error
+        raise schema.storage_error(error, path) from error
     except OSError as error:
         db.close()
         full = f"There is no space left to bring the record {path} up to date; free some on its disk"
@@ -89,14 +89,12 @@ def beginnings(db: sqlite3.Connection) -> Beginnings:
 
 
 @contextmanager
-def damage_told(what: str) -> Iterator[None]:
-    """Raise StorageError for values that a sound record does not have."""
+def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
+    """Raise StorageError for values that a sound record does not have; see `RecordDamaged` for `verified`."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise StorageError(
-            f"{what} is damaged ({error}); restore a backup with `cellgate record restore`"
-        ) from error
+        raise RecordDamaged(record, error, verified=verified) from error
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:

@@ -21,7 +21,7 @@ import msgspec
 
 from gateway.record import blobs, trail
 from gateway.record.chain import GENESIS, link
-from gateway.record.errors import RecordGone, StorageError, StorageFull
+from gateway.record.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from gateway.record.frames import encode_rows
 from gateway.record.group import Group
 from gateway.record.rows import EventRow, ExecutionRow, SessionRow
@@ -73,12 +73,22 @@ _KEEP = "INSERT INTO refused (session_id, at, reason, events, rows) VALUES (?, ?
 _decode = json_decoder(dict[str, Any]).decode
 
 
-def storage_error(error: sqlite3.Error) -> StorageError:
-    """What the rest of the gateway learns of an error of the database."""
+def storage_error(
+    error: sqlite3.Error, record: Path | None = None, *, verified: bool = False
+) -> StorageError:
+    """What the rest of the gateway learns of an error of the database; see `RecordDamaged` for `verified`."""
+    code = getattr(error, "sqlite_errorcode", None)
     # SHMSIZE: the index of the log could not grow; SQLite gives that a code of its own.
-    if getattr(error, "sqlite_errorcode", 0) in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
+    if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
         return StorageFull("There is no space left for the record; free some on the disk of the data folder")
-    return StorageError(f"The record's database failed: {error}")
+    # Our own finding has no code: a row whose parts are not what they were.
+    ours = code is None and type(error) is sqlite3.DatabaseError
+    if ours or (code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}):
+        name = "The record" if record is None else f"The record {record}"
+        return RecordDamaged(name, error, verified=verified)
+    if record is None:
+        return StorageError(f"The record's database failed: {error}")
+    return StorageError(f"The record {record} can't be used: {error}")
 
 
 # ---- opening ----------------------------------------------------------------------------------------------
@@ -284,10 +294,7 @@ def applied(db: sqlite3.Connection) -> int:
         or not all(isinstance(value, int) for value in found[0])
         or found[0][0] != ~found[0][1]
     ):
-        raise StorageError(
-            "The record is damaged: the number of its last commit is not what it was. Restore a backup with"
-            " `cellgate record restore`"
-        )
+        raise RecordDamaged("The record", "the number of its last commit is not what it was")
     number: int = found[0][0]
     return number
 

@@ -16,6 +16,7 @@ from gateway.record import blobs, purge, schema
 from gateway.record.errors import StorageError
 from gateway.record.lock import RecordLock
 from gateway.record.opening import open_writer
+from gateway.record.place import resolved
 from gateway.record.rows import SessionRow
 from gateway.record.transactions import transaction
 
@@ -83,15 +84,29 @@ def overdue(
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a record that no gateway uses meanwhile. Raises StorageError when one does."""
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         raise StorageError(f"There is no record at {path}")
     held = RecordLock(path)
     try:
-        with closing(open_writer(path, "full")) as db:
+        with closing(open_writer(held.record, "full")) as db:
             purge.finish_all(db)
             yield db
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, held.record) from error
     finally:
         held.release()
+
+
+def statistics_of(path: Path) -> Statistics:
+    """The numbers of a record, which a gateway may be using. Raises StorageError."""
+    path = resolved(path)
+    if not path.is_file():
+        raise StorageError(f"There is no record at {path}")
+    try:
+        with closing(schema.open_reader(path)) as db:
+            return statistics(db)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
 
 
 def compact(db: sqlite3.Connection) -> int:

@@ -21,6 +21,7 @@ from gateway.record.facts import ExecutionFacts, SessionFacts
 from gateway.record.findings import Broken, Finding, chained
 from gateway.record.migrations import VERSION, version_of
 from gateway.record.opening import damage_told
+from gateway.record.place import resolved
 from gateway.record.rows import ExecutionRow, SessionRow
 from kernels.decoding import json_decoder
 
@@ -37,9 +38,10 @@ def check_record(path: Path) -> Iterator[Finding]:
 
     Raises StorageError for a file that can't be read or has another schema.
     """
+    path = resolved(path)
     if not path.is_file():
         raise StorageError(f"There is no record at {path}")
-    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}"):
+    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
         try:
             version = version_of(db, path)
             if version != VERSION:
@@ -51,7 +53,7 @@ def check_record(path: Path) -> Iterator[Finding]:
             yield from _findings(db)
             yield from _check_log(found, schema.applied(db), expected=seed is not None)
         except sqlite3.Error as error:
-            raise schema.storage_error(error) from error
+            raise schema.storage_error(error, path, verified=True) from error
 
 
 def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:

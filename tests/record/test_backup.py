@@ -117,7 +117,7 @@ async def test_a_backup_replaces_nothing_unless_told(journal: Journal, path: Pat
     assert target.read_text() == "mine"
     assert back_up(path, target, replace=True).problems == []
     assert in_it(target) == 5
-    with pytest.raises(StorageError, match="can't be written"):
+    with pytest.raises(StorageError, match="There is no folder"):
         back_up(path, path / "below" / "a-file")
     with pytest.raises(StorageError, match="no record"):
         back_up(tmp_path / "nothing", tmp_path / "third")
