@@ -64,19 +64,23 @@ async def test_all_files_of_a_record_lie_beside_the_record(link: Path, tmp_path:
     assert subjects(link) == subjects(tmp_path / "disk" / "store")
 
 
-async def test_what_only_the_redo_log_has_is_found_behind_a_link(link: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["start", "compact"])
+async def test_what_only_the_redo_log_has_is_found_behind_a_link(link: Path, tmp_path: Path, by: str) -> None:
     """By a check, a backup and the next start, through the link and without it."""
     journal = await record(link)
     other = tmp_path / "other" / RECORD
     crashed(tmp_path / "disk" / "store", tmp_path / "killed")
     await journal.close()
-    (killed := tmp_path / "killed" / "store").rename(tmp_path / "killed" / "store")
+    killed = tmp_path / "killed" / "store"
     other.parent.mkdir()
     other.symlink_to(killed)
     for path in (other, killed):
         assert "redo log" in subjects(path)
         assert back_up(path, tmp_path / f"backup-{path.name}").problems == []
         assert in_it(tmp_path / f"backup-{path.name}") == 13
+    if by == "compact":
+        with upkeep.alone(other):
+            assert not killed.with_name("store.redo").exists()
     journal = await Journal.open(other)
     assert len(await all_events(journal, 1)) == 13
     await journal.close()
