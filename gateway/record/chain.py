@@ -17,7 +17,9 @@ GENESIS = bytes(32)
 
 def link(previous: bytes, body: bytes) -> bytes:
     """The 32 bytes of the hash of a row that follows the row with hash `previous`."""
-    return sha256(previous + body).digest()
+    linked = sha256(previous)
+    linked.update(body)  # not joined: a body may be large
+    return linked.digest()
 
 
 @dataclass(frozen=True, slots=True)

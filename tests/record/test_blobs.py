@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,18 +23,29 @@ def test_all_long_runs_are_found_and_no_others(parts: list[tuple[int, bytes]], l
 
 
 def test_short_runs_are_not_looked_at_one_by_one() -> None:
-    looked = 0
+    assert looks(b"\\n" * 1_000_000) <= 2_000_000 // LEAST + 1
 
-    class Run:
-        def match(self, body: bytes, place: int) -> re.Match[bytes] | None:
-            nonlocal looked
-            looked += 1
-            return run.match(body, place)
 
-    run, blobs._RUN = blobs._RUN, Run()  # type: ignore[assignment]
-    try:
-        body = b"\\n" * 1_000_000
+def looks(body: bytes) -> int:
+    """How often the end of a run is looked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        looked, find = list[int](), blobs._end_of_run
+        patch.setattr(blobs, "_end_of_run", lambda body, place: looked.append(place) or find(body, place))
         assert list(long_runs(body)) == []
-    finally:
-        blobs._RUN = run
-    assert looked <= len(body) // LEAST + 1
+        return len(looked)
+
+
+@pytest.mark.parametrize("mark", [b'"', b"\\"])
+def test_no_search_goes_through_all_of_a_long_body(mark: bytes) -> None:
+    """No other thread runs meanwhile; and where runs are short, each would look at all the rest."""
+    searched = list[int]()
+
+    class Body(bytes):
+        def find(self, sub: Any, start: Any = 0, end: Any = None) -> int:
+            searched.append(end - start)
+            return super().find(sub, start, end)
+
+    body = Body((b"x" * LEAST * 4 + mark) * 100)
+    assert [end - start for start, end in long_runs(body)] == [4 * LEAST] * 100
+    assert max(searched) <= 16 * LEAST
+    assert sum(searched) <= 16 * len(body)
