@@ -8,13 +8,13 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
 from kernels import reception as reading
 from kernels.messages import Channel, Message, Signer, new_message
 from kernels.reception import LONG_BYTES, Reception, Share
+from kernels.texts import Stream
 
 DEADLINE = 30.0
 SHORT, LONG = LONG_BYTES // 2, 2 * LONG_BYTES
@@ -37,15 +37,15 @@ class Decoding:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: list[str] = []
         self._may_go: dict[str, threading.Event] = {}
-        self._decode = reading.read_content
-        monkeypatch.setattr(reading, "read_content", self)
+        self._decode = reading.read_text
+        monkeypatch.setattr(reading, "read_text", self)
 
-    def __call__(self, frame: bytes, msg_type: str = "message") -> dict[str, Any]:
-        content = self._decode(frame, msg_type)
-        name = content["text"].strip()
+    def __call__(self, frame: bytes, room: int) -> Stream:
+        stream = self._decode(frame, room)
+        name = stream.content["text"].strip()
         self.begun.append(name)
         assert self._event(name).wait(DEADLINE), f"nobody let {name} go on"
-        return content
+        return stream
 
     def _event(self, name: str) -> threading.Event:
         return self._may_go.setdefault(name, threading.Event())
