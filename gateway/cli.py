@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Generator
 
+from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from gateway.commands.base import BaseApp, UsageError, did_you_mean
@@ -79,6 +80,9 @@ class CellgateApp(BaseApp):
         """Makes the subcommand a plain child: traitlets' own way keeps one instance per process."""
         self.subapp = import_item(self.subcommands[subc][0])(parent=self)
         self.subapp.initialize(argv)
+
+    def _check_loaded(self, config: Config) -> None:
+        """Nothing: what is wrong is that it comes before the command."""
 
     def _check_command_line(self) -> None:
         if self.cli_config or self.extra_args:

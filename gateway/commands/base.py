@@ -12,19 +12,18 @@ from __future__ import annotations
 import asyncio
 import difflib
 import inspect
-import math
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import msgspec
 import platformdirs
 from traitlets import Any as AnyTrait
-from traitlets import Enum, Float, List, TraitError, TraitType, Unicode, default
+from traitlets import Enum, List, TraitError, TraitType, Unicode, default
 from traitlets.config import Application, Config
 from traitlets.config.loader import (
     ArgumentError,
@@ -35,6 +34,7 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
+from gateway.commands.fitting import settings_of, unfit
 from kernels.errors import InvalidInput
 from kernels.regular import read_regular
 
@@ -109,11 +109,28 @@ class _LogLevel(Enum[Any]):
     """A level by its name in any case."""
 
     def from_string(self, s: str) -> Any:
-        return super().from_string(s.upper())
+        return s.upper() if s.upper() in (self.values or ()) else super().from_string(s)
 
 
 class _StrictLoader(KVArgParseConfigLoader):
-    """Reports a wrong option as one error, where traitlets prints a usage page or only warns."""
+    """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
+
+    `check` is given what was loaded, before anybody takes it over.
+    """
+
+    check: Callable[[Config], None]
+
+    def load_config(self, *arguments: Any, **options: Any) -> Config:
+        """What the command line sets. Raises ArgumentError and what `check` does."""
+        try:
+            config = super().load_config(*arguments, **options)
+        except ArgumentError as error:
+            if (twice := re.search(r"(\w+\.\w+)=.* only accepts one value", str(error))) is None:
+                raise
+            names = [f"--{alias}" for alias, target in self.aliases.items() if target == twice[1]]
+            raise ArgumentError(f"{(names or [f'--{twice[1]}'])[-1]} may be given only once") from error
+        self.check(config)
+        return config
 
     def _create_parser(self) -> None:
         super()._create_parser()
@@ -127,6 +144,7 @@ class _StrictLoader(KVArgParseConfigLoader):
         for alias, target in self.aliases.items():
             # The loader has put the trait in the option's place; the user knows the option.
             message = message.replace(f"--{target}:", f"--{alias}:" if len(alias) > 1 else f"--{target}:")
+        message = re.sub(r": ignored explicit argument .*", " takes no value", message)
         raise ArgumentError(message.replace(": expected one", " needs an").removeprefix("argument "))
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
@@ -198,10 +216,6 @@ class BaseApp(Application):
                 self._load_settings()
         except (TraitError, ArgumentError) as error:
             raise UsageError(" ".join(str(error).split())) from error
-        for name, trait in self.traits(config=True).items():
-            # traitlets compares with its bounds only, and nothing is less than "nan".
-            if isinstance(trait, Float) and not math.isfinite(getattr(self, name) or 0.0):
-                raise UsageError(f"{name} must be a number, not {getattr(self, name)}")
 
     def _load_settings(self) -> None:
         lists = {
@@ -211,6 +225,7 @@ class BaseApp(Application):
             if isinstance(trait, List)
         }
         environment = environment_config(self.environment, self.flatten_flags()[1], lists=lists)
+        self._check_fit(environment, self._variable_of)
         environment.merge(self.cli_config)
         self.update_config(environment)
         config = self._file_config()
@@ -219,24 +234,55 @@ class BaseApp(Application):
 
     def _file_config(self) -> Config:
         if self.config_file:
-            return read_config_file(Path(self.config_file).expanduser())
-        folder = platformdirs.user_config_path("cellgate")
-        found = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
-        return read_config_file(found[0]) if found else Config()
+            path = Path(self.config_file).expanduser()
+        else:
+            folder = platformdirs.user_config_path("cellgate")
+            found = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
+            if not found:
+                return Config()
+            path = found[0]
+        config = read_config_file(path)
+        self._check_fit(config, lambda class_name, name: f"{class_name}.{name} in {path}")
+        return config
 
     def _check_command_line(self) -> None:
-        """Refuses ``--Class.trait`` that names nothing: traitlets would take it without effect."""
+        """For a command that takes less than others. Raises UsageError."""
+
+    def _check_loaded(self, config: Config) -> None:
+        """Refuses ``--Class.trait`` that names nothing, which traitlets would take without effect, and
+        values that don't fit.
+        """
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
-        for class_name, section in self.cli_config.items():
-            for trait in section:
-                cls = classes.get(class_name)
-                if cls is None or trait not in cls.class_traits(config=True):
-                    raise UsageError(f"there is no setting --{class_name}.{trait}")
+        for class_name, name, _ in settings_of(config):
+            cls = classes.get(class_name)
+            if cls is None or name not in cls.class_traits(config=True):
+                raise UsageError(f"there is no setting --{class_name}.{name}")
+        self._check_fit(config, lambda class_name, name: self.option(name, class_name))
+
+    def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
+        """Refuses values that don't fit; `called` says by which name a setting was given."""
+        known, ours = self.traits(config=True), {cls.__name__ for cls in type(self).__mro__}
+        for class_name, name, value in settings_of(config):
+            if class_name in ours and name in known and (problem := unfit(self, name, value)) is not None:
+                raise UsageError(f"{called(class_name, name)} {problem}")
+
+    def option(self, name: str, class_name: str = "") -> str:
+        """How the setting of this name is given on the command line."""
+        for alias, target in self.flatten_flags()[1].items():
+            if target.partition(".")[2] == name and alias[1:]:
+                return f"--{alias}"
+        return f"--{class_name or type(self).__name__}.{name}"
+
+    def _variable_of(self, class_name: str, name: str) -> str:
+        own = variable(self.option(name).removeprefix("--"))
+        return own if self.environment.get(own) else f"{PREFIX}__{class_name}__{name}"
 
     def _create_loader(
         self, argv: list[str] | None, aliases: dict[str, Any], flags: dict[str, Any], classes: Any
     ) -> KVArgParseConfigLoader:
-        return _StrictLoader(argv, aliases, flags, classes=classes, log=self.log, allow_abbrev=False)
+        loader = _StrictLoader(argv, aliases, flags, classes=classes, log=self.log, allow_abbrev=False)
+        loader.check = self._check_loaded
+        return loader
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
         """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""

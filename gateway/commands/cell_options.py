@@ -5,12 +5,12 @@ The commands inherit what they have of them; what a value means is the gateway's
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from traitlets import Float, TraitError, Unicode, validate
+from traitlets import Unicode
 
 from gateway.commands.base import CommandApp
+from gateway.commands.fitting import Duration
 
 
 class KernelOption(CommandApp):
@@ -26,18 +26,11 @@ class KernelOption(CommandApp):
 class TimeoutOption(KernelOption):
     """A command that runs cells in the session that its user names."""
 
-    timeout = Float(
+    timeout = Duration(
         None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
     ).tag(config=True, metavar="SECONDS")
 
     aliases: Any = {"timeout": "TimeoutOption.timeout", **KernelOption.aliases}  # noqa: RUF012
-
-    @validate("timeout")
-    def _duration(self, proposal: Any) -> float | None:
-        seconds: float | None = proposal["value"]
-        if seconds is not None and not 0 < seconds < math.inf:
-            raise TraitError("--timeout must be a number of seconds above 0")
-        return seconds
 
 
 class SessionOptions(TimeoutOption):

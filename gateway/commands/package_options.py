@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from traitlets import Float, Integer, List, Unicode
 
 from gateway.commands.base import BaseApp
+from gateway.commands.fitting import Size
 
 if TYPE_CHECKING:
     from gateway.packages.settings import PackageSettings
@@ -46,10 +47,8 @@ class PackageOptions(BaseApp):
         config=True, metavar="SECONDS"
     )
     package_count = Integer(100, min=1, help="Packages that a session may have, at most.").tag(config=True)
-    package_disk = Unicode("2g", help="Size of a session's packages, unpacked.").tag(
-        config=True, metavar="SIZE"
-    )
-    package_cache = Unicode("4g", help="Size of what is kept of packages for all sessions.").tag(
+    package_disk = Size("2g", help="Size of a session's packages, unpacked.").tag(config=True, metavar="SIZE")
+    package_cache = Size("4g", help="Size of what is kept of packages for all sessions.").tag(
         config=True, metavar="SIZE"
     )
     package_lock_life = Float(

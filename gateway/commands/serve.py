@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from gateway.commands.base import UsageError
+from gateway.commands.fitting import Size
 from gateway.commands.package_options import PackageOptions
 from kernels.errors import InvalidInput
 
@@ -109,10 +111,10 @@ class ServeApp(PackageOptions):
     preload = List(Unicode(), help="Modules that warm Python kernels import ahead, such as numpy.").tag(
         config=True, metavar="MODULE"
     )
-    memory = Unicode("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
+    memory = Size("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
     cpus = Float(1.0, help="Processors of a kernel.").tag(config=True, metavar="N")
     pids = Integer(256, help="Processes and threads of a kernel.").tag(config=True)
-    disk = Unicode("1g", help="Disk of a session, its largest file and the size of /tmp.").tag(
+    disk = Size("1g", help="Disk of a session, its largest file and the size of /tmp.").tag(
         config=True, metavar="SIZE"
     )
     cell_timeout = Float(60.0, min=0.01, help="Seconds a cell may run unless its request says else.").tag(
@@ -122,7 +124,7 @@ class ServeApp(PackageOptions):
         config=True, metavar="SECONDS"
     )
     lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
-    max_memory = Unicode("", help="Memory that a session may ask for, at most; default: the machine's.").tag(
+    max_memory = Size("", help="Memory that a session may ask for, at most; default: the machine's.").tag(
         config=True, metavar="SIZE"
     )
     max_cpus = Float(0.0, help="Processors that a session may ask for, at most; default: the machine's.").tag(
@@ -131,7 +133,7 @@ class ServeApp(PackageOptions):
     max_pids = Integer(4096, help="Processes and threads that a session may ask for, at most.").tag(
         config=True, metavar="N"
     )
-    max_disk = Unicode(
+    max_disk = Size(
         "", help="Disk that a session may ask for, at most; default: half of the data folder's disk."
     ).tag(config=True, metavar="SIZE")
     max_cell_timeout = Float(
@@ -153,10 +155,10 @@ class ServeApp(PackageOptions):
     channel_compression = Bool(False, help="Offer compression (permessage-deflate) to WebSockets.").tag(
         config=True
     )
-    slow_client_memory = Unicode("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
+    slow_client_memory = Size("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
         config=True, metavar="SIZE"
     )
-    slow_client_disk = Unicode("1g", help="What waits for a slow WebSocket in all; then it is closed.").tag(
+    slow_client_disk = Size("1g", help="What waits for a slow WebSocket in all; then it is closed.").tag(
         config=True, metavar="SIZE"
     )
     replay_seconds = Float(
@@ -164,9 +166,7 @@ class ServeApp(PackageOptions):
         min=0,
         help="Seconds that messages are kept for a WebSocket that comes back with its session_id.",
     ).tag(config=True, metavar="SECONDS")
-    replay_size = Unicode("16m", help="Size of the messages that are kept so.").tag(
-        config=True, metavar="SIZE"
-    )
+    replay_size = Size("16m", help="Size of the messages that are kept so.").tag(config=True, metavar="SIZE")
     client_silence = Float(
         180.0,
         min=0.1,
@@ -195,11 +195,11 @@ class ServeApp(PackageOptions):
     answer_timeout = Float(
         180.0, min=0.1, help="Seconds in which a client must take some of its answer."
     ).tag(config=True, metavar="SECONDS")
-    client_memory = Unicode(
+    client_memory = Size(
         "512m", help="What the unfinished messages and bodies of all clients may have in memory."
     ).tag(config=True, metavar="SIZE")
-    text_cap = Unicode("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
-    data_cap = Unicode("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
+    text_cap = Size("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
+    data_cap = Size("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
     cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
     shutdown_grace = Float(10.0, min=0, help="Seconds that running cells get at a shutdown.").tag(
         config=True, metavar="SECONDS"
@@ -216,16 +216,18 @@ class ServeApp(PackageOptions):
         "normal",
         help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
     ).tag(config=True, metavar="MODE")
-    storage_reserve = Unicode(
-        "64m", help="Space of the data folder's disk below which nothing new is begun; 0: all is used."
+    storage_reserve = Size(
+        "64m",
+        zero=True,
+        help="Space of the data folder's disk below which nothing new is begun; 0: all is used.",
     ).tag(config=True, metavar="SIZE")
-    upload_space = Unicode(
+    upload_space = Size(
         "", help="Size of all uploads together that are under way; default: half of the data folder's disk."
     ).tag(config=True, metavar="SIZE")
     retention_days = Float(
         0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
     ).tag(config=True, metavar="DAYS")
-    retention_size = Unicode(
+    retention_size = Size(
         "", help="Size of the record beyond which the oldest records of ended sessions go; default: no bound."
     ).tag(config=True, metavar="SIZE")
     retention_interval = Float(600.0, min=0.05, help="Seconds between looks for old records.").tag(
@@ -296,7 +298,11 @@ class ServeApp(PackageOptions):
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, stop.set)
-        async with running(self._settings(backend, token)) as gateway:
+        try:
+            settings = self._settings(backend, token)
+        except InvalidInput as error:
+            raise self._in_options(error) from error
+        async with running(settings) as gateway:
             self._print_block(gateway.url, backend, token)
             await stop.wait()
             for number in STOP_SIGNALS:
@@ -405,17 +411,33 @@ class ServeApp(PackageOptions):
             upload_space=parse_size(self.upload_space, name="upload_space") if self.upload_space else None,
         )
 
+    def _in_options(self, error: InvalidInput) -> UsageError:
+        """A refusal of what settings mean, in the words of who gave them: by options, and with the value."""
+
+        def name_of(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            if name not in self.traits(config=True):
+                return match[0]
+            value = getattr(self, name)
+            return f"{self.option(name)} ({f'{value:.15g}' if isinstance(value, float) else value})"
+
+        return UsageError(re.sub(r"\blimits\.(\w+)|^(\w+)(?= must)", name_of, error.message))
+
     def _listener(self) -> Any:
         from gateway.listener.settings import (  # noqa: PLC0415
             ListenerSettings,
             connections_for,
             raise_open_files,
+            too_few,
         )
         from kernels.limits import parse_size  # noqa: PLC0415
 
-        fitting = connections_for(raise_open_files(), self.max_kernels)
+        files = raise_open_files()
+        connections = self.max_connections or connections_for(files, self.max_kernels)
+        if (told := too_few(files, self.max_kernels, connections)) is not None:
+            logger.warning("%s", told)
         return ListenerSettings(
-            connections=self.max_connections or fitting,
+            connections=connections,
             per_address=self.connections_per_address or None,
             head_timeout=self.head_timeout,
             idle_timeout=self.connection_idle_timeout,
@@ -458,7 +480,7 @@ class ServeApp(PackageOptions):
             )
             return Ceilings(resources, self.max_cell_timeout, self.max_lifetime)
         except InvalidInput as error:
-            raise UsageError(error.message.replace("limits.", "max_")) from error
+            raise InvalidInput(error.message.replace("limits.", "limits.max_")) from error
 
     @staticmethod
     def _lowered(limits: SessionLimits, ceilings: Ceilings) -> SessionLimits:

@@ -48,6 +48,19 @@ def raise_open_files() -> int:
     return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
 
 
+def too_few(open_files: int, kernels: int, connections: int) -> str | None:
+    """What is to be told of a limit of open files that so many kernels and connections may reach."""
+    left = open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels
+    if connections <= left:
+        return None
+    return (
+        f"The gateway may open {open_files} files, of which {kernels} kernels (max_kernels) need up to"
+        f" {FILES_OF_A_KERNEL * kernels}: that leaves {max(0, left)} for {connections} connections"
+        " (max_connections). Beyond that new ones wait, and kernels don't start; raise RLIMIT_NOFILE"
+        " (`ulimit -n`, `LimitNOFILE=`), or lower one of the two"
+    )
+
+
 def connections_for(open_files: int, kernels: int) -> int:
     """How many connections leave enough open files for `kernels` kernels and for the gateway itself.
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gateway.listener.server import LOOPBACK, MAX_HEADERS, origin_of
-from gateway.listener.settings import MOST_CONNECTIONS, connections_for
+from gateway.listener.settings import MOST_CONNECTIONS, connections_for, too_few
 from kernels.limits import MIB
 from tests.channels import raw_socket
 from tests.conftest import StartGateway
@@ -449,6 +449,28 @@ def test_limits_follow_from_the_open_files_that_are_allowed() -> None:
     assert connections_for(4096, 64) == (4096 - 128 - 1024) // 2
     assert connections_for(1024, 64) == 256
     assert connections_for(16, 64) == 16
+
+
+def test_limits_beyond_the_open_files_that_are_allowed_are_told() -> None:
+    """Those that follow from the number of files are told only where kernels alone may need them all."""
+    assert too_few(4096, 64, connections_for(4096, 64)) is None
+    assert too_few(4096, 64, 4096 - 128 - 1024) is None
+    for files, kernels, connections, left in ((4096, 64, 2945, 2944), (1024, 64, 256, 0), (256, 2, 97, 96)):
+        told = too_few(files, kernels, connections)
+        assert told is not None
+        assert f"may open {files} files" in told
+        assert f"{kernels} kernels (max_kernels) need up to {16 * kernels}" in told
+        assert f"leaves {left} for {connections} connections (max_connections)" in told
+
+
+def test_a_gateway_tells_of_connections_that_it_can_t_have(start_gateway: StartGateway) -> None:
+    """They are not lowered: most connections need no second file."""
+    gateway = start_gateway(pool_size=0, max_connections=100_000)
+    files, _ = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
+    log = gateway.log.read_text()
+    assert log.count("may open") == 1
+    assert f"may open {files} files" in log
+    assert "for 100000 connections (max_connections)" in log
 
 
 @pytest.mark.parametrize(
