@@ -126,6 +126,7 @@ class RunningGateway:
     async def shut_down(self) -> None:
         """Take no new work, give running cells their grace, end every kernel that is not to be kept."""
         self._server.stop()
+        self.services.pool.rest()
         settings = self._settings
         await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
         await self._server.close_all_connections()

@@ -99,7 +99,7 @@ class KernelPool:
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks = Supervisor()
         self._timer: asyncio.TimerHandle | None = None
-        self._closed = False
+        self._resting = self._closed = False
 
     def start(self) -> None:
         """Begin to warm kernels; returns at once."""
@@ -207,7 +207,7 @@ class KernelPool:
         return self.settings.max_kernels - used - sum(len(shelf.warm) for shelf in self._shelves.values())
 
     def _target(self, shelf: _Shelf) -> int:
-        if self.settings.size == 0:
+        if self.settings.size == 0 or self._resting:
             return 0
         since = self._clock() - self.settings.burst_window
         while shelf.claimed_at and shelf.claimed_at[0] < since:
@@ -339,6 +339,10 @@ class KernelPool:
         delay = min(self.settings.retry_delay * 2**shelf.failures, self.settings.max_retry_delay)
         shelf.failures = min(shelf.failures + 1, 16)
         shelf.retry_at = self._clock() + delay
+
+    def rest(self) -> None:
+        """Warm no further kernels; claims are still served. For a gateway that is about to stop."""
+        self._resting = True
 
     async def close(self) -> None:
         """End every kernel, refuse every claim, and return when nothing is left. May be called again."""

@@ -1,8 +1,9 @@
 """A second signal to a gateway that is stopping in order: it leaves now, but not its containers.
 
 Other kernels end with the process. Containers would not, so a thread removes them first, within a bound; what
-is left then is removed at the next start with the same data folder. The record is as after a crash: whole.
-``serve`` owns the signals until the first one; a third ends the process wherever it is.
+is left then is removed at the next start with the same data folder. The main thread, and so the event loop,
+stands still meanwhile: it would start other containers, and log the end of each. The record is as after a
+crash: whole. ``serve`` owns the signals until the first one; a third ends the process wherever it is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import threading
 from collections.abc import Callable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+STANDSTILL = 15.0
+"""Seconds for which the main thread waits. It could hold a lock that the other thread needs."""
 
 
 def leave_on_next_signal(before: Callable[[], None]) -> None:
@@ -23,7 +26,9 @@ def leave_on_next_signal(before: Callable[[], None]) -> None:
     def leave(number: int, _frame: object) -> None:
         for other in STOP_SIGNALS:
             signal.signal(other, signal.SIG_DFL)
-        threading.Thread(target=end, args=(number,), name="leaving", daemon=True).start()
+        leaving = threading.Thread(target=end, args=(number,), name="leaving", daemon=True)
+        leaving.start()
+        leaving.join(STANDSTILL)
 
     def end(number: int) -> None:
         try:

@@ -868,6 +868,18 @@ async def test_close_ends_all_there_is_and_refuses_all_who_wait() -> None:
     await pool.close()
 
 
+async def test_a_pool_that_rests_serves_claims_and_warms_nothing() -> None:
+    launcher = QuickLauncher()
+    pool = new_pool(launcher, size=2)
+    await warmed(pool, 2)
+    pool.rest()
+    for _ in range(3):
+        await pool.claim(PYTHON3)
+    await turns()
+    assert pool.statistics() == PoolStatistics(0, 0, 3, 0, 0)
+    await close(pool, launcher)
+
+
 async def test_close_waits_for_kernels_that_are_ending() -> None:
     launcher = QuickLauncher()
     pool = new_pool(launcher)
