@@ -293,13 +293,14 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    shared = replace(settings.manager, session=replace(settings.manager.session, installer=installer))
+    of_sessions = replace(settings.manager.session, installer=installer, lane=lanes.record)
+    shared = replace(settings.manager, session=of_sessions)
     manager = SessionManager(journal, pool, catalog, workspaces, shared)
     staging = _staging(settings)
     spills = Spills(staging, settings.storage_reserve, lanes.files)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
     stack.push_async_callback(exports.close)
-    archive = Archive(journal, manager, exports)
+    archive = Archive(journal, manager, exports, lanes.texts)
     files = SessionFiles(
         journal,
         manager,
@@ -324,6 +325,7 @@ def _build(
         archive=archive,
         files=files,
         metrics=metrics,
+        lanes=lanes,
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
         engine=engine,

@@ -2,21 +2,21 @@
 
 One view over ``manager`` (what lives) and the journal (what is recorded); it changes nothing. Handlers
 that only look at things talk to this module. A Jupyter client knows a cell's end from the kernel, so a look
-at the session waits until that end is recorded.
+at the session waits until that end is recorded. What takes long to decode or to make is done in threads of
+`texts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gateway.errors import NotFound
 from gateway.exports import Exports, Moment
 from gateway.manager import SessionManager
 from gateway.models import check_session_key, session_model
-from gateway.pictures import Images
 from gateway.record.events import EventLog
 from gateway.record.journal import Journal
 from gateway.record.rows import ExecutionRow, SessionRow
@@ -24,7 +24,13 @@ from gateway.results import ResultBuilder
 from gateway.session_state import SessionState
 from gateway.sessions import Session
 from kernels.decoding import json_decoder
+from kernels.encoding import encode_in_steps
 from kernels.errors import InvalidInput
+from kernels.structure import is_heavy
+from kernels.threads import Lane
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 PURGING = "purging"
 """The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
@@ -35,8 +41,9 @@ _decode = json_decoder(dict[str, Any]).decode
 class Archive:
     """Everything a principal may look at. Every method raises NotFound for what is not theirs."""
 
-    def __init__(self, journal: Journal, manager: SessionManager, exports: Exports) -> None:
+    def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
         self.exports = exports
+        self._texts = texts
         self._journal = journal
         self._manager = manager
 
@@ -121,43 +128,52 @@ class Archive:
             "last_seq": row.last_seq,
         }
 
-    async def result(
-        self,
-        principal: str,
-        key: str,
-        execution: str,
-        *,
-        plain: bool = False,
-        max_text: int | None = None,
-        images: Images = Images.INLINE,
-    ) -> dict[str, Any]:
-        """The result of an execution, or what there is of it so far."""
+    async def execution(self, principal: str, key: str, execution: str) -> ResultBuilder:
+        """What there is of an execution so far, from which `made` makes its result."""
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             run = session.find(execution)
             if run is not None and run.machine.finished:
                 await run.wait()  # an end is shown when it is durable, here as on a stream
             elif run is not None and run.builder is not None:
-                return run.builder.result(plain=plain, max_text=max_text, images=images)
+                return run.builder
         row = await self.row(principal, key)
         await self._journal.commit()
         found = await self._journal.execution(row.id, execution)
         if found is None:
             raise NotFound("No execution of this id in this session")
-        builder = ResultBuilder()
-        async for event in self.events(row, after=found.first_seq - 1, until=found.last_seq):
-            if event["execution"] == execution:
-                builder.apply(event)
-        return builder.result(plain=plain, max_text=max_text, images=images)
+        return await self._recorded(row, execution, found.first_seq - 1, found.last_seq)
 
-    async def events(
-        self, row: SessionRow, *, after: int = 0, until: int | None = None
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """Recorded events, decoded, read in bounded batches."""
+    async def _recorded(
+        self, row: SessionRow, execution: str, after: int, until: int | None
+    ) -> ResultBuilder:
+        """By its events, which are read in bounded batches."""
+        builder = ResultBuilder()
         async with aclosing(self._journal.event_batches(row.id, after=after, until=until)) as batches:
             async for batch in batches:
                 for event in batch:
-                    yield _decode(event.body)
+                    if event.execution == execution:
+                        builder.apply(await self._decoded(event.body), len(event.body))
+        return builder
+
+    async def _decoded(self, body: bytes) -> dict[str, Any]:
+        return await self._texts.run(_decode, body) if is_heavy(body) else _decode(body)
+
+    async def encoded(self, value: Any) -> list[bytes]:
+        """The JSON of what may be large, in parts."""
+        return await self._texts.run(encode_in_steps, value)
+
+    async def made(
+        self,
+        builder: ResultBuilder,
+        make: Callable[Concatenate[ResultBuilder, P], T],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """What `make` makes of the builder's result, in a thread where that takes long."""
+        if not builder.heavy:
+            return make(builder, *arguments, **options)
+        return await self._texts.run(make, builder.copy(), *arguments, **options)
 
     async def moment(self, principal: str, key: str) -> Moment:
         """The session's record as it is now, to be exported by `exports`."""
@@ -166,5 +182,4 @@ class Archive:
     async def outline(self, moment: Moment) -> dict[str, Any]:
         """The notebook of that moment without outputs, as JSON has it."""
         async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
-            outline: dict[str, Any] = _decode(b"".join([part async for part in parts]))
-        return outline
+            return await self._decoded(b"".join([part async for part in parts]))

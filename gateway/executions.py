@@ -28,7 +28,7 @@ from gateway.silence import Silence
 from kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from kernels.execution import Execution, Outcome, Status
 from kernels.kernel import Kernel
-from kernels.messages import Channel, Message
+from kernels.messages import Channel, Message, size_of
 from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 from kernels.tasks import Supervisor
 
@@ -120,12 +120,14 @@ class ExecutionRun:
         """Whether its end is among its events; what it says after that still belongs to it."""
         return self._final_event is not None
 
-    def emit(self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False) -> dict[str, Any]:
-        """Record an event of this execution."""
-        event = self._log.append(event_type, self.id, fields, withhold=withhold)
+    def emit(
+        self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
+    ) -> dict[str, Any]:
+        """Record an event of this execution, of about `size` bytes where that may be many."""
+        event = self._log.append(event_type, self.id, fields, withhold=withhold, size=size)
         self.last_seq = event["seq"]
         if self.builder is not None:
-            self.builder.apply(event)
+            self.builder.apply(event, size)
         return event
 
     def queued(self, position: int) -> None:
@@ -141,12 +143,12 @@ class ExecutionRun:
             # Names only: values may be secrets, and the record is kept.
             fields["env"] = [name for name, _ in self.request.env]
         fields |= {"idempotency": list(self.idempotency)} if self.idempotency else {}
-        event = self.emit("queued", fields)
+        event = self.emit("queued", fields, size=len(self.request.code))
         self.first_seq, self.created_at = event["seq"], event["at"]
 
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""
-        self._emit_all(self.machine.receive(message))
+        self._emit_all(self.machine.receive(message), size_of(message) if message.readable else 0)
         if self._kernel is not None:
             self._interrupts.received(self._kernel)
         # Whoever waits cares for the end only; waking the task for each output would cost more than it.
@@ -171,10 +173,10 @@ class ExecutionRun:
         self._emit_all(self.machine.settle())
         self._progress.set()
 
-    def _emit_all(self, events: Iterable[KernelEvent]) -> None:
+    def _emit_all(self, events: Iterable[KernelEvent], size: int = 0) -> None:
         for event in events:
             try:
-                recorded = self.emit(event.type, event.content)
+                recorded = self.emit(event.type, event.content, size=size)
             except StorageFull:
                 # Nothing recorded is lost; what comes while there is no room is, and the result says so.
                 self._unrecorded = True
@@ -342,7 +344,9 @@ class ExecutionRun:
         outcome = self.machine.outcome()
         ended = time.monotonic()
         sent = self._sent_at if self._sent_at is not None else ended
-        return self.emit("finished", self._final(outcome, sent, ended, kernel_state, replaced), withhold=True)
+        size = 0 if outcome.error is None else sum(map(len, outcome.error["traceback"]))
+        final = self._final(outcome, sent, ended, kernel_state, replaced)
+        return self.emit("finished", final, withhold=True, size=size)
 
     def _final(
         self, outcome: Outcome, sent: float, ended: float, kernel_state: str, replaced: bool

@@ -257,7 +257,7 @@ class SessionManager:
             environment={},
             folder=new_folder() if former is None else former.folder,
         )
-        log, made = EventLog(self._journal, row.id, key), 0
+        log, made = EventLog(self._journal, row.id, key, lane=self.settings.session.lane), 0
         if former is not None:
             # What the former life said last may be enqueued only.
             await self._journal.commit()
@@ -309,7 +309,7 @@ class SessionManager:
             folder=new_folder(),
         )
         store = MemoryStore() if store is None else store
-        log = EventLog(store, row.id, row.key)
+        log = EventLog(store, row.id, row.key, lane=self.settings.session.lane)
         session = Session(
             row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
         )
@@ -345,7 +345,8 @@ class SessionManager:
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head)
+        lane = self.settings.session.lane
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=lane)
         log.close()
         return log
 

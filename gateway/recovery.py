@@ -16,6 +16,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -212,12 +213,14 @@ class AdoptedRun(ExecutionRun):
 
     _last_type = ""
 
-    def emit(self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False) -> dict[str, Any]:
+    def emit(
+        self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
+    ) -> dict[str, Any]:
         """Record an event of this execution, unless it is in the record."""
         self._last_type = event_type
         if (known := self._known.meet(event_type, fields)) is not None:
             return dict(known)
-        return super().emit(event_type, fields, withhold=withhold)
+        return super().emit(event_type, fields, withhold=withhold, size=size)
 
 
 _NO_EVENT = frozenset({"status", "execute_reply"})
@@ -263,7 +266,7 @@ class Recovery:
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
-        self._journal.save_session(replace(row, state="ended", cause="gateway_restart"))
+        log.then(partial(self._journal.save_session, replace(row, state="ended", cause="gateway_restart")))
         return None
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
@@ -325,7 +328,8 @@ class Recovery:
             if but is None or execution.id != but.id:
                 lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
-                self._journal.save_execution(structs.replace(execution, status="died", last_seq=event["seq"]))
+                died = structs.replace(execution, status="died", last_seq=event["seq"])
+                log.then(partial(self._journal.save_execution, died))
 
 
 def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:

@@ -7,9 +7,9 @@ recorded. HTTP is the handler's affair, and what a replay means is ``gateway.rep
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from gateway.archive import Archive
 from gateway.errors import QueueFull
@@ -90,7 +90,7 @@ class Replayer:
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))
             await given.write(b',"runs":[')
-            hear = partial(_note, given, next(iter(cells), None), listen)
+            hear = partial(self._note, given, next(iter(cells), None), listen)
             begun, store = now(), _Rows()
             session = await self._manager.open_one_shot(
                 principal, wanted, record=False, store=store, lower=True
@@ -100,7 +100,7 @@ class Replayer:
                 check = compare_locks(recorded_lock(notebook), _lock(session))
                 refuse_other_environment(check, anyway=anyway, why=why)
                 restored = await restore(self._files, principal, key, inputs, session)
-                await run_cells(cells, partial(_run, session, store), hear)
+                await run_cells(cells, partial(self._run, session, store), hear)
                 facts = {
                     "session": key,
                     "head": moment.head.hex(),
@@ -118,6 +118,32 @@ class Replayer:
             await self._jobs.run("gateway.replay.report", form, given=given, made=made)
             return await made.read()
 
+    async def _run(self, session: Session, store: _Rows, cell: RecordedCell) -> NewRun:
+        """Run a cell as it was run, with nobody to answer its input()."""
+        at = now()
+        request = ExecuteRequest(
+            cell.source, timeout=cell.timeout, stdin=(), silent=cell.silent, allow_stdin=True
+        )
+        run = session.submit(request)
+        builder = run.builder or ResultBuilder()
+        await run.wait()
+        result = await self._archive.made(builder, ResultBuilder.result)
+        asked = store.asked
+        store.forget()
+        return NewRun(result["status"], result["outputs"], at, now(), asked)
+
+    async def _note(
+        self,
+        given: JobFile,
+        first: RecordedCell | None,
+        listen: Listener,
+        cell: RecordedCell,
+        run: NewRun | None,
+    ) -> None:
+        parts = await self._archive.encoded(None if run is None else structs.asdict(run))
+        await given.write(b"".join([b"" if cell is first else b",", *parts]))
+        await listen(cell, run)
+
 
 class _Rows(MemoryStore):
     """Of a replay's rows, whether the last cell's asked for input."""
@@ -126,22 +152,15 @@ class _Rows(MemoryStore):
         super().__init__()
         self.asked = False
 
-    def append(self, row: EventRow) -> None:
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Keep the row."""
         self.asked |= row.type == "input_request"
-        super().append(row)
+        super().append(row, reserved=reserved)
 
     def forget(self) -> None:
         """Drop all rows so far."""
         self.asked = False
         super().forget()
-
-
-async def _note(
-    given: JobFile, first: RecordedCell | None, listen: Listener, cell: RecordedCell, run: NewRun | None
-) -> None:
-    await given.write((b"" if cell is first else b",") + msgspec.json.encode(run))
-    await listen(cell, run)
 
 
 async def _install(session: Session, packages: list[RecordedPackage]) -> str | None:
@@ -167,25 +186,6 @@ def _lock(session: Session) -> Lock | None:
     if isinstance(packages := told.get("packages"), dict):
         told = {**told, "packages": {**packages, **session.slot.packages.versions()}}
     return lock_of(told)
-
-
-async def _run(session: Session, store: _Rows, cell: RecordedCell) -> NewRun:
-    """Run a cell as it was run, with nobody to answer its input()."""
-    at = now()
-    request = ExecuteRequest(
-        cell.source, timeout=cell.timeout, stdin=(), silent=cell.silent, allow_stdin=True
-    )
-    result = await _result(session, request)
-    asked = store.asked
-    store.forget()
-    return NewRun(result["status"], result["outputs"], at, now(), asked)
-
-
-async def _result(session: Session, request: ExecuteRequest) -> dict[str, Any]:
-    run = session.submit(request)
-    builder = run.builder or ResultBuilder()
-    await run.wait()
-    return builder.result()
 
 
 def _limits(row: SessionRow) -> LimitsBody:

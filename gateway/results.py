@@ -1,6 +1,8 @@
 """The result of one execution, built from its events: live as they come, or from the record afterwards.
 
-Pure. What the outputs are is ``kernels.outputs``, what becomes of images ``pictures``; HTTP is the handlers'.
+Pure. Making a result of large outputs takes long: `heavy` says when that belongs into a thread, with a `copy`
+of the builder, because events may come meanwhile. What the outputs are is ``kernels.outputs``, what becomes
+of images ``pictures``; HTTP is the handlers'.
 A builder holds an execution's outputs in memory, so its owner drops it when the result has been told.
 """
 
@@ -11,10 +13,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.pictures import Images, without_images
+from kernels.encoding import encode, encode_in_steps
 from kernels.outputs import OutputArea, stderr, stdout, text
 from kernels.outputs import plain as without_ansi
 
 _OF_THE_EVENT = frozenset({"seq", "type", "at", "session", "execution"})
+EVENT_COST = 64
+"""What an event costs besides its bytes."""
+_HEAVY = 128 * 1024
+"""Bytes of outputs; those with a backspace behind each letter then take some hundredths of a second."""
 _NOT_FINISHED: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "status": "queued",
@@ -41,9 +48,14 @@ class ResultBuilder:
         self._fields = dict(_NOT_FINISHED)
         self._files: list[dict[str, Any]] = []
         self._packages: list[dict[str, Any]] = []
+        self._weight = 0
 
-    def apply(self, event: Mapping[str, Any]) -> None:
-        """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too."""
+    def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
+        """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too.
+
+        `size`: about how many bytes it has, where that may be many.
+        """
+        self._weight += size + EVENT_COST
         self._session, self._execution = event["session"], event["execution"]
         match event["type"]:
             case "queued":
@@ -62,6 +74,20 @@ class ResultBuilder:
                 self._area.apply(event_type, event)
         if self._fields["status"] == "queued":
             self._fields["status"] = "running"
+
+    @property
+    def heavy(self) -> bool:
+        """Whether making the result takes too long for the event loop."""
+        return self._weight > _HEAVY
+
+    def copy(self) -> ResultBuilder:
+        """As this one is now; quick. It shares what does not change."""
+        made = ResultBuilder()
+        made._area = self._area.copy()
+        made._session, made._execution = self._session, self._execution
+        made._fields, made._weight = dict(self._fields), self._weight
+        made._files, made._packages = list(self._files), list(self._packages)
+        return made
 
     @property
     def finished(self) -> bool:
@@ -104,6 +130,14 @@ class ResultBuilder:
             "files": self._files,
             "packages": self._packages,
         }
+
+
+def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:
+    """`builder.result` by the options of `view`, as JSON in parts."""
+    result = builder.result(**view)
+    if not builder.heavy:
+        return [encode(result) + b"\n"]  # a last newline is kind to terminals
+    return [*encode_in_steps(result), b"\n"]
 
 
 def shorten(value: str, limit: int, whole: str) -> str:

@@ -17,6 +17,7 @@ from gateway.replayer import Replayer
 from kernels.pool import KernelPool
 from kernels.provisioners.engine import Engine
 from kernels.specs.catalog import KernelspecCatalog
+from kernels.threads import ThreadLanes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class Services:
     archive: Archive
     files: SessionFiles
     metrics: Metrics
+    lanes: ThreadLanes
     jobs: Jobs
     replayer: Replayer
     engine: Engine | None = None

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from gateway.channels.client import ChannelSettings
@@ -27,6 +28,7 @@ from gateway.record.rows import SessionRow
 from gateway.session_kernel import environment_of
 from kernels.errors import GatewayFault
 from kernels.kernel import Kernel
+from kernels.threads import Lane
 
 
 class SessionState(StrEnum):
@@ -41,7 +43,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What all sessions share. Durations in seconds. Without an `installer` none gets packages."""
+    """What all sessions share. Durations in seconds. Without an `installer` none gets packages. `lane`:
+    threads for large events.
+    """
 
     execution: ExecutionSettings
     channels: ChannelSettings
@@ -49,6 +53,7 @@ class SessionSettings:
     gateway_version: str = ""
     installer: Installer | None = None
     ceilings: Ceilings = field(default_factory=Ceilings)
+    lane: Lane | None = None
 
 
 class SessionRecord:
@@ -86,7 +91,7 @@ class SessionRecord:
             state=self.state,
             cause=self.cause,
             last_activity=self.last_activity,
-            head_seq=self.log.last_seq,
+            head_seq=self.log.head_seq,
             head=self.log.head,
         )
 
@@ -167,16 +172,16 @@ class SessionRecord:
             cause=cause,
             last_activity=self.last_activity,
             execution_count=execution_count or self.row.execution_count,
-            head_seq=self.log.last_seq,
+            head_seq=self.log.head_seq,
             head=self.log.head,
         )
         if isinstance(self._store, Journal):
-            self._store.save_session(self.row)
+            self.log.then(partial(self._store.save_session, self.row))
 
     def save_execution(self, run: ExecutionRun, status: str | None = None) -> None:
         """Write an execution's row."""
         if isinstance(self._store, Journal):
-            self._store.save_execution(run.row(self.row.id, status))
+            self.log.then(partial(self._store.save_execution, run.row(self.row.id, status)))
 
     async def known(
         self, key: str, request_hash: str, live: Iterable[ExecutionRun]

@@ -509,6 +509,7 @@ class Session:
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
         await self._step(self.slot.let_go())
         await self._step(self.door.close())
+        await self._step(self.log.chained())
         self._close_log()
 
     async def _do_end(self, cause: str, *, keep_files: bool) -> None:

@@ -189,7 +189,10 @@ class Spill:
             if self._file is not None and (ended or self._size - offset >= PART):
                 return await self._spills.lane.run(self._read, offset)
             if ended:
-                return bytes(self._memory[offset:])
+                # Given away: from now on it counts as what is held for its client.
+                with self._lock:
+                    rest, self._memory = self._memory, bytearray()
+                return bytes(rest)
             await self._news.wait()
 
     def _read(self, offset: int) -> bytes:

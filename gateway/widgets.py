@@ -18,7 +18,7 @@ from gateway.record.events import EventLog
 from kernels.connection import Listener, Room
 from kernels.contents import comm_event
 from kernels.limits import MIB
-from kernels.messages import Message, TooComplex
+from kernels.messages import Message, TooComplex, size_of
 from kernels.outputs import COMM_EVENTS, LEAST_COST
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class WidgetMessages:
     def _record(self, message: Message) -> None:
         if self._left <= 0:
             return
-        size = max(sum(map(len, (message.content_frame, *message.buffers))), LEAST_COST)
+        size = max(size_of(message), LEAST_COST)
         try:
             event = comm_event(message) if size <= self._left else None
         except TooComplex:
@@ -78,7 +78,7 @@ class WidgetMessages:
             logger.warning("Session %s: what its widgets do is not recorded any further", self._log.key)
             return
         try:
-            self._log.append(event.type, None, event.content)
+            self._log.append(event.type, None, event.content, size=size)
         except StorageError as error:
             if not self._unrecorded:
                 logger.warning("Session %s: its widgets are not recorded: %s", self._log.key, error)

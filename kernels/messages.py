@@ -185,6 +185,12 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return read_content(self.content_frame, self.header.msg_type)
 
 
+def size_of(message: Message) -> int:
+    """Bytes of what it says: its content and its buffers."""
+    size = len(message.content_frame)
+    return size + sum(map(len, message.buffers)) if message.buffers else size
+
+
 def new_message(
     channel: Channel,
     msg_type: str,

@@ -181,8 +181,8 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Bundle:
-    data: Mapping[str, Any]
-    metadata: Mapping[str, Any]
+    shown: tuple[Mapping[str, Any], Mapping[str, Any]]
+    """Data and metadata, replaced together: a copy of the area may be read by a thread just then."""
 
 
 @dataclass(slots=True)
@@ -192,9 +192,13 @@ class _Display:
     result: dict[str, Any]
 
     def output(self) -> dict[str, Any]:
-        bundle = self.bundle
-        data, metadata = dict(bundle.data), dict(bundle.metadata)
-        return {"output_type": self.output_type, "data": data, "metadata": metadata, **self.result}
+        data, metadata = self.bundle.shown
+        return {
+            "output_type": self.output_type,
+            "data": dict(data),
+            "metadata": dict(metadata),
+            **self.result,
+        }
 
 
 class OutputArea:
@@ -237,8 +241,14 @@ class OutputArea:
         bundle = self._bundles.get(display_id)
         if bundle is None:
             return False
-        bundle.data, bundle.metadata = data, metadata
+        bundle.shown = data, metadata
         return True
+
+    def copy(self) -> OutputArea:
+        """The outputs as they are now, to be read; quick. Text and displays may go on changing."""
+        made = OutputArea()
+        made._shown = list(self._shown)
+        return made
 
     def outputs(self) -> list[dict[str, Any]]:
         """The outputs now, as fresh dicts; JSON values and tracebacks in them are shared with the events."""
@@ -254,9 +264,9 @@ class OutputArea:
     def _bundle(self, content: Mapping[str, Any]) -> _Bundle:
         display_id = content.get("display_id")
         if display_id is None:
-            return _Bundle(content["data"], content["metadata"])
+            return _Bundle((content["data"], content["metadata"]))
         if not self.update_display(display_id, content["data"], content["metadata"]):
-            self._bundles[display_id] = _Bundle(content["data"], content["metadata"])
+            self._bundles[display_id] = _Bundle((content["data"], content["metadata"]))
         return self._bundles[display_id]
 
     def _clear(self, *, wait: bool) -> None:

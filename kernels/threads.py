@@ -52,16 +52,19 @@ class ThreadLanes:
     """The lanes of one gateway.
 
     `cells`: kernels, workspaces and what a cell did; there is a thread for each of the `kernels` that may
-    exist, so that none waits for another's. `files`: what clients bring and fetch. `bulk`: hashing for
+    exist, so that none waits for another's. `record`: encoding and hashing of large events. `texts`: decoding
+    and encoding of what is large and a client's. `files`: what clients bring and fetch. `bulk`: hashing for
     listings. What waits on disk for slow WebSockets has a lane beside these (``channels.client``).
     """
 
     def __init__(self, kernels: int) -> None:
         self.cells = Lane("cells", kernels + FURTHER_THREADS)
+        self.record = Lane("record", 2)
+        self.texts = Lane("texts", 2)
         self.files = Lane("files", 8)
         self.bulk = Lane("bulk", 2)
 
     def close(self) -> None:
         """End all lanes, except that of the cells, which ends with the loop."""
-        for lane in (self.files, self.bulk):
+        for lane in (self.record, self.texts, self.files, self.bulk):
             lane.close()

@@ -196,7 +196,7 @@ class ServeApp(PackageOptions):
         180.0, min=0.1, help="Seconds in which a client must take some of its answer."
     ).tag(config=True, metavar="SECONDS")
     client_memory = Size(
-        "512m", help="What the unfinished messages and bodies of all clients may have in memory."
+        "512m", help="Memory for what all clients have not sent to its end, or not taken of their answers."
     ).tag(config=True, metavar="SIZE")
     text_cap = Size("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
     data_cap = Size("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
@@ -444,7 +444,7 @@ class ServeApp(PackageOptions):
             body_timeout=self.body_timeout,
             body_rate=self.body_rate,
             answer_timeout=self.answer_timeout,
-            unfinished=parse_size(self.client_memory, name="client_memory"),
+            memory=parse_size(self.client_memory, name="client_memory"),
         )
 
     def _storage_reserve(self) -> int:

@@ -6,8 +6,10 @@ request means is decided by the handlers of the resources. Errors follow RFC 945
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -23,16 +25,18 @@ from gateway.errors import (
     status_of,
 )
 from gateway.listener.streams import ClientStream
-from gateway.models import decode
+from gateway.models import decode, decode_heavy
 from gateway.services import Services
 from kernels.errors import CellgateError, GatewayFault, InvalidInput
+from kernels.structure import is_heavy
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 KIND_SIZE = 64 * 1024
-LARGE_SIZE = 1024 * 1024
+STEP = 256 * 1024
+"""Bytes of an answer that are written at one go."""
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
@@ -132,9 +136,12 @@ class BaseHandler(RequestHandler):
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
                 self.request.connection.stream.close()  # type: ignore[attr-defined]
 
-    def body(self, kind: type[T]) -> T:
+    async def body(self, kind: type[T]) -> T:
         """The request's JSON body. Raises InvalidInput."""
-        return decode(self.raw_body(), kind)
+        body = self.raw_body()
+        if is_heavy(body):
+            return await self.services.lanes.texts.run(decode_heavy, body, kind)
+        return decode(body, kind)
 
     def raw_body(self) -> bytes:
         """The request's body as it came."""
@@ -168,19 +175,38 @@ class BaseHandler(RequestHandler):
         # A last newline is kind to terminals; a copy of a large body for it is not kind to memory.
         self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
 
-    async def answer_in_parts(self, model: Mapping[str, Any]) -> None:
-        """Answer with a JSON object, field by field when it is large: no copy of it all is ever made."""
-        if _weight(model) < LARGE_SIZE:
-            self.answer(model)
-            return
+    async def answer_parts(self, parts: Sequence[bytes], status: int = 200) -> None:
+        """Answer with JSON that is made already."""
+        self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
-        before = b"{"
-        for name, value in model.items():
-            self.write(before + encode(name) + b":")
-            self.write(encode(value))
-            await self.flush()
-            before = b","
-        self.finish(b"}\n")
+        await self.finish_parts(parts)
+
+    async def finish_parts(self, parts: Sequence[bytes]) -> None:
+        """Finish with this body; a large one is written in steps."""
+        size = sum(map(len, parts))
+        if size <= STEP:
+            self.finish(b"".join(parts))
+            return
+        self.set_header("Content-Length", size)
+        try:
+            await self.write_parts(parts)
+        except StreamClosedError:
+            self.on_connection_close()
+            return
+        self.finish()
+
+    async def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Write all parts, each step when the client has taken the one before.
+
+        Until it has taken the last, all of them count as what is held for it. Raises StreamClosedError.
+        """
+        stream = self._stream()
+        with nullcontext() if stream is None else stream.owing(sum(map(len, parts))):
+            for number, step in enumerate(_steps(parts)):
+                if number:
+                    await asyncio.sleep(0)  # to a quick client there would be no end of this turn
+                self.write(step)
+                await self.flush()
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A query argument that is true or false. Raises InvalidInput."""
@@ -264,8 +290,22 @@ class BaseHandler(RequestHandler):
         return tuple(n for n in names if getattr(type(self), n.lower()) is not unimplemented)
 
 
-def _weight(model: Mapping[str, Any]) -> int:
-    return sum(len(value) for value in model.values() if isinstance(value, str))
+def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, in pieces of at most STEP: short ones together, long ones cut."""
+    short: list[bytes] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > STEP and short:
+            yield b"".join(short)
+            short, size = [], 0
+        if len(part) <= STEP:
+            short.append(part)
+            size += len(part)
+            continue
+        for start in range(0, len(part), STEP):
+            yield part[start : start + STEP]
+    if short:
+        yield b"".join(short)
 
 
 def problem(error: CellgateError, status: int) -> dict[str, Any]:

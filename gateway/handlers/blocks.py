@@ -15,8 +15,11 @@ from gateway.errors import status_of
 from gateway.handlers.base import encode, problem
 from gateway.handlers.executions import ExecutionAnswers
 from gateway.models import ExecuteBody, check_execute
+from gateway.results import ResultBuilder
 from gateway.sessions import Session
+from kernels.encoding import encode_in_steps
 from kernels.errors import CellgateError
+from kernels.structure import INLINE_BYTES
 
 
 class BlocksHandler(ExecutionAnswers):
@@ -25,8 +28,11 @@ class BlocksHandler(ExecutionAnswers):
     async def post(self, key: str) -> None:
         """Check all blocks, then run them; an absent session is made."""
         self.check()
-        view, body = self.view(), self.body(BlocksBody)
-        blocks = check_blocks(body)
+        view, body = self.view(), await self.body(BlocksBody)
+        if len(self.raw_body()) > INLINE_BYTES:
+            blocks = await self.services.lanes.texts.run(check_blocks, body)
+        else:
+            blocks = check_blocks(body)
         wishes = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
         check_execute(wishes, self.services.manager.ceilings, interactive=False)
         session = await self.services.files.session(self.principal.name, key)
@@ -35,9 +41,9 @@ class BlocksHandler(ExecutionAnswers):
         self._begun = False
         self._texts: list[str] = []
         code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), wishes, view)
+        output = await self.services.archive.encoded("".join(self._texts))
         await self._send(
-            b'],"exit_code":%d,"output":%s,"problem":%s}\n'
-            % (code, encode("".join(self._texts)), encode(failure))
+            [b'],"exit_code":%d,"output":' % code, *output, b',"problem":%s}\n' % encode(failure)]
         )
 
     async def _run_all(
@@ -55,23 +61,27 @@ class BlocksHandler(ExecutionAnswers):
                 if not self._begun:
                     raise
                 return FAILED, problem(error, status_of(error))
-            await self._send((b"," if self._begun else b'{"blocks":[') + encode(result))
+            parts, text, code = result
+            await self._send([b"," if self._begun else b'{"blocks":[', *parts])
             self._begun = True
-            self._add_text(result["text"])
-            if code := exit_code(result):
+            self._add_text(text)
+            if code:
                 return code, None
         return 0, None
 
     async def _run(
         self, session: Session, block: Block, cell: ExecuteBody, wishes: ExecuteBody, view: dict[str, Any]
-    ) -> dict[str, Any]:
+    ) -> tuple[list[bytes], str, int]:
+        """The result in JSON, its text, and the exit code."""
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
         run = session.submit(check_execute(cell, self.services.manager.ceilings, interactive=False))
         builder = run.builder
         self.interrupt_when_gone(session, run, wishes)
         await run.wait()
-        return builder.result(**view) if builder else await self.result(session, run.id, view)
+        return await self.services.archive.made(
+            builder or await self.execution(session, run.id), _block_result, view
+        )
 
     def _add_text(self, text: str) -> None:
         if text and self._texts and not self._texts[-1].endswith("\n"):
@@ -79,14 +89,18 @@ class BlocksHandler(ExecutionAnswers):
         if text:
             self._texts.append(text)
 
-    async def _send(self, part: bytes) -> None:
-        """Write a part of the answer, if there is still somebody who reads it."""
+    async def _send(self, parts: list[bytes]) -> None:
+        """Write parts of the answer, if there is still somebody who reads it."""
         if self.disconnected:
             return
         if not self._begun:
             self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.write(part)
         try:
-            await self.flush()
+            await self.write_parts(parts)
         except StreamClosedError:
             self.on_connection_close()
+
+
+def _block_result(builder: ResultBuilder, view: dict[str, Any]) -> tuple[list[bytes], str, int]:
+    result = builder.result(**view)
+    return encode_in_steps(result), result["text"], exit_code(result)

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket as sockets
-import struct
 import uuid
 from collections.abc import Awaitable
 from typing import Any
@@ -22,10 +20,11 @@ from gateway.channels.synthesis import answer_to
 from gateway.errors import QueueFull, ShuttingDown
 from gateway.handlers.jupyter import JupyterHandler
 from gateway.listener.frames import WatchedWebSocketHandler
-from gateway.listener.streams import ClientStream
+from gateway.listener.streams import ClientStream, silence
 from gateway.sessions import Session
 from kernels.errors import CellgateError, InvalidInput, KernelDied
 from kernels.messages import Channel, MalformedMessage, Message
+from kernels.structure import INLINE_BYTES
 from kernels.tasks import guarded
 from kernels.websocket import Subprotocol, decode, negotiate
 
@@ -36,7 +35,6 @@ MAX_ID = 1024
 MUCH = 64 * 1024
 FULL_KERNEL_PAUSE = 0.02
 PINGS = 6  # while a client may be silent
-TCP_INFO = struct.Struct("=3xB20xI28xI")  # tcpi_probes, tcpi_unacked, tcpi_last_ack_recv
 
 
 class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
@@ -115,7 +113,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             return
         limit, stream = self._session.door.settings.silence, self.ws_connection.stream
         assert stream is not None
-        silent = _silence(stream.socket) > limit
+        silent = silence(stream.socket) > limit
         if silent and was_silent:
             logger.warning("Closed a client's WebSocket: its system has not answered for %g s", limit)
             stream.close()
@@ -140,15 +138,35 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
         """Hand a client's message on; tornado reads the next one when this is done."""
-        if self._client is None:
-            return None
+        if len(message) > INLINE_BYTES:
+            return self._on_large_message(message)
         try:
-            decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
-            if len(decoded.header.msg_id) > MAX_ID:
-                raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
+            return self._take(self._decode(message))
         except MalformedMessage as error:
-            code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
-            self.close(code, _short(error.message))
+            self._refuse(message, error)
+            return None
+
+    async def _on_large_message(self, message: str | bytes) -> None:
+        try:
+            taken = self._take(await self.services.lanes.texts.run(self._decode, message))
+        except MalformedMessage as error:
+            self._refuse(message, error)
+        else:
+            if taken is not None:
+                await taken
+
+    def _decode(self, message: str | bytes) -> Message:
+        decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
+        if len(decoded.header.msg_id) > MAX_ID:
+            raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
+        return decoded
+
+    def _refuse(self, message: str | bytes, error: MalformedMessage) -> None:
+        code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
+        self.close(code, _short(error.message))
+
+    def _take(self, decoded: Message) -> Awaitable[None] | None:
+        if self._client is None:
             return None
         self._session.record.touch()
         if decoded.msg_type == "shutdown_request" and decoded.channel is not Channel.STDIN:
@@ -201,16 +219,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         """Tornado's hook, of both bases."""
         self.disconnected = True
         WatchedWebSocketHandler.on_connection_close(self)
-
-
-def _silence(raw: sockets.socket) -> float:
-    """Seconds for which the peer's system has left unacknowledged what was sent (tcp(7), TCP_INFO).
-
-    A peer that reads nothing is not silent: it acknowledges, also the probes of its closed window.
-    """
-    info = raw.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, TCP_INFO.size)
-    probes, unacknowledged, milliseconds = TCP_INFO.unpack(info)
-    return milliseconds / 1000 if probes or unacknowledged else 0.0
 
 
 def _short(reason: str) -> str:

@@ -56,8 +56,7 @@ class DownloadHandler(BaseHandler):
         async with aclosing(parts):
             try:
                 async for part in parts:
-                    self.write(part)
-                    await self.flush()
+                    await self.write_parts([part])
             except StreamClosedError:
                 self.on_connection_close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 import msgspec
@@ -21,9 +21,11 @@ from gateway.errors import TooLarge, status_of
 from gateway.handlers.base import BaseHandler, encode, problem
 from gateway.handlers.executions import check_packages, in_language
 from gateway.listener.frames import WatchedWebSocketHandler
-from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode
+from gateway.listener.streams import ClientStream
+from gateway.models import ExecuteBody, InputBody, check_execute, check_text, decode, decode_heavy
 from gateway.record.events import EventLog
 from kernels.errors import CellgateError, GatewayFault, InvalidInput
+from kernels.structure import is_heavy
 from kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -85,7 +87,11 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         try:
             async with aclosing(self._events.follow(self._after)) as batches:
                 async for rows in batches:
-                    await self._send(b"".join(frame(row.body, is_binary=False) for row in rows))
+                    # What was read of the record stays as long as its frames, which may be a copy of it.
+                    await self._send(
+                        b"".join([frame(row.body, is_binary=False) for row in rows]),
+                        sum(len(row.body) for row in rows),
+                    )
             self.close(NORMAL, "The session has ended")
         except StreamClosedError:
             logger.debug("A client of events has gone")
@@ -93,12 +99,13 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             await self._answer(self._problem(error))
             self.close(INTERNAL_ERROR, error.reason)
 
-    async def _send(self, frames: bytes) -> None:
-        """Write and wait until it is taken. Raises StreamClosedError."""
+    async def _send(self, frames: bytes, kept: int = 0) -> None:
+        """Write and wait until it is taken; `kept` bytes stay until then. Raises StreamClosedError."""
         stream = self.ws_connection.stream if self.ws_connection is not None else None
         if stream is None:
             raise StreamClosedError
-        await stream.write(frames)
+        with stream.owing(kept) if isinstance(stream, ClientStream) else nullcontext():
+            await stream.write(frames)
 
     async def _answer(self, content: dict[str, Any]) -> None:
         try:
@@ -116,7 +123,10 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             content = message.encode() if isinstance(message, str) else message
             if len(content) > self.max_body:
                 raise TooLarge(f"The command is larger than the {self.max_body} bytes that are taken here")
-            command = decode(content, Command)
+            if is_heavy(content):
+                command = await self.services.lanes.texts.run(decode_heavy, content, Command)
+            else:
+                command = decode(content, Command)
             named = {} if command.id is None else {"id": command.id}
             answer = {"type": "accepted", **self._obey(command)}
         except CellgateError as error:

@@ -18,7 +18,8 @@ class EventsHandler(StreamingHandler):
             await self.stream(log.follow(after), form)
             return
         rows = await log.read(after)
-        events = b",".join(row.body for row in rows)
         following = str(rows[-1].seq) if rows and rows[-1].seq < log.last_seq else "null"
-        self.set_header("Content-Type", "application/json; charset=utf-8")
-        self.finish(b'{"events":[%s],"next":%s}' % (events, following.encode()))
+        parts = [part for row in rows for part in (b",", row.body)]
+        parts[:1] = [b'{"events":[']
+        parts.append(b'],"next":%s}' % following.encode())
+        await self.answer_parts(parts)

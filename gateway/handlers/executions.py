@@ -26,10 +26,12 @@ from gateway.models import (
 )
 from gateway.packages.settings import not_allowed
 from gateway.pictures import parse_images
+from gateway.results import ResultBuilder, encoded_result
 from gateway.services import Services
 from gateway.sessions import Session
 from kernels.errors import InvalidInput
 from kernels.specs.languages import parse_language
+from kernels.structure import INLINE_BYTES
 from kernels.tasks import guarded
 
 MAX_IDEMPOTENCY_KEY = 255
@@ -53,6 +55,11 @@ def check_packages(services: Services, request: ExecuteRequest) -> None:
         raise not_allowed()
 
 
+def _request_hash(request: ExecuteRequest, language: str | None) -> str:
+    relevant = f"{language or ''}{replace(request, allow_stdin=False)!r}"
+    return hashlib.sha256(relevant.encode()).hexdigest()
+
+
 class ExecutionAnswers(StreamingHandler):
     """How an execution is answered: a result, a stream, or its model at once."""
 
@@ -71,14 +78,13 @@ class ExecutionAnswers(StreamingHandler):
         if not body.wait and form is Format.JSON:
             path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
             self.set_header("Location", path)
-            self.answer(await self.result(session, run.id, view), 202)
+            await self.answer_result(await self.execution(session, run.id), view, 202)
         elif form is Format.JSON:
             builder = run.builder
             self.interrupt_when_gone(session, run, body)
             await run.wait()
             if not self.disconnected:
-                result = builder.result(**view) if builder else await self.result(session, run.id, view)
-                await self.answer_in_parts(result)
+                await self.answer_result(builder or await self.execution(session, run.id), view)
         else:
             self.interrupt_when_gone(session, run, body)
             async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
@@ -95,9 +101,13 @@ class ExecutionAnswers(StreamingHandler):
             )
             self._gone.add_done_callback(stop)
 
-    async def result(self, session: Session, execution: str, view: dict[str, Any]) -> dict[str, Any]:
-        """The result so far of an execution of a live session."""
-        return await self.services.archive.result(session.row.principal, session.row.key, execution, **view)
+    async def execution(self, session: Session, execution: str) -> ResultBuilder:
+        """What there is so far of an execution of a live session."""
+        return await self.services.archive.execution(session.row.principal, session.row.key, execution)
+
+    async def answer_result(self, builder: ResultBuilder, view: dict[str, Any], status: int = 200) -> None:
+        """Answer with the result."""
+        await self.answer_parts(await self.services.archive.made(builder, encoded_result, view), status)
 
 
 class ExecuteHandler(ExecutionAnswers):
@@ -107,11 +117,11 @@ class ExecuteHandler(ExecutionAnswers):
         """Queue the cell; an absent session is made."""
         self.check()
         form, view = self.accepted(), self.view()
-        body = self.body(ExecuteBody)
+        body = await self.body(ExecuteBody)
         interactive = form is not Format.JSON or not body.wait
         request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
         check_packages(self.services, request)
-        idempotency = self._idempotency(request, body.language)
+        idempotency = await self._idempotency(request, body.language)
         body_of_session = await self._session_body(key, body.language)
         session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
         request = in_language(self.services, session, request, body.language)
@@ -137,16 +147,16 @@ class ExecuteHandler(ExecutionAnswers):
                 return structs.replace(body, language=language)
         return body
 
-    def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
+    async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
         key = self.request.headers.get("Idempotency-Key")
         if key is None:
             return None
         if not key or len(key) > MAX_IDEMPOTENCY_KEY:
             raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
-        relevant = f"{language or ''}{replace(request, allow_stdin=False)!r}".encode()
-        return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY), hashlib.sha256(
-            relevant
-        ).hexdigest()
+        check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
+        if len(self.raw_body()) > INLINE_BYTES:
+            return key, await self.services.lanes.texts.run(_request_hash, request, language)
+        return key, _request_hash(request, language)
 
     async def _answer_known(
         self,
@@ -161,7 +171,8 @@ class ExecuteHandler(ExecutionAnswers):
             return
         execution, first_seq = known
         if form is Format.JSON:
-            self.answer(await self.result(session, execution, view), 200 if body.wait else 202)
+            builder = await self.execution(session, execution)
+            await self.answer_result(builder, view, 200 if body.wait else 202)
             return
         async with aclosing(session.log.follow_execution(execution, first_seq - 1)) as batches:
             await self.stream(batches, form)
@@ -174,7 +185,7 @@ class OneShotHandler(ExecutionAnswers):
         """With `record` a session of it stays in the record; without, nothing does."""
         self.check()
         form, view = self.accepted(), self.view()
-        body = self.body(OneShotBody)
+        body = await self.body(OneShotBody)
         request = check_execute(body, self.services.manager.ceilings, interactive=False)
         check_packages(self.services, request)
         if not body.wait:
@@ -210,8 +221,9 @@ class ExecutionHandler(ExecutionAnswers):
     async def get(self, key: str, execution: str) -> None:
         """The result so far."""
         self.check()
-        archive = self.services.archive
-        await self.answer_in_parts(await archive.result(self.principal.name, key, execution, **self.view()))
+        view = self.view()
+        builder = await self.services.archive.execution(self.principal.name, key, execution)
+        await self.answer_result(builder, view)
 
 
 class CancelHandler(BaseHandler):
@@ -222,7 +234,7 @@ class CancelHandler(BaseHandler):
         self.check()
         session = self.services.manager.get(self.principal.name, check_session_key(key))
         if session is None or session.find(execution) is None:
-            await self.services.archive.result(self.principal.name, key, execution)
+            await self.services.archive.execution(self.principal.name, key, execution)
             raise Conflict("This execution has ended already")
         session.stop(execution)
         self.set_status(204)
@@ -234,6 +246,6 @@ class InputHandler(BaseHandler):
     async def post(self, key: str, execution: str) -> None:
         """Send one line to the kernel."""
         self.check()
-        value = check_text(self.body(InputBody).value, "value", 1024 * 1024)
+        value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
         self.services.manager.live(self.principal.name, key).answer(execution, value)
         self.set_status(204)

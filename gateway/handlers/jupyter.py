@@ -13,7 +13,7 @@ import msgspec
 
 from gateway.errors import NotFound
 from gateway.handlers.base import BaseHandler, encode
-from gateway.models import SessionBody, decode
+from gateway.models import SessionBody
 from gateway.session_state import SessionState
 from gateway.sessions import Session
 from kernels.errors import CellgateError, InvalidInput
@@ -64,10 +64,10 @@ class JupyterHandler(BaseHandler):
         """Jupyter's form of an error."""
         return "application/json", encode({"message": error.message, "reason": error.reason})
 
-    def fields(self) -> dict[str, Any]:
+    async def fields(self) -> dict[str, Any]:
         """The request's JSON object; nothing and null are an empty one. Raises InvalidInput."""
-        body = self.raw_body()
-        return {} if body.strip() in {b"", b"null"} else decode(body, dict[str, Any])
+        empty = self.raw_body().strip() in {b"", b"null"}
+        return {} if empty else await self.body(dict[str, Any])
 
     def text(self, fields: dict[str, Any], name: str) -> str | None:
         """A field that is a string or absent. Raises InvalidInput."""

@@ -48,7 +48,7 @@ class KernelsHandler(JupyterHandler):
     async def post(self) -> None:
         """A fresh kernel, warm if one is ready. The environment is this kernel's alone."""
         self.check()
-        fields = self.fields()
+        fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
         model = kernel_model(session)
         self.set_header("Location", f"/api/kernels/{model['id']}")

@@ -62,7 +62,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
     async def post(self) -> None:
         """The session of the path, made if there is none."""
         self.check()
-        fields = self.fields()
+        fields = await self.fields()
         path = self.path(fields)
         if path is None:
             raise InvalidInput("path is missing: a session is a document's")
@@ -94,7 +94,7 @@ class NotebookSessionHandler(NotebookSessionsBase):
     async def patch(self, wanted: str) -> None:
         """Another path, name, type or kernel; the former kernel lives on."""
         self.check()
-        entry, fields = self.entry(wanted), self.fields()
+        entry, fields = self.entry(wanted), await self.fields()
         changed = replace(
             entry,
             path=self.path(fields) or entry.path,

@@ -11,6 +11,7 @@ import re
 from gateway.errors import NotFound
 from gateway.handlers.base import BaseHandler
 from gateway.pictures import output_bytes
+from gateway.results import ResultBuilder
 from kernels.errors import InvalidInput
 
 _MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
@@ -25,16 +26,22 @@ class OutputHandler(BaseHandler):
         plain, wanted = self.flag("plain"), self.get_query_argument("type", None)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")
-        result = await self.services.archive.result(self.principal.name, key, execution, plain=plain)
-        outputs = result["outputs"]
-        if int(index) >= len(outputs):
-            raise NotFound(f"This execution has {len(outputs)} outputs")
-        mime, body = output_bytes(outputs[int(index)], wanted)
+        archive = self.services.archive
+        builder = await archive.execution(self.principal.name, key, execution)
+        mime, body = await archive.made(builder, _output, int(index), wanted, plain=plain)
         # A name that user code made up must not get into a header.
         known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"
         extension = mimetypes.guess_extension(known) or ".bin"
         self.set_header("Content-Type", f"{known}; charset=utf-8" if known.startswith("text/") else known)
         self.set_header("Content-Security-Policy", "sandbox")
-        name = f"output-{result['execution'][:8]}-{int(index)}{extension}"
+        name = f"output-{execution[:8]}-{int(index)}{extension}"
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
-        self.finish(body)
+        await self.finish_parts([body])
+
+
+def _output(builder: ResultBuilder, index: int, wanted: str | None, *, plain: bool) -> tuple[str, bytes]:
+    """The media type and the bytes of one output. Raises NotFound."""
+    outputs = builder.result(plain=plain)["outputs"]
+    if index >= len(outputs):
+        raise NotFound(f"This execution has {len(outputs)} outputs")
+    return output_bytes(outputs[index], wanted)

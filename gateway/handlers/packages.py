@@ -34,7 +34,7 @@ class PackagesHandler(BaseHandler):
     async def post(self, key: str) -> None:
         """Install and remove; an absent session is made. Answered when it is done."""
         self.check()
-        body = self.body(PackagesBody)
+        body = await self.body(PackagesBody)
         change = await self.services.files.lane.run(
             parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
         )

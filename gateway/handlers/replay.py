@@ -36,7 +36,7 @@ class ReplayHandler(StreamingHandler):
         if form not in {"json", "html"}:
             raise NotAcceptable(f"format {form[:40]!r} is not offered here; there are json and html")
         streamed = self.accepted_or_html(form) is Format.NDJSON
-        body = self.body(ReplayBody)
+        body = await self.body(ReplayBody)
         rtol = check_rtol(body.rtol)
         replay = Supervisor().share(
             self.services.replayer.replay(

@@ -26,7 +26,7 @@ class SessionsHandler(BaseHandler):
     async def post(self) -> None:
         """Get or create: 201 when a kernel was started for it, 200 when it was there."""
         self.check()
-        body = self.body(SessionBody)
+        body = await self.body(SessionBody)
         check_metadata(body.metadata)
         session, created = await self.services.manager.get_or_create(self.principal.name, body)
         self.set_header("Location", f"/v1/sessions/{session.row.key}")

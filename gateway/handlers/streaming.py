@@ -36,15 +36,15 @@ class Format(StrEnum):
 KEEP_ALIVE = {Format.NDJSON: b'{"type":"keepalive"}\n', Format.SSE: b": keep-alive\n\n"}
 
 
-def _ndjson(row: EventRow) -> bytes:
-    return row.body + b"\n"
+def _ndjson(row: EventRow) -> tuple[bytes, ...]:
+    return row.body, b"\n"
 
 
-def _sse(row: EventRow) -> bytes:
-    return b"id: %d\nevent: %s\ndata: %s\n\n" % (row.seq, row.type.encode(), row.body)
+def _sse(row: EventRow) -> tuple[bytes, ...]:
+    return b"id: %d\nevent: %s\ndata: " % (row.seq, row.type.encode()), row.body, b"\n\n"
 
 
-_WRITERS: dict[Format, Callable[[EventRow], bytes]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
+_WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
 
 
 async def _next(batches: Batches) -> list[EventRow] | None:
@@ -106,8 +106,7 @@ class StreamingHandler(BaseHandler):
                     await asyncio.wait([upcoming])
             if rows is None:
                 return
-            self.write(b"".join(map(write, rows)))
-            await self.flush()
+            await self.write_parts([part for row in rows for part in write(row)])
 
     async def _await_batch(
         self, upcoming: asyncio.Future[list[EventRow] | None], form: Format

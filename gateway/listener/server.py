@@ -30,6 +30,7 @@ from tornado.httputil import (
 
 from gateway.listener.settings import ListenerSettings
 from gateway.listener.streams import ClientStream, Phase, say
+from kernels.budget import ByteBudget, largest
 from kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class Listener(HTTPServer):
         self._streams: set[ClientStream] = set()
         self._origins: Counter[str] = Counter()
         self._listening: dict[int, socket.socket] = {}
-        self._held = 0
+        self.memory = ByteBudget(settings.memory, largest)
         self._pause = 0.0
         self._resume: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
@@ -183,17 +184,10 @@ class Listener(HTTPServer):
                 self._closed_by_us(late)
                 stream.refuse(late)
 
-    def holds(self, count: int) -> None:
-        """What a stream holds in memory has changed. Beyond the limit the one that holds most is closed."""
-        self._held += count
-        if count > 0 and self._held > self._limits.unfinished:
-            largest = max(self._streams, key=lambda stream: stream.held)
-            self._held -= largest.held
-            largest.held = 0
-            self._closed_by_us("unfinished")
-            logger.warning("Closed a connection: unfinished messages of clients have too many bytes")
-            # Not at once: it may be the one that reads at this moment.
-            asyncio.get_running_loop().call_soon(guarded(largest.drop, "end of a connection"))
+    def given_up(self, stream: ClientStream, why: str) -> None:
+        """It is about to be closed, because clients hold too much and it holds most."""
+        self._closed_by_us(why)
+        logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
 
     def closed(self, stream: ClientStream) -> None:
         """Its place is free."""

@@ -25,7 +25,8 @@ class ListenerSettings:
     of its first head. `idle_timeout`: between two requests. `body_timeout`: in each such time a body or a
     WebSocket message must grow by `body_rate` bytes a second, or end. `answer_timeout`: how long a client may
     take nothing of its answer. `connections`: in all; `per_address`: of one remote address, None for half of
-    all, with loopback left out. `unfinished`: what all unfinished messages of clients may have in memory.
+    all, with loopback left out. `memory`: what may be held for all clients together, of unfinished messages
+    and of answers that they have not taken.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -35,7 +36,7 @@ class ListenerSettings:
     body_timeout: float = 60.0
     body_rate: int = 1024
     answer_timeout: float = 180.0
-    unfinished: int = 512 * MIB
+    memory: int = 512 * MIB
 
 
 def raise_open_files() -> int:

@@ -7,12 +7,15 @@ request or a message begins and ends.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import socket
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -20,8 +23,12 @@ import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from gateway.listener.settings import ListenerSettings
+from kernels.budget import ByteBudget
+from kernels.tasks import guarded
 
 _INT = struct.Struct("=i")
+_TCP_INFO = struct.Struct("=3xB20xI28xI")
+"""tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, and for no seconds."""
 
@@ -46,10 +53,12 @@ class Late(StrEnum):
 
 
 class Owner(Protocol):
-    """What a stream tells its server."""
+    """What a stream tells its server. `memory`: of all that clients hold."""
 
-    def holds(self, count: int) -> None:
-        """Unfinished messages have `count` more bytes in memory, or less."""
+    memory: ByteBudget
+
+    def given_up(self, stream: ClientStream, why: str) -> None:
+        """The stream is about to be closed, because it holds too much."""
 
     def closed(self, stream: ClientStream) -> None:
         """The stream's socket is closed."""
@@ -61,16 +70,23 @@ class ClientStream(IOStream):
     `vouched`: the client has shown a token. `busy`: what it waits for is our own work. `sending`: somebody
     writes to the socket beside this stream, and counts in `sent`. `spooled`: what the client does not read
     waits within limits of its own, and may wait long.
+
+    What it keeps in memory for the client counts in the server's budget: a message that is not whole yet,
+    what was written and the system has not taken, and what others say they keep (`owing`).
     """
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
         self.phase = Phase.WAITING
         self.vouched = self.busy = self.sending = self.spooled = False
-        self.received = self.sent = self.held = 0
+        self.received = self.sent = 0
         self._owner = owner
+        self._incoming = self._owed = 0
+        # What was written and not all taken: where each piece ends, and its bytes, all of which stay.
+        self._unsent: deque[tuple[int, int]] = deque()
+        self._unsent_bytes = self._written = self._flushed = 0
         self._first = True
-        self._gone = False
+        self._gone = self._given_up = False
         self._counting = False
         self._message_at = 0
         self.since = self._window = self._write_window = time.monotonic()
@@ -119,16 +135,50 @@ class ClientStream(IOStream):
         self.since = self._window = self._write_window = time.monotonic()
         self._phase_mark = self._window_mark = self.received
 
+    # What it holds
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory for this client."""
+        return self._incoming + self._unsent_bytes + self._owed
+
     def hold(self, count: int) -> None:
         """Count bytes of an unfinished message that stay in memory."""
-        if not self._gone:
-            self.held += count
-            self._owner.holds(count)
+        self._incoming += count
+        self._count()
+
+    @contextmanager
+    def owing(self, count: int) -> Iterator[None]:
+        """Somebody keeps so many bytes of an answer until the client has taken it."""
+        self._owed += count
+        self._count()
+        try:
+            yield
+        finally:
+            self._owed -= count
+            self._count()
 
     def _release(self) -> None:
-        if self.held:
-            self._owner.holds(-self.held)
-            self.held = 0
+        if self._incoming:
+            self._incoming = 0
+            self._count()
+
+    def _count(self) -> None:
+        if held := 0 if self._gone or self._given_up else self.held:
+            self._owner.memory.hold(self, held)
+        else:
+            self._owner.memory.release(self)
+
+    def give_up(self) -> None:
+        """The budget's order: close it. Not at once, for it may be the one that reads or writes just now."""
+        self._given_up = True
+        self._owner.given_up(self, "unfinished" if self._incoming else "unread")
+        asyncio.get_running_loop().call_soon(guarded(self._end, "end of a connection"))
+
+    def _end(self) -> None:
+        if self.writing():
+            self._forget_unsent()
+        self.drop()
 
     # Whether it takes too long
 
@@ -224,8 +274,8 @@ class ClientStream(IOStream):
         """Tornado's hook."""
         super().close_fd()
         if not self._gone:
-            self._release()
             self._gone = True
+            self._count()
             self._owner.closed(self)
 
     # Tornado's hooks for the bytes
@@ -239,10 +289,26 @@ class ClientStream(IOStream):
                 self.hold(count)
         return count
 
+    def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
+        """Count what stays."""
+        self._written += len(data)
+        written = super().write(data)
+        if self._flushed < self._written:
+            self._unsent.append((self._written, len(data)))
+            self._unsent_bytes += len(data)
+            self._count()
+        return written
+
     def write_to_fd(self, data: memoryview) -> int:
         """Count what goes."""
         count = super().write_to_fd(data)
         self.sent += count
+        self._flushed += count
+        if self._unsent and self._unsent[0][0] <= self._flushed:
+            while self._unsent and self._unsent[0][0] <= self._flushed:
+                _, size = self._unsent.popleft()
+                self._unsent_bytes -= size
+            self._count()
         return count
 
 
@@ -250,6 +316,16 @@ def _queued(connection: socket.socket) -> int:
     """Bytes that the peer's system has not taken yet (tcp(7), SIOCOUTQ)."""
     (count,) = _INT.unpack(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(_INT.size)))
     return int(count)
+
+
+def silence(connection: socket.socket) -> float:
+    """Seconds for which the peer's system has left unacknowledged what was sent (tcp(7), TCP_INFO).
+
+    A peer that reads nothing is not silent: it acknowledges, also the probes of its closed window.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    probes, unacknowledged, milliseconds = _TCP_INFO.unpack(info)
+    return milliseconds / 1000 if probes or unacknowledged else 0.0
 
 
 def say(connection: socket.socket, status: int, reason: str, detail: str) -> None:

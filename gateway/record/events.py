@@ -7,36 +7,49 @@ A follower is a cursor, not a queue: it reads forward from a sequence number, fr
 that reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and
 one that comes back later reads on where it was. It is shown durable events only: a gateway that crashed
 gives the numbers of what was lost to other events, which who came back would else never see.
+
+A large event is encoded and hashed in a thread. Those that come meanwhile have their numbers at once, and
+wait for their place in the chain; so do the rows that must not be stored before them (`then`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Protocol
-
-import msgspec
 
 from gateway.models import now
 from gateway.record.chain import GENESIS, link
 from gateway.record.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from gateway.record.rows import EventRow, storable
+from kernels.encoding import encode, encode_in_steps
+from kernels.tasks import Supervisor
+from kernels.threads import Lane
 
+LARGE_EVENT = 1024 * 1024
+"""Bytes from which on an event is made in a thread: half a hundredth of a second."""
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
 BATCH_BYTES = 1024 * 1024
 
-_encode = msgspec.json.Encoder().encode
-
 
 class EventStore(Protocol):
     """Where rows go: the journal, or memory for what is not to be recorded."""
 
-    def append(self, row: EventRow) -> None:
-        """Take a row; it is durable after the next `commit`."""
+    def reserve(self, event_type: str, size: int) -> None:
+        """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
+
+    def unreserve(self, size: int) -> None:
+        """The row is here, or does not come."""
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+        """Take a row; it is durable after the next `commit`. `reserved`: whether room was kept for it.
+
+        Raises StorageFull when there is no room.
+        """
 
     async def commit(self, session_id: int | None = None) -> None:
         """Return when all rows appended before are durable. Raises StorageError.
@@ -72,21 +85,47 @@ class EventStore(Protocol):
         """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
 
 
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""What the encoder raises for what is no JSON."""
+
+
 def _countable(count: object) -> bool:
     return count is None or (isinstance(count, int) and storable(count))
 
 
+def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
+    """In a thread: the body of a large event, and its link to the chain."""
+    body = b"".join(encode_in_steps(event))
+    return body, link(head, body)
+
+
 class EventLog:
-    """The events of one session. `append` is quick and never waits."""
+    """The events of one session. `append` is quick and never waits.
+
+    `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
+    `lane`: threads for large events; without one they are made at once.
+    """
 
     def __init__(
-        self, store: EventStore, session_id: int, key: str, *, last_seq: int = 0, head: bytes = GENESIS
+        self,
+        store: EventStore,
+        session_id: int,
+        key: str,
+        *,
+        last_seq: int = 0,
+        head: bytes = GENESIS,
+        lane: Lane | None = None,
     ) -> None:
         self.session_id = session_id
         self.key = key
-        self.last_seq = last_seq
+        self.last_seq = self.head_seq = last_seq
         self.head = head
         self._store = store
+        self._lane = lane
+        # What waits for the chain, in order: events and their sizes, and what is to be done between them.
+        self._unchained: deque[tuple[dict[str, Any], int] | Callable[[], None]] = deque()
+        self._chained = asyncio.Event()
+        self._tasks = Supervisor(lambda: {"session": key})
         self._visible = self._durable = last_seq
         self._withheld: deque[int] = deque()
         self._memory: deque[EventRow] = deque()
@@ -104,11 +143,18 @@ class EventLog:
         return bool(self._followers)
 
     def append(
-        self, event_type: str, execution: str | None, fields: Mapping[str, Any], *, withhold: bool = False
+        self,
+        event_type: str,
+        execution: str | None,
+        fields: Mapping[str, Any],
+        *,
+        withhold: bool = False,
+        size: int = 0,
     ) -> dict[str, Any]:
-        """Number, chain and store an event; returns it as the wire shows it.
+        """Number, chain and store an event; returns it as the wire shows it. It must not change afterwards.
 
-        With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq.
+        With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq. `size`:
+        about how many bytes it has, where that may be many. Raises StorageFull when there is no room for it.
         Raises LogClosed after `close`: whoever gives the session a kernel again goes on with a log of his
         own, and rows of two logs can't follow on each other.
         """
@@ -125,21 +171,82 @@ class EventLog:
         }
         if event_type == "finished" and not _countable(fields.get("execution_count")):
             self._store.refuse(self.session_id, "a cell's execution count can't be stored")
-        try:
-            body = _encode(event)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            self._store.refuse(self.session_id, f"a {event_type} event can't be written down: {error}")
-            body = b"{}"  # nothing of it is stored
-        head = link(self.head, body)
-        row = EventRow(self.session_id, seq, event_type, execution, body, head)
-        self._store.append(row)
-        self.last_seq, self.head = seq, head
+        if self._lane is not None and (self._unchained or size > LARGE_EVENT):
+            reserved = max(size, 1)
+            self._store.reserve(event_type, reserved)
+            self._unchained.append((event, reserved))
+            if len(self._unchained) == 1:
+                self._tasks.start(self._chain_up(self._lane), "large event", self._break_off)
+        else:
+            self._chain(event, *self._made(event))
+        self.last_seq = seq
         if withhold:
             self._withheld.append(seq)
-        if self._followers:
-            self._remember(row)
         self._publish()
         return event
+
+    def then(self, save: Callable[[], None]) -> None:
+        """Call `save` when the store has all events so far, which mostly is now."""
+        if self._unchained:
+            self._unchained.append(save)
+        else:
+            save()
+
+    def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
+        try:
+            body = encode(event)
+        except UNWRITABLE as error:
+            body = self._refuse(event, error)
+        return body, link(self.head, body)
+
+    def _refuse(self, event: dict[str, Any], error: Exception) -> bytes:
+        self._store.refuse(self.session_id, f"a {event['type']} event can't be written down: {error}")
+        return b"{}"  # nothing of it is stored
+
+    def _chain(self, event: dict[str, Any], body: bytes, head: bytes, *, reserved: bool = False) -> None:
+        row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], body, head)
+        self._store.append(row, reserved=reserved)
+        self.head_seq, self.head = row.seq, head
+        if self._followers:
+            self._remember(row)
+
+    async def _chain_up(self, lane: Lane) -> None:
+        """Make what waits, in order, the large ones in threads."""
+        while self._unchained:
+            first = self._unchained[0]
+            if callable(first):
+                first()
+            else:
+                event, size = first
+                if size > LARGE_EVENT:
+                    try:
+                        made = await lane.run(_make, event, self.head)
+                    except UNWRITABLE as error:
+                        body = self._refuse(event, error)
+                        made = body, link(self.head, body)
+                else:
+                    made = self._made(event)
+                self._chain(event, *made, reserved=True)
+                self._store.unreserve(size)
+            self._unchained.popleft()
+            self._chained.set()
+            self._publish()
+
+    def _break_off(self, error: Exception) -> None:
+        """Where the chain was broken off nothing can follow."""
+        self._store.refuse(self.session_id, f"an event could not be written down: {error}")
+        self._store.unreserve(sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained))
+        self._unchained.clear()
+        self.head_seq = self.last_seq
+        self._chained.set()
+        self._publish()
+
+    async def chained(self) -> None:
+        """Return when the store has all events so far."""
+        seq = self.last_seq
+        while self.head_seq < seq:
+            self._chained.clear()
+            await self._chained.wait()
 
     async def release(self, seq: int) -> None:
         """Make the withheld event `seq` durable, then show it and what follows it.
@@ -151,7 +258,7 @@ class EventLog:
         await self.commit()
 
     def _publish(self) -> None:
-        self._visible = self._withheld[0] - 1 if self._withheld else self.last_seq
+        self._visible = min(self._withheld[0] - 1, self.head_seq) if self._withheld else self.head_seq
         if not self._recorded:
             self._visible = min(self._visible, self._durable)
         for follower in self._followers:
@@ -165,8 +272,12 @@ class EventLog:
 
     async def commit(self) -> None:
         """Return when all events so far are durable. Raises StorageError, to all followers too."""
+        await self.chained()
+        await self._commit()
+
+    async def _commit(self) -> None:
+        durable = self.head_seq
         try:
-            durable = self.last_seq
             await self._store.commit(self.session_id)
         except StorageError as error:
             self._failures += 1
@@ -199,7 +310,7 @@ class EventLog:
             return []
         if until > self._durable:
             try:
-                await self.commit()
+                await self._commit()
             except NotRecorded:
                 # What was recorded before can still be read; `follow` then tells why it ends there.
                 until = self._durable
@@ -244,7 +355,7 @@ class EventLog:
                     yield rows
                 elif self._failure is not None and (self._failures > known_failures or not self._recorded):
                     raise self._failure
-                elif closed:
+                elif closed and not self._unchained:
                     return
                 else:
                     await wake.wait()
@@ -273,7 +384,13 @@ class MemoryStore:
         self._forgotten = 0
         self._refused: NotRecorded | None = None
 
-    def append(self, row: EventRow) -> None:
+    def reserve(self, event_type: str, size: int) -> None:
+        """There is always room."""
+
+    def unreserve(self, size: int) -> None:
+        """There is always room."""
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Keep the row."""
         if self._refused is None:
             self._rows.append(row)

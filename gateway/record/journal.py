@@ -76,6 +76,7 @@ class Journal(Queries):
         self._last_id = begun.last_session
         self._bound = bound
         self._backlog = Backlog()
+        self._reserved = 0
         self._in_tables = begun.number
         # Sessions of which nothing is recorded any more, and why.
         self._refused = dict(begun.refused)
@@ -169,20 +170,38 @@ class Journal(Queries):
             self._backlog.enqueued.executions[row.session_id, row.id] = row
             self._write_soon()
 
-    def append(self, row: EventRow) -> None:
+    def reserve(self, event_type: str, size: int) -> None:
+        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull as `append`."""
+        self._check_room(event_type)
+        self._reserved += size
+        if self.full:
+            self._has_room.clear()
+
+    def unreserve(self, size: int) -> None:
+        """The row is here, or does not come."""
+        self._reserved -= size
+        if not self.full:
+            self._has_room.set()
+
+    def _check_room(self, event_type: str) -> None:
+        if self.pending_bytes >= self._bound and event_type not in ALWAYS_TAKEN:
+            raise StorageFull(
+                "Too much waits to be written to the record; the disk takes nothing, or not enough"
+            )
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Enqueue an event; its session must be saved before the loop's next turn.
 
         Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already; but what
         says how a session or an execution goes on is always taken: it is small and bounded by their number.
+        So is a row for which room was `reserved`.
         A row of a session that is not recorded any more is dropped, and `commit` says so.
         """
         if not self._takes(row.session_id, None):
             return
+        if not reserved:
+            self._check_room(row.type)
         backlog = self._backlog
-        if backlog.size >= self._bound and row.type not in ALWAYS_TAKEN:
-            raise StorageFull(
-                "Too much waits to be written to the record; the disk takes nothing, or not enough"
-            )
         size = cost(row)
         backlog.enqueued.events.append(row)
         backlog.enqueued.size += size
@@ -259,8 +278,8 @@ class Journal(Queries):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes in memory that are not in the tables yet."""
-        return self._backlog.size
+        """Bytes in memory that are not in the tables yet, with those that are still being made."""
+        return self._backlog.size + self._reserved
 
     def check_writable(self, session_id: int | None = None) -> None:
         """Raises StorageError while the last group could not be written, or the disk is nearly full.
@@ -284,7 +303,7 @@ class Journal(Queries):
     @property
     def full(self) -> bool:
         """Whether half of what may wait does: time to hold back those who append."""
-        return self._backlog.size * 2 >= self._bound
+        return self.pending_bytes * 2 >= self._bound
 
     @property
     def healthy(self) -> bool:

@@ -1,0 +1,207 @@
+"""What clients do not take of their answers counts against the memory of all clients, whatever they asked."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import tracemalloc
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+from tornado.websocket import WebSocketHandler
+
+from gateway.auth import AccessPolicy
+from gateway.handlers.base import BaseHandler
+from gateway.handlers.streaming import Format, StreamingHandler
+from gateway.listener.server import Listener
+from gateway.listener.settings import ListenerSettings
+from gateway.record.events import EventLog, MemoryStore
+from gateway.record.rows import EventRow
+from gateway.services import Services
+from kernels.limits import KIB, MIB
+
+SIZE = 16 * MIB
+"""Bytes of an answer. The system takes some three megabytes of each at once."""
+MEMORY = 64 * MIB
+READERS = 12
+SLACK = 6 * MIB
+
+
+def fresh(size: int) -> bytes:
+    """Bytes that are nobody else's."""
+    return bytes(bytearray(size))
+
+
+class Rows(MemoryStore):
+    """Reads rows as a database does: each time anew."""
+
+    async def events(self, session_id: int, **bounds: Any) -> list[EventRow]:
+        rows = await super().events(session_id, **bounds)
+        return [EventRow(r.session_id, r.seq, r.type, r.execution, fresh(len(r.body)), r.hash) for r in rows]
+
+
+class Whole(BaseHandler):
+    """An answer that is written at one go."""
+
+    public = True
+
+    async def get(self) -> None:
+        self.check()
+        self.finish(fresh(SIZE))
+
+
+class Page(BaseHandler):
+    """An answer in parts: a large one, and many small ones."""
+
+    public = True
+
+    async def get(self) -> None:
+        self.check()
+        await self.answer_parts(
+            [fresh(SIZE // 2), *(fresh(64 * KIB) for _ in range(SIZE // 2 // (64 * KIB)))]
+        )
+
+
+class Events(StreamingHandler):
+    """A stream of events, one of them large."""
+
+    public = True
+
+    async def get(self) -> None:
+        self.check()
+        log = cast(EventLog, cast(Any, self.services).log)
+        await self.stream(log.follow_execution("e", 0), Format.NDJSON)
+
+
+class Socket(WebSocketHandler):
+    """A WebSocket that is told something."""
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook."""
+
+    async def open(self, *_: str, **__: str) -> None:
+        await self.write_message(fresh(SIZE), binary=True)
+
+
+class Served:
+    """A listener with the handlers above, in this process. `closed`: why it closed how many connections."""
+
+    def __init__(self) -> None:
+        self.closed = Counter[str]()
+        access = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
+        log = EventLog(Rows(), 1, "s")
+        log.append("stream", "e", {"name": "stdout", "text": "x"})
+        log.append("stream", "e", {"name": "stdout", "text": "x" * SIZE})
+        log.append("finished", "e", {"execution_count": 1})
+        given = {"services": cast(Services, SimpleNamespace(access=access, keep_alive=60.0, log=log))}
+        paths = {"/whole": Whole, "/page": Page, "/events": Events, "/socket": Socket}
+        routes = [(path, handler, given) for path, handler in paths.items()]
+        self.listener = Listener(
+            Application(cast(Any, routes), log_function=lambda _: None),
+            settings=ListenerSettings(memory=MEMORY),
+            closed_by_us=lambda reason: self.closed.update([reason]),
+        )
+        sockets = bind_sockets(0, "127.0.0.1")
+        self.listener.add_sockets(sockets)
+        self.port = sockets[0].getsockname()[1]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    served = Served()
+    yield served
+    served.listener.stop()
+    await served.listener.close_all_connections()
+    assert served.listener.memory.held == 0
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def ask(served: Served, path: str, stack: ExitStack) -> socket.socket:
+    """A client that asks, and reads nothing yet."""
+    client = stack.enter_context(closing(socket.socket()))
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.settimeout(30)
+    client.connect(("127.0.0.1", served.port))
+    upgrade = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+        if path == "/socket"
+        else ""
+    )
+    client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{upgrade}\r\n".encode())
+    return client
+
+
+def read(client: socket.socket) -> int:
+    """How many bytes come; -1 when the connection is reset before all of them have come."""
+    received = 0
+    try:
+        while received < SIZE:
+            part = client.recv(MIB)
+            if not part:
+                return -1
+            received += len(part)
+    except ConnectionResetError:
+        return -1
+    return received
+
+
+async def settle() -> None:
+    """Let the gateway do all that it can do at the moment."""
+    for _ in range(20):
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("path", ["/whole", "/page", "/events", "/socket"])
+async def test_slow_readers_hold_no_more_than_the_memory_for_clients(
+    served: Served, stack: ExitStack, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connections with the most are closed, by a reset; who is left gets all when it reads."""
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        clients = [ask(served, path, stack) for _ in range(READERS)]
+        await settle()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < MEMORY + SLACK
+    assert set(served.closed) == {"unread"}
+    assert READERS - MEMORY // (SIZE - 4 * MIB) <= served.closed["unread"] <= READERS - 3
+    received = [await asyncio.to_thread(read, client) for client in clients]
+    assert received.count(-1) == served.closed["unread"]
+    assert min(count for count in received if count >= 0) >= SIZE
+    await settle()
+    assert served.listener.memory.held == 0, "what was taken does not count"
+    caplog.clear()
+
+
+@pytest.mark.parametrize("path", ["/whole", "/page", "/events"])
+async def test_what_one_slow_reader_holds_is_counted_to_its_end(
+    served: Served, stack: ExitStack, path: str
+) -> None:
+    """A large part stays in memory as a whole until its last byte was taken."""
+    client = ask(served, path, stack)
+    await settle()
+    first = served.listener.memory.held
+    assert SIZE // 2 < first <= SIZE + MIB
+    client.settimeout(0.5)
+    taken = 0
+    while taken < SIZE // 4:
+        taken += len(await asyncio.to_thread(client.recv, 64 * KIB))
+    await settle()
+    assert served.listener.memory.held >= SIZE // 2
+    client.close()
+    await settle()
+    assert served.listener.memory.held == 0

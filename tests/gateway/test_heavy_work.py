@@ -1,0 +1,192 @@
+"""What takes long is done in threads: the loop goes on, and what it did meanwhile changes nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from gateway import archive as archives
+from gateway.archive import Archive
+from gateway.auth import AccessPolicy
+from gateway.handlers import base
+from gateway.handlers.base import BaseHandler
+from gateway.listener.server import Listener
+from gateway.listener.settings import ListenerSettings
+from gateway.models import decode_heavy
+from gateway.results import ResultBuilder, encoded_result
+from gateway.services import Services
+from kernels.errors import InvalidInput
+from kernels.limits import MIB
+from kernels.threads import Lane, ThreadLanes
+
+DEADLINE = 30.0
+EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}
+
+
+@pytest.fixture
+def archive(lane: Lane) -> Archive:
+    """One of nothing, which has threads."""
+    nothing = cast(Any, None)
+    return Archive(nothing, nothing, nothing, lane)
+
+
+def built(size: int) -> ResultBuilder:
+    """A builder with text of so many bytes on both streams and in displays."""
+    builder = ResultBuilder()
+    builder.apply({**EVENT, "type": "started", "execution_count": 1})
+    for name in ("stdout", "stderr"):
+        builder.apply({**EVENT, "type": "stream", "name": name, "text": "x" * size}, size)
+    shown = {"data": {"text/plain": "x" * size}, "metadata": {}, "display_id": "d"}
+    builder.apply({**EVENT, "type": "display_data", **shown}, size)
+    return builder
+
+
+async def test_a_result_of_large_outputs_is_made_in_a_thread(archive: Archive) -> None:
+    def where(builder: ResultBuilder) -> int:
+        return threading.get_ident()
+
+    assert await archive.made(built(100), where) == threading.get_ident()
+    assert await archive.made(built(MIB), where) != threading.get_ident()
+    many = ResultBuilder()
+    for number in range(5000):
+        many.apply({**EVENT, "type": "display_data", "data": {"text/plain": str(number)}, "metadata": {}})
+    assert await archive.made(many, where) != threading.get_ident(), "so many small ones take long too"
+
+
+async def test_what_comes_while_a_result_is_made_is_for_the_next(archive: Archive) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def slowly(builder: ResultBuilder) -> dict[str, Any]:
+        begun.set()
+        assert may_go.wait(DEADLINE)
+        return builder.result()
+
+    builder = built(MIB)
+    before = builder.result()
+    making = asyncio.ensure_future(archive.made(builder, slowly))
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
+    builder.apply({**EVENT, "type": "display_data", "data": {"text/plain": "new"}, "metadata": {}})
+    builder.apply({**EVENT, "type": "stream", "name": "stdout", "text": "new"})
+    end = {"status": "ok", "cause": None, "execution_count": 1}
+    builder.apply({**EVENT, "type": "finished", **end})
+    may_go.set()
+    made = await making
+    assert (made["status"], made["outputs"]) == ("running", before["outputs"])
+    assert builder.result()["status"] == "ok"
+    builder.apply({**EVENT, "type": "clear_output", "wait": False})
+    assert made["outputs"] == before["outputs"]
+
+
+@pytest.mark.parametrize("size", [10, MIB])
+def test_an_encoded_result_is_the_result(size: int) -> None:
+    builder = built(size)
+    assert b"".join(encoded_result(builder, {})) == msgspec.json.encode(builder.result()) + b"\n"
+
+
+async def test_large_recorded_events_are_decoded_in_a_thread(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, threads = archives._decode, list[int]()
+
+    def watched(body: bytes) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return decode(body)
+
+    monkeypatch.setattr(archives, "_decode", watched)
+    for text in ("x", "x" * MIB):
+        assert await archive._decoded(msgspec.json.encode({"text": text})) == {"text": text}
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+# ---- requests
+
+
+class Echo(BaseHandler):
+    """Says how many things a body has."""
+
+    public = True
+
+    async def post(self) -> None:
+        self.check()
+        self.answer(len(await self.body(dict[str, Any])))
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Where `Echo` is served."""
+    lanes = ThreadLanes(1)
+    access = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
+    given = {"services": cast(Services, SimpleNamespace(access=access, lanes=lanes))}
+    application = Application(cast(Any, [("/", Echo, given)]), log_function=lambda _: None)
+    http = Listener(application, settings=ListenerSettings(), closed_by_us=lambda _: None)
+    sockets = bind_sockets(0, "127.0.0.1")
+    http.add_sockets(sockets)
+    yield sockets[0].getsockname()[1]
+    http.stop()
+    await http.close_all_connections()
+    lanes.close()
+    lanes.cells.close()
+
+
+def post(port: int, body: bytes) -> tuple[int, Any]:
+    """The status and the answer."""
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)) as client:
+        client.sendall(head.encode() + body)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    return int(answer.split(b" ", 2)[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+async def test_other_requests_do_not_wait_for_a_heavy_body(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def slowly(body: bytes, kind: type[Any]) -> Any:
+        begun.set()
+        assert may_go.wait(DEADLINE)
+        return decode_heavy(body, kind)
+
+    monkeypatch.setattr(base, "decode_heavy", slowly)
+    heavy = asyncio.ensure_future(asyncio.to_thread(post, port, b'{"a":"' + b"x" * MIB + b'"}'))
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
+    assert await asyncio.to_thread(post, port, b'{"a":1,"b":2}') == (200, 2)
+    assert not heavy.done()
+    may_go.set()
+    assert await heavy == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[' + b"[]," * 400_000 + b"[]]}",
+        b'{"a":[' + b"1," * 1_500_000 + b"1]}",
+        b'{"a":[' + b",".join([b"9" * 1000] * 100) + b"]}",
+    ],
+    ids=["lists", "elements", "digits"],
+)
+async def test_a_body_of_too_many_parts_is_refused(port: int, body: bytes) -> None:
+    """Three bytes of it make an object, and decoding holds the interpreter: four seconds for 15 MB."""
+    status, problem = await asyncio.to_thread(post, port, body)
+    assert (status, problem["reason"]) == (400, "bad_request")
+    assert "too many parts" in problem["detail"]
+    with pytest.raises(InvalidInput):
+        decode_heavy(body, dict[str, Any])
+
+
+async def test_a_long_text_is_not_many_parts(port: int) -> None:
+    """As in code: its commas and brackets are in a string."""
+    assert await asyncio.to_thread(post, port, b'{"a":"' + b"[,{" * 2_000_000 + b'"}') == (200, 1)
