@@ -34,8 +34,10 @@ Receiver = Callable[[list[bytes], int], None]
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
-SECONDS_PER_TURN: Final = 0.0003
-"""One kernel's share of a turn of the loop, so that its flood costs others little time."""
+SECONDS_PER_TURN: Final = 0.001
+"""One kernel's share of a turn of the loop, which is enough for all that a quick cell says."""
+SECONDS_OF_FLOOD: Final = 0.0003
+"""Its share of the turns after one that was not enough, so that its flood costs others little time."""
 SECONDS_PER_WAKE: Final = 0.002
 UNSENT_MESSAGES: Final = 1000
 """As many as libzmq keeps by itself."""
@@ -192,9 +194,9 @@ class LocalSocket:
             self._cut()
             return
         self._decoder.feed(data)
-        self._deliver()
+        self._deliver(SECONDS_PER_TURN)
 
-    def _deliver(self, seconds: float = SECONDS_PER_TURN) -> None:
+    def _deliver(self, seconds: float = SECONDS_OF_FLOOD) -> None:
         """Hand out what was read, up to a bound for one turn of the loop."""
         self._delivery = None
         size, decoder, end = 0, self._decoder, monotonic() + seconds
