@@ -13,7 +13,7 @@ run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 
 setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate
 
-$(STAMP): pyproject.toml $(wildcard kernels/image/* kernels/specs/container/*/*)
+$(STAMP): pyproject.toml $(wildcard kernels/cellgate_kernels/image/* kernels/cellgate_kernels/specs/container/*/*)
 	@echo "Setting up in $(VENV) (once; a few minutes on a fresh machine)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "  the gateway's own packages ..."

@@ -21,10 +21,10 @@ from tornado.web import Application, RequestHandler
 from tornado.websocket import WebSocketHandler
 
 from benchmarks.raw import DELIMITER, execute_content
-from gateway.executions import OUTPUT_REST
-from kernels.messages import Channel, Message, Signer, new_message
-from kernels.sockets import ChannelSocket, as_bytes, open_socket
-from kernels.websocket import Subprotocol, decode
+from cellgate.execution.run import OUTPUT_REST
+from cellgate_kernels.messages import Channel, Message, Signer, new_message
+from cellgate_kernels.sockets import ChannelSocket, as_bytes, open_socket
+from cellgate_kernels.websocket import Subprotocol, decode
 
 FRAME = b'{"channel":"%s","msg_type":%s,"header":%s,"parent_header":%s,"metadata":%s,"content":%s}'
 

@@ -91,7 +91,7 @@ def _verify(server: Server, client: HttpClient, cells: int) -> Figure:
         session.execute(ROWS)
     rows = client.request("GET", f"{session.path}/audit/verify").json(200)["rows"]
     server.settle()
-    command = [sys.executable, "-m", "gateway.cli", "verify", "--data-dir", str(server.folder / "data")]
+    command = [sys.executable, "-m", "cellgate.cli.main", "verify", "--data-dir", str(server.folder / "data")]
     begun = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True, timeout=600)
     elapsed = time.perf_counter() - begun

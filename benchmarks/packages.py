@@ -18,7 +18,7 @@ from benchmarks.figures import Figure, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session
-from kernels.specs.install import create_environment, install_kernelspec
+from cellgate_kernels.specs.install import create_environment, install_kernelspec
 
 PACKAGE = "pandas"
 

@@ -21,24 +21,25 @@ from benchmarks.figures import Figure, at_least, at_most, quantile, summary
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session as HttpSession
-from gateway.channels.client import ChannelSettings
-from gateway.channels.outbox import OutboxBounds
-from gateway.executions import ExecutionSettings
-from gateway.limits import SessionLimits
-from gateway.models import ExecuteRequest, now
-from gateway.record.events import EventLog
-from gateway.record.journal import Journal
-from gateway.record.rows import SessionRow
-from gateway.session_state import SessionSettings
-from gateway.sessions import Session
-from gateway.workspace import WorkspaceStore
-from kernels.connection import Listener
-from kernels.kernel import KernelProfile
-from kernels.limits import MIB, ResourceLimits
-from kernels.messages import Channel, Header, Message
-from kernels.outputs import OutputCaps
-from kernels.pool import KernelPool
-from kernels.threads import Lane
+from cellgate.channels.client import ChannelSettings
+from cellgate.channels.outbox import OutboxBounds
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionSettings
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.record.clock import now
+from cellgate.record.events import EventLog
+from cellgate.record.journal import Journal
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionSettings
+from cellgate.wire.limits import SessionLimits
+from cellgate_kernels.connection import Listener
+from cellgate_kernels.kernel import KernelProfile
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.messages import Channel, Header, Message
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.threads import Lane
 
 CODE = "1+1"
 SESSIONS = 8

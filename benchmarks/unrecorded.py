@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from gateway import app
-from gateway.cli import main
-from gateway.record import events
-from gateway.record.journal import Journal
-from gateway.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.cli.main import main
+from cellgate.record import events
+from cellgate.record.journal import Journal
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.server import assembly as app
 
 
 class Unrecorded(Journal):

@@ -14,13 +14,13 @@ import psutil
 import pytest
 from docker.api.client import APIClient
 
-from kernels.errors import BackendUnavailable
-from kernels.provisioners.container import ContainerSettings
-from kernels.provisioners.docker import check_engine
-from kernels.provisioners.engine import Engine
-from kernels.provisioners.sandbox import SandboxProvisioner
-from kernels.specs.catalog import data_folder
-from kernels.threads import Lane
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.provisioners.container import ContainerSettings
+from cellgate_kernels.provisioners.docker import check_engine
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.specs.catalog import data_folder
+from cellgate_kernels.threads import Lane
 from tests.fuzz.budget import Fuzz
 from tests.requirements import require
 from tests.server import GatewayProcess

@@ -24,11 +24,11 @@ from typing import Any
 import psutil
 from docker.api.client import APIClient
 
-from kernels.provisioners.container import IMAGE
+from cellgate_kernels.provisioners.container import IMAGE
 from tests.requirements import require
 from tests.server import until
 
-BOOTSTRAP = Path(__file__).parents[1] / "kernels" / "image" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parents[1] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
 """That of this tree, whatever the image was made of."""
 
 MOUNTED_IMAGE = "cellgate/kernel:mounted"

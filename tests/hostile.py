@@ -15,7 +15,7 @@ from traceback import format_exc
 
 import pytest
 
-from kernels import trees
+from cellgate_kernels import trees
 
 NOBODY = 65534
 

@@ -12,7 +12,12 @@ from pathlib import Path
 
 ROOTS = ("gateway", "kernels", "benchmarks")
 SUPERVISED = ("gateway", "kernels")
-UNSUPERVISED = ("kernels/tasks.py", "gateway/client/", "gateway/commands/", "kernels/image/")
+UNSUPERVISED = (
+    "kernels/cellgate_kernels/tasks.py",
+    "gateway/cellgate/client/",
+    "gateway/cellgate/cli/",
+    "kernels/cellgate_kernels/image/",
+)
 """The one place that starts tasks, and programs that are no gateway."""
 BARE = frozenset({"create_task", "ensure_future"})
 CALLBACK_OF = {
@@ -44,11 +49,11 @@ def unsupervised(path: Path, tree: ast.AST) -> Iterator[str]:
             continue
         name = _name(node.func)
         if name in BARE:
-            yield f"{path}:{node.lineno}: {name}: start tasks by kernels.tasks.Supervisor"
+            yield f"{path}:{node.lineno}: {name}: start tasks by cellgate_kernels.tasks.Supervisor"
         elif name in CALLBACK_OF and isinstance(node.func, ast.Attribute):
             place = CALLBACK_OF[name]
             if len(node.args) <= place or not _is_guarded(node.args[place]):
-                yield f"{path}:{node.lineno}: {name}: guard the callback by kernels.tasks"
+                yield f"{path}:{node.lineno}: {name}: guard the callback by cellgate_kernels.tasks"
 
 
 def _name(node: ast.expr) -> str:

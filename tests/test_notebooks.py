@@ -23,7 +23,7 @@ from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from kernels.specs.catalog import data_folder
+from cellgate_kernels.specs.catalog import data_folder
 from tests.server import GatewayProcess
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"

@@ -10,9 +10,9 @@ import nbformat
 import pytest
 from nbformat import v3, v4
 
-from gateway.cells import Cell, CellFile, CellKind, read_cells, weave
-from kernels.errors import InvalidInput
-from kernels.specs.languages import Language
+from cellgate.cli.notebook_files import Cell, CellFile, CellKind, read_cells, weave
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.specs.languages import Language
 
 CODE, MARKDOWN, RAW = CellKind.CODE, CellKind.MARKDOWN, CellKind.RAW
 

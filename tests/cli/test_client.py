@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.server import TOKEN, GatewayProcess
 
-from gateway.client import (
+from cellgate.client import (
     CellFailed,
     Conflict,
     ConnectionFailed,
@@ -29,10 +30,9 @@ from gateway.client import (
     Result,
     Stream,
 )
-from gateway.client.errors import gateway_error
-from gateway.markdown import fences
-from kernels.errors import InvalidInput
-from tests.server import TOKEN, GatewayProcess
+from cellgate.client.errors import gateway_error
+from cellgate.execution.markdown import fences
+from cellgate_kernels.errors import InvalidInput
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.server import TOKEN, GatewayProcess
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))

@@ -20,7 +20,7 @@ import nbformat
 import pytest
 from nbformat import v4
 
-from gateway.client import Event, Finished, Gateway, GatewayError, Stream
+from cellgate.client import Event, Finished, Gateway, GatewayError, Stream
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 

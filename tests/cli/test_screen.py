@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gateway.client import (
+from cellgate.cli.screen import Live, Plain, describe, describe_data, make_screen, summary
+from cellgate.client import (
     DisplayData,
     ErrorRaised,
     Event,
@@ -20,7 +21,6 @@ from gateway.client import (
     Stream,
     UpdateDisplayData,
 )
-from gateway.commands.screen import Live, Plain, describe, describe_data, make_screen, summary
 
 PNG = base64.b64encode(
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", 640, 480) + b"\x08"

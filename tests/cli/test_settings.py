@@ -13,9 +13,9 @@ import pytest
 from traitlets import Float, Int, List, Unicode
 from traitlets.config import Config
 
-from gateway.cli import CellgateApp, main
-from gateway.commands.base import BaseApp, CommandApp, UsageError, environment_config
-from gateway.commands.run import RunApp
+from cellgate.cli.base import BaseApp, CommandApp, UsageError, environment_config
+from cellgate.cli.main import CellgateApp, main
+from cellgate.cli.run import RunApp
 
 
 class DemoApp(BaseApp):
@@ -276,7 +276,8 @@ def test_an_unreadable_gateway_file_is_named(tmp_path: Path, capsys: pytest.Capt
 def test_the_command_line_starts_without_the_server_s_and_the_client_s_libraries() -> None:
     """Help and errors are quick because these are imported by the commands that need them."""
     code = (
-        "import gateway.cli, sys; print({'tornado', 'rich', 'zmq', 'nbformat', 'asyncio'} & set(sys.modules))"
+        "import cellgate.cli.main, sys\n"
+        "print({'tornado', 'rich', 'zmq', 'nbformat', 'asyncio'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True

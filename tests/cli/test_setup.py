@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import main
+from cellgate.cli.main import main
 
 
 def test_a_requirements_file_that_is_not_there_is_named(

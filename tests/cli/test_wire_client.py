@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gateway.client import Event, Finished, Gateway, GatewayError, Stream
-from kernels.errors import InvalidInput
+from cellgate.client import Event, Finished, Gateway, GatewayError, Stream
+from cellgate_kernels.errors import InvalidInput
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

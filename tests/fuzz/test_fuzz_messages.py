@@ -20,26 +20,26 @@ import msgspec
 import nbformat
 import zmq
 from hypothesis import strategies as st
-
-from gateway.channels.client import ChannelSettings
-from gateway.channels.door import Door, Host
-from gateway.channels.frames import FrameFormat
-from gateway.executions import ExecutionRun, ExecutionSettings
-from gateway.models import ExecuteRequest
-from gateway.record.chain import verify
-from gateway.record.events import EventLog, MemoryStore
-from gateway.record.notebook import Export, Notebook
-from gateway.record.survey import ListedRows, Survey
-from gateway.widgets import WidgetMessages
-from kernels.connection import KernelConnection
-from kernels.kernel import Kernel
-from kernels.messages import DELIMITER, Channel, Header, Message, Signer
-from kernels.outputs import OutputCaps
-from kernels.reception import Reception
-from kernels.threads import Lane
-from kernels.websocket import Subprotocol
 from tests.fuzz.budget import Fuzz
 from tests.record.conftest import session_row
+
+from cellgate.channels.client import ChannelSettings
+from cellgate.channels.door import Door, Host
+from cellgate.channels.frames import FrameFormat
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.record.chain import verify
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.notebook import Export, Notebook
+from cellgate.record.survey import ListedRows, Survey
+from cellgate.sessions.widgets import WidgetMessages
+from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.messages import DELIMITER, Channel, Header, Message, Signer
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.threads import Lane
+from cellgate_kernels.websocket import Subprotocol
 
 KEY = b"the key of this kernel"
 CAPS = OutputCaps(text=20_000, data=50_000)

@@ -23,12 +23,12 @@ from typing import Any
 import nbformat
 import pytest
 from hypothesis import strategies as st
+from tests.fuzz.budget import Fuzz
 
-from gateway.cells import MOST_CELLS, read_cells, weave
-from gateway.errors import status_of
-from gateway.record.bundle import Contents, bundle_parts
-from gateway.record.chain import GENESIS, link
-from gateway.record.imported import (
+from cellgate.cli.notebook_files import MOST_CELLS, read_cells, weave
+from cellgate.record.bundle import Contents, bundle_parts
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.imported import (
     MOST_LIST,
     MOST_VALUES,
     check_size,
@@ -37,19 +37,19 @@ from gateway.record.imported import (
     open_archive,
     read_entry,
 )
-from gateway.record.notebook import Export, Notebook
-from gateway.record.rows import EventRow, SessionRow
-from gateway.record.survey import ListedRows, Survey
-from gateway.record.verify import check_bundle, check_notebook
-from gateway.replay.cells import recorded_cells
-from gateway.replay.environment import recorded_lock, recorded_seed
-from gateway.replay.files import InputFile, input_files
-from gateway.replay.packages import installed_packages
-from gateway.replay.page import page
-from gateway.replay.report import Comparison, NewRun, build_report
-from gateway.replay.source import open_source, recorded_bytes
-from kernels.errors import CellgateError, InvalidInput
-from tests.fuzz.budget import Fuzz
+from cellgate.record.notebook import Export, Notebook
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.survey import ListedRows, Survey
+from cellgate.record.verify import check_bundle, check_notebook
+from cellgate.replay.cells import recorded_cells
+from cellgate.replay.environment import recorded_lock, recorded_seed
+from cellgate.replay.files import InputFile, input_files
+from cellgate.replay.packages import installed_packages
+from cellgate.replay.page import page
+from cellgate.replay.report import Comparison, NewRun, build_report
+from cellgate.replay.source import open_source, recorded_bytes
+from cellgate.wire.errors import status_of
+from cellgate_kernels.errors import CellgateError, InvalidInput
 
 AT = "2026-03-01T09:30:00.000000Z"
 LATER = "2026-03-01T09:31:00.000000Z"

@@ -14,23 +14,23 @@ from typing import Any, cast
 
 from msgspec import structs
 
-from gateway.channels.client import ChannelSettings
-from gateway.executions import ExecutionSettings
-from gateway.manager import ManagerSettings, SessionManager
-from gateway.record.eraser import Purge
-from gateway.record.journal import Journal
-from gateway.session_state import SessionSettings
-from gateway.workspace import WorkspaceStore
-from kernels import trees
-from kernels.connection import Listener
-from kernels.errors import KernelspecNotFound
-from kernels.kernel import KernelProfile
-from kernels.messages import Channel, Header, Message, new_message
-from kernels.outputs import OutputCaps
-from kernels.pool import KernelPool
-from kernels.provisioners.base import KernelExit
-from kernels.specs.catalog import KernelspecCatalog
-from kernels.threads import Lane
+from cellgate.channels.client import ChannelSettings
+from cellgate.execution.run import ExecutionSettings
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.record.eraser import Purge
+from cellgate.record.journal import Journal
+from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.state import SessionSettings
+from cellgate_kernels import trees
+from cellgate_kernels.connection import Listener
+from cellgate_kernels.errors import KernelspecNotFound
+from cellgate_kernels.kernel import KernelProfile
+from cellgate_kernels.messages import Channel, Header, Message, new_message
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.threads import Lane
 
 
 class Fault(LookupError):

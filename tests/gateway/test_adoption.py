@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
-
 from tests.conftest import StartGateway
 from tests.gateway.conftest import Containers
 from tests.server import GatewayProcess, until
@@ -17,7 +16,7 @@ from tests.server import GatewayProcess, until
 pytestmark = pytest.mark.usefixtures("no_container_left")
 
 # That of this tree, whatever the image was made of.
-BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "image" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
 MOUNTS = [f"{BOOTSTRAP}:/opt/cellgate/share/cellgate/bootstrap.py"]
 
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"

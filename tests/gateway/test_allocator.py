@@ -10,7 +10,7 @@ import pytest
 CODE = """
 import sys
 from pathlib import Path
-from gateway.allocator import give_back_large_pieces
+from cellgate.server.allocator import give_back_large_pieces
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -16,15 +16,15 @@ import pytest
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
-from gateway.auth import AccessPolicy
-from gateway.client import Gateway, GatewayError
-from gateway.handlers.base import BaseHandler
-from gateway.handlers.download import DownloadHandler
-from gateway.listener.server import Listener
-from gateway.listener.settings import ListenerSettings
-from gateway.record.errors import RecordGone
-from gateway.services import Services
-from kernels.limits import MIB
+from cellgate.client import Gateway, GatewayError
+from cellgate.http.access import AccessPolicy
+from cellgate.http.base import BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.v1.download import DownloadHandler
+from cellgate.wire.errors import RecordGone
+from cellgate_kernels.limits import MIB
 
 Failure = type[Exception]
 FAILURES = {"gone": RecordGone("purged"), "mistake": ZeroDivisionError("a mistake of ours")}

@@ -16,15 +16,15 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 from tornado.websocket import WebSocketHandler
 
-from gateway.auth import AccessPolicy
-from gateway.handlers.base import BaseHandler
-from gateway.handlers.streaming import Format, StreamingHandler
-from gateway.listener.server import Listener
-from gateway.listener.settings import ListenerSettings
-from gateway.record.events import EventLog, MemoryStore
-from gateway.record.rows import EventRow
-from gateway.services import Services
-from kernels.limits import KIB, MIB
+from cellgate.http.access import AccessPolicy
+from cellgate.http.base import BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.rows import EventRow
+from cellgate_kernels.limits import KIB, MIB
 
 SIZE = 16 * MIB
 """Bytes of an answer. The system takes some three megabytes of each at once."""

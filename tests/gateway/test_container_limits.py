@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
-
-from gateway.record.blobs import put_back
-from gateway.record.chain import verify
 from tests.server import GatewayProcess, send, until
+
+from cellgate.record.blobs import put_back
+from cellgate.record.chain import verify
 
 SESSIONS = 8
 CELLS = (

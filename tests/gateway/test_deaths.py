@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.server import GatewayProcess, until
 
 KEEP = "x = 1; open('file.txt', 'w').write('kept')"

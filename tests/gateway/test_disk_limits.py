@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-from kernels.limits import MIB, ResourceLimits
-from kernels.provisioners.base import KernelExit
-from kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
-from kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
 from tests.conftest import serving
 from tests.open_files import no_open_files
 from tests.server import GatewayProcess
+
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
+from cellgate_kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
 
 LEVELS = {"sandbox": "sandbox", "docker": "docker", "gvisor": "docker"}
 
@@ -185,14 +185,14 @@ def test_more_descriptors_than_can_be_looked_at_count_as_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert MOST_LOOKED_AT > 100_000
-    monkeypatch.setattr("kernels.provisioners.disk.MOST_LOOKED_AT", 10)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_LOOKED_AT", 10)
     assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).used > MIB
 
 
 def test_more_names_than_can_be_looked_at_count_as_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernels.provisioners.disk.MOST_NAMES", 10)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_NAMES", 10)
     for number in range(11):
         (tmp_path / f"{number}").touch()
     assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
@@ -217,8 +217,8 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
         return Usage(0)
 
     for name, value in (("usage", look), ("INTERVAL", 0.01), ("PATIENCE", 1000.0), ("SHARE", 0.00001)):
-        monkeypatch.setattr(f"kernels.provisioners.disk_watch.{name}", value)
-    monkeypatch.setattr("kernels.provisioners.disk_watch.all_parents", dict)
+        monkeypatch.setattr(f"cellgate_kernels.provisioners.disk_watch.{name}", value)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.all_parents", dict)
     watch, slow, quick = DiskWatch(), watched(), watched()
     slow.process, quick.process = 1, 2
     watch.add(slow)
@@ -233,7 +233,7 @@ async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
 
 
 async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernels.provisioners.disk_watch.INTERVAL", 0.01)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
     watch = DiskWatch()
     for _ in range(2):
         ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
@@ -248,7 +248,7 @@ async def test_a_look_for_which_no_file_can_be_opened_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither that a kernel is full, nor that it is not; and it is told once."""
-    monkeypatch.setattr("kernels.provisioners.disk_watch.INTERVAL", 0.01)
+    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
     (tmp_path / "file").write_bytes(bytes(2 * MIB))
     ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
     full = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, ended.set_result)

@@ -6,7 +6,6 @@ import json
 import uuid
 
 import pytest
-
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, send, together, until
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 
 import pytest
-
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, together, until
 

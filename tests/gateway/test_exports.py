@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-
-from gateway.record.convert import convert, extension_of
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, until
+
+from cellgate.jobs.convert import convert, extension_of
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 HOSTILE = """
@@ -141,7 +141,7 @@ def test_a_kernel_can_t_choose_what_is_imported_or_how_a_file_ends() -> None:
     """`nbconvert_exporter` may name any class; `file_extension` goes into a header."""
     notebook = (
         '{"nbformat":4,"nbformat_minor":5,"cells":[],"metadata":{"language_info":'
-        '{"name":"evil","nbconvert_exporter":"gateway.replay.report.Comparison","file_extension":"x"}}}'
+        '{"name":"evil","nbconvert_exporter":"cellgate.replay.report.Comparison","file_extension":"x"}}}'
     )
     assert convert(notebook, "script").strip() == ""
     for told in ('.py"; x="', "py", "", None, ".averylongextension", ".\n"):

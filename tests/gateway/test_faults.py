@@ -13,17 +13,18 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-
-from gateway.errors import NotFound, ShuttingDown
-from gateway.executions import ExecutionRun
-from gateway.models import ExecuteRequest, SessionBody
-from gateway.record.verify_store import check_record
-from gateway.sessions import MOST_FAULTS, Session
-from kernels.errors import GatewayFault
-from kernels.execution import Status
-from kernels.messages import Channel
 from tests.gateway.fakes import Fault, House
 from tests.server import GatewayProcess
+
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun
+from cellgate.record.verify_store import check_record
+from cellgate.sessions.session import MOST_FAULTS, Session
+from cellgate.wire.errors import NotFound, ShuttingDown
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.errors import GatewayFault
+from cellgate_kernels.execution import Status
+from cellgate_kernels.messages import Channel
 
 T = TypeVar("T")
 
@@ -388,7 +389,7 @@ from importlib.machinery import PathFinder
 
 class Patched(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name != "gateway.files.watch":
+        if name != "cellgate.files.watch":
             return None
         spec = PathFinder.find_spec(name, path)
         load = spec.loader.exec_module

@@ -16,19 +16,19 @@ import pytest
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
-from gateway import archive as archives
-from gateway.archive import Archive
-from gateway.auth import AccessPolicy
-from gateway.handlers import base
-from gateway.handlers.base import BaseHandler
-from gateway.listener.server import Listener
-from gateway.listener.settings import ListenerSettings
-from gateway.models import decode_heavy
-from gateway.results import ResultBuilder, encoded_result
-from gateway.services import Services
-from kernels.errors import InvalidInput
-from kernels.limits import MIB
-from kernels.threads import Lane, ThreadLanes
+from cellgate.execution.results import ResultBuilder, encoded_result
+from cellgate.http import base
+from cellgate.http.access import AccessPolicy
+from cellgate.http.base import BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.sessions import reader as archives
+from cellgate.sessions.reader import Archive
+from cellgate.wire.models import decode_heavy
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane, ThreadLanes
 
 DEADLINE = 30.0
 EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}

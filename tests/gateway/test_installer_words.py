@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.errors import PackageConflict, PackageError, PackageIndexUnavailable, PackageNotFound
-from gateway.packages.settings import PackageSettings
-from gateway.packages.words import LOGGED, explain, log_output, secrets_of
-from gateway.record.errors import StorageFull
+from cellgate.packages.settings import PackageSettings
+from cellgate.packages.words import LOGGED, explain, log_output, secrets_of
+from cellgate.wire.errors import (
+    PackageConflict,
+    PackageError,
+    PackageIndexUnavailable,
+    PackageNotFound,
+    StorageFull,
+)
 
 SECRET = "the-contents-of-a-host-file"
 

@@ -12,11 +12,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from gateway.errors import QueueFull
-from gateway.job_files import PART, JobFile
-from gateway.jobs import Jobs
-from gateway.record.errors import StorageError, StorageFull
-from kernels.threads import Lane
+from cellgate.jobs.job_files import PART, JobFile
+from cellgate.jobs.jobs import Jobs
+from cellgate.wire.errors import QueueFull, StorageError, StorageFull
+from cellgate_kernels.threads import Lane
 
 
 async def parts() -> AsyncGenerator[bytes, None]:
@@ -52,8 +51,8 @@ async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane)
     with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
-            await jobs.run("gateway.record.convert", "markdown", given=given, made=none)
-        await jobs.run("gateway.record.convert", "markdown", given=given, made=enough)
+            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=none)
+        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=enough)
         assert b"x = 1" in await enough.read()
 
 
@@ -65,7 +64,7 @@ async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: 
         os.close(full)
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
-            await jobs.run("gateway.record.convert", "markdown", given=given, made=made)
+            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
 
 
 async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
@@ -77,7 +76,7 @@ async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
     jobs = Jobs(tmp_path, 0, lane)
     with jobs.file() as given, jobs.file() as made, pytest.raises(QueueFull, match="open files"):
-        await jobs.run("gateway.record.convert", "markdown", given=given, made=made)
+        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:

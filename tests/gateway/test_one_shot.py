@@ -7,7 +7,6 @@ import os
 import uuid
 
 import pytest
-
 from tests.server import GatewayProcess, Response, together, until
 
 

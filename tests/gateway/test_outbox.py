@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 import pytest
 
-from gateway.channels import outbox as module
-from gateway.channels.outbox import CROWDED, Outbox, OutboxBounds
-from kernels.limits import MIB
-from kernels.threads import Lane
+from cellgate.channels import outbox as module
+from cellgate.channels.outbox import CROWDED, Outbox, OutboxBounds
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import psutil
-
 from tests.server import GatewayProcess, until
 
 MIB = 1024 * 1024

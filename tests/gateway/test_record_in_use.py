@@ -11,7 +11,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
 from tests.server import GatewayProcess, until
 
 MARKER = "a-marker-to-be-purged-"

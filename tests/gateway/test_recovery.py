@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.recovery import Known, unfinished_cells
-from kernels.messages import EMPTY, Channel, Header, Message
-from kernels.spool import Spooled
+from cellgate.sessions.adoption import Known, unfinished_cells
+from cellgate_kernels.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.spool import Spooled
 
 
 def recorded(*texts: str) -> Known:

@@ -16,9 +16,9 @@ from pip._internal.req.req_file import (  # the parser that will read the lines
     join_lines,
 )
 
-from gateway.packages.requirements import MAX_REQUIREMENT, parse_change, parse_requirement
-from gateway.record.bundle import lock
-from gateway.requirement_lines import (
+from cellgate.packages.requirements import MAX_REQUIREMENT, parse_change, parse_requirement
+from cellgate.record.bundle import lock
+from cellgate.record.requirement_lines import (
     Line,
     comment_line,
     document,
@@ -26,8 +26,8 @@ from gateway.requirement_lines import (
     requirement_line,
     wheel_line,
 )
-from kernels.distributions import Distribution
-from kernels.errors import InvalidInput
+from cellgate_kernels.distributions import Distribution
+from cellgate_kernels.errors import InvalidInput
 
 DIGEST = "0f" * 32
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.packages.imports import distribution_of, imported_modules
-from gateway.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
-from kernels.errors import InvalidInput
+from cellgate.packages.imports import distribution_of, imported_modules
+from cellgate.packages.requirements import MAX_PIP_TEXT, MOST_PIP_LINES, changes_of_cell
+from cellgate_kernels.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

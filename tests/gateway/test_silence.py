@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.silence import Silence
+from cellgate.execution.silence import Silence
 
 PATIENCE = 0.2
 

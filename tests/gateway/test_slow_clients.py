@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-
-from gateway.record.verify import check_notebook
-from kernels.limits import MIB
 from tests.conftest import StartGateway, serving
 from tests.server import TOKEN, GatewayProcess, together, until
+
+from cellgate.record.verify import check_notebook
+from cellgate_kernels.limits import MIB
 
 LARGE = "import base64, os\nfor _ in range(8): print(base64.b64encode(os.urandom(3 << 18)).decode())"
 """8 MB that can't be compressed: more than what systems keep of an answer that nobody reads."""
@@ -246,7 +246,7 @@ def test_a_client_that_leaves_ends_what_is_made_for_it(start_gateway: StartGatew
         count = 0
         for child in process.children():
             with suppress(psutil.NoSuchProcess):  # or a zombie: it has ended
-                count += "gateway.record.convert" in " ".join(child.cmdline())
+                count += "cellgate.jobs.convert" in " ".join(child.cmdline())
         return count
 
     with closing(gateway.connect()) as connection:

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import QueueFull
-from gateway.record.errors import StorageFull
-from gateway.spill import MEMORY, PART, STALLED, Spill, Spills
-from gateway.turns import Turns
-from kernels.errors import CellgateError
-from kernels.limits import MIB
-from kernels.threads import Lane
+from cellgate.record.spill import MEMORY, PART, STALLED, Spill, Spills
+from cellgate.record.turns import Turns
+from cellgate.wire.errors import QueueFull, StorageFull
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
 
 
 @pytest.fixture
@@ -138,7 +137,7 @@ async def test_what_is_not_read_gives_way_to_others(
     disk = os.statvfs(tmp_path)
     spills = Spills(tmp_path, disk.f_bavail * disk.f_frsize - 20 * MIB, lane)
     now = 0.0
-    monkeypatch.setattr("gateway.spill.time.monotonic", lambda: now)
+    monkeypatch.setattr("cellgate.record.spill.time.monotonic", lambda: now)
     unread, unfinished, read_now, large = (spills.open() for _ in range(4))
     for spill in (unread, unfinished, read_now):
         await write(spill, bytes(2 * MIB))

@@ -6,9 +6,9 @@ import re
 import threading
 from pathlib import Path
 
-from kernels.threads import FURTHER_THREADS, Lane, ThreadLanes
+from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes
 
-GATEWAY = Path(__file__).parents[2] / "gateway"
+GATEWAY = Path(__file__).parents[2] / "gateway" / "cellgate"
 
 WAY_OF_A_CELL = {
     "app.py",

@@ -17,10 +17,10 @@ from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
-from gateway.files.upload import PIECE
-from gateway.handlers.transfer import can_send, read_wide, send_file
-from kernels.limits import MIB
-from kernels.threads import Lane
+from cellgate.files.upload import PIECE
+from cellgate.http.transfer import can_send, read_wide, send_file
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
 
 
 class Server:

@@ -13,23 +13,23 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-
-from gateway import widgets
-from gateway.record import survey as surveys
-from gateway.record.chain import GENESIS
-from gateway.record.errors import StorageFull
-from gateway.record.events import EventLog, MemoryStore
-from gateway.record.notebook import Export, Notebook
-from gateway.record.rows import EventRow
-from gateway.record.survey import ListedRows, Survey
-from gateway.record.verify import check_bundle
-from gateway.record.widgets import STATE, WidgetStates
-from kernels.execution import Execution
-from kernels.messages import EMPTY, Channel, Header, Message
-from kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 from tests.record.conftest import session_row
 from tests.server import GatewayProcess
 from tests.test_notebooks import run_with_nbclient
+
+from cellgate.record import survey as surveys
+from cellgate.record.chain import GENESIS
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.notebook import Export, Notebook
+from cellgate.record.rows import EventRow
+from cellgate.record.survey import ListedRows, Survey
+from cellgate.record.verify import check_bundle
+from cellgate.record.widgets import STATE, WidgetStates
+from cellgate.sessions import widgets
+from cellgate.wire.errors import StorageFull
+from cellgate_kernels.execution import Execution
+from cellgate_kernels.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
 
 MODEL = {"_model_name": "IntSliderModel", "_model_module": "@jupyter-widgets/controls"}
 CELLS = (

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 import pytest
-
 from tests.server import TOKEN, GatewayProcess, together
 
 

@@ -20,9 +20,9 @@ from docker.api.client import APIClient
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
-from kernels.provisioners.base import CellgateProvisioner
-from kernels.provisioners.container import KERNEL_LABEL
-from kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.provisioners.base import CellgateProvisioner
+from cellgate_kernels.provisioners.container import KERNEL_LABEL
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 CELL_TIMEOUT = 60.0
 SETTLE_TIMEOUT = 10.0

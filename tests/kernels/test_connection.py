@@ -21,14 +21,14 @@ import pytest
 import zmq
 from jupyter_client.session import Session
 
-from kernels import reception as reading
-from kernels.connection import KernelConnection, _Reading
-from kernels.errors import KernelDied
-from kernels.messages import Channel, MalformedMessage, Message, new_message
-from kernels.outputs import OutputCaps
-from kernels.reception import Reception
-from kernels.sockets import LocalSocket, ZmqSocket, endpoint
-from kernels.texts import Stream
+from cellgate_kernels import reception as reading
+from cellgate_kernels.connection import KernelConnection, _Reading
+from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.sockets import LocalSocket, ZmqSocket, endpoint
+from cellgate_kernels.texts import Stream
 
 KEY = b"the-key-of-this-kernel"
 DEADLINE = 30.0
@@ -611,7 +611,7 @@ async def test_a_kernel_is_found_again_after_a_lack_of_open_files(
             super().__init__(*arguments)
 
     messages = collect(connection)
-    monkeypatch.setattr("kernels.sockets.socket.socket", Scarce)
+    monkeypatch.setattr("cellgate_kernels.sockets.socket.socket", Scarce)
     peer.close()
     await until(lambda: len(refused) == len(PORTS))
     for port in PORTS.values():

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
-from kernels.limits import MIB, ResourceLimits
-from kernels.provisioners.base import Launch
-from kernels.provisioners.container import ContainerSettings, container_config
-from kernels.provisioners.disk import Folder, usage
-from kernels.provisioners.docker import check_engine, kernel_user
-from kernels.provisioners.engine import Engine, _remove
-from kernels.provisioners.engine_profile import engine_profile
-from kernels.provisioners.folders import LaunchFolders
+from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.provisioners.base import Launch
+from cellgate_kernels.provisioners.container import ContainerSettings, container_config
+from cellgate_kernels.provisioners.disk import Folder, usage
+from cellgate_kernels.provisioners.docker import check_engine, kernel_user
+from cellgate_kernels.provisioners.engine import Engine, _remove
+from cellgate_kernels.provisioners.engine_profile import engine_profile
+from cellgate_kernels.provisioners.folders import LaunchFolders
 
 
 def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def test_a_container_that_can_t_be_removed_is_removed_later(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine answers others all the time, so that it never comes back."""
-    monkeypatch.setattr("kernels.provisioners.engine.REMOVAL_PAUSES", (0.001, 0.001, 0.001))
+    monkeypatch.setattr("cellgate_kernels.provisioners.engine.REMOVAL_PAUSES", (0.001, 0.001, 0.001))
     engine = Refusing()
     engine.refusals = 3
     engine.end(container := engine.adopt("cellgate-x", launch))
@@ -117,7 +117,7 @@ async def test_a_container_that_can_t_be_removed_is_removed_later(
 async def test_a_container_that_can_t_be_removed_is_tried_once_more_at_the_end(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernels.provisioners.engine.REMOVAL_PAUSES", (600.0,))
+    monkeypatch.setattr("cellgate_kernels.provisioners.engine.REMOVAL_PAUSES", (600.0,))
     engine = Refusing()
     engine.refusals = 1
     engine.end(container := engine.adopt("cellgate-x", launch))

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from kernels.decoding import json_decoder
-from kernels.messages import MalformedMessage, read_content
-from kernels.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.messages import MalformedMessage, read_content
+from cellgate_kernels.structure import INLINE_BYTES, is_heavy
 
 SLOW = [
     b"1e-310",

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import encoding
-from kernels.encoding import STEP, encode_in_steps
+from cellgate_kernels import encoding
+from cellgate_kernels.encoding import STEP, encode_in_steps
 
 texts = st.text() | st.text(st.sampled_from('a"\\\n\x01é\U0001f600')).map(lambda text: text * 40)
 values = st.recursive(

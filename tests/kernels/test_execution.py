@@ -17,9 +17,9 @@ from nbclient import NotebookClient
 from nbclient import client as nbclient
 from nbformat import v4
 
-from kernels.execution import Execution, Outcome, Phase, Status
-from kernels.messages import EMPTY, Channel, Header, Message
-from kernels.outputs import KernelEvent, OutputArea, OutputCaps, OutputLimiter
+from cellgate_kernels.execution import Execution, Outcome, Phase, Status
+from cellgate_kernels.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.outputs import KernelEvent, OutputArea, OutputCaps, OutputLimiter
 
 ID = "our-request"
 OURS = Header(ID, "execute_request")

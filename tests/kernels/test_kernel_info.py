@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.kernel_info import MOST_CHARACTERS, known_info
+from cellgate_kernels.kernel_info import MOST_CHARACTERS, known_info
 
 USUAL = {
     "protocol_version": "5.4",

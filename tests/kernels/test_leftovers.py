@@ -1,4 +1,4 @@
-"""kernels.leftovers: what can't be removed now is removed later, and keeps nobody from an end."""
+"""cellgate_kernels.leftovers: what can't be removed now is removed later, and keeps nobody from an end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from kernels import trees
-from kernels.leftovers import Leftovers, is_leftover, make_way
 from tests.hostile import place_of_nobody, run_as
 from tests.open_files import no_open_files
+
+from cellgate_kernels import trees
+from cellgate_kernels.leftovers import Leftovers, is_leftover, make_way
 
 AT_ONCE = (0.001,) * 3
 LONG = (600.0,)
@@ -113,7 +113,7 @@ async def test_the_attempts_have_an_end_and_the_next_start_goes_on(
 async def test_more_than_a_bound_are_not_tried_again(
     tmp_path: Path, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernels.leftovers.MOST", 2)
+    monkeypatch.setattr("cellgate_kernels.leftovers.MOST", 2)
     made(*(folders := [tmp_path / name for name in "abcd"]))
     refuse(100)
     before = len(asyncio.all_tasks())

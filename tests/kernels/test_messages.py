@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from kernels.messages import (
+from cellgate_kernels.messages import (
     DELIMITER,
     EMPTY,
     Channel,

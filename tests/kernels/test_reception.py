@@ -11,10 +11,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from kernels import reception as reading
-from kernels.messages import Channel, Message, Signer, new_message
-from kernels.reception import LONG_BYTES, Reception, Share
-from kernels.texts import Stream
+from cellgate_kernels import reception as reading
+from cellgate_kernels.messages import Channel, Message, Signer, new_message
+from cellgate_kernels.reception import LONG_BYTES, Reception, Share
+from cellgate_kernels.texts import Stream
 
 DEADLINE = 30.0
 SHORT, LONG = LONG_BYTES // 2, 2 * LONG_BYTES

@@ -20,14 +20,14 @@ import pytest
 import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
-
-from kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
-from kernels.limits import ResourceLimits
-from kernels.provisioners.child import find_program
-from kernels.provisioners.sandbox import SandboxProvisioner
-from kernels.provisioners.seccomp import sandbox_filter
-from kernels.specs.catalog import KernelspecCatalog
 from tests.kernels.conftest import RunningKernel, StartKernel
+
+from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.provisioners.child import find_program
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.provisioners.seccomp import sandbox_filter
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 # Run in a kernel: what it finds out, as JSON.
 PROBE = r"""
@@ -265,7 +265,7 @@ async def test_a_check_where_bubblewrap_is_missing_says_what_to_install(
 def replace_bwrap(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
     real = find_program
     monkeypatch.setattr(
-        "kernels.provisioners.sandbox.find_program",
+        "cellgate_kernels.provisioners.sandbox.find_program",
         lambda name, package: str(program) if name == "bwrap" else real(name, package),
     )
 
@@ -286,7 +286,7 @@ async def test_a_check_where_bubblewrap_fails_gives_its_reason(
 STARTER = """
 import asyncio, sys
 from jupyter_client.manager import AsyncKernelManager
-from kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 async def main():
     catalog = KernelspecCatalog(backend="sandbox", kernel_dirs=[sys.argv[1]])

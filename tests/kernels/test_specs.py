@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernels.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
-from kernels.specs.catalog import KernelspecCatalog, data_folder
-from kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
+from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
+from cellgate_kernels.specs.catalog import KernelspecCatalog, data_folder
+from cellgate_kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
 
 
 def write_spec(folder: Path, name: str, **fields: Any) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from jupyter_client.session import Session
 
-from kernels.messages import Channel
-from kernels.spool import SEGMENT_BYTES, SEGMENTS, read_spool
+from cellgate_kernels.messages import Channel
+from cellgate_kernels.spool import SEGMENT_BYTES, SEGMENTS, read_spool
 
-BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "image" / "bootstrap.py"
+BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
 KEY = b"a key of tests"
 
 

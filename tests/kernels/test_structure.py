@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import structure
-from kernels.limits import KIB, MIB
-from kernels.messages import DELIMITER, MOST_HEADER, Channel
-from kernels.outputs import OutputCaps
-from kernels.policy import MessagePolicy
-from kernels.structure import (
+from cellgate_kernels import structure
+from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.messages import DELIMITER, MOST_HEADER, Channel
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.policy import MessagePolicy
+from cellgate_kernels.structure import (
     CONTAINER_COST,
     DEEPEST,
     ELEMENT_COST,

@@ -1,4 +1,4 @@
-"""kernels.texts: the same text as reading it at one go, in steps that tear nothing apart."""
+"""cellgate_kernels.texts: the same text as reading it at one go, in steps that tear nothing apart."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kernels import texts
-from kernels.messages import MalformedMessage, TooComplex, read_content
-from kernels.texts import MOST_ODD, STEP, read_text
+from cellgate_kernels import texts
+from cellgate_kernels.messages import MalformedMessage, TooComplex, read_content
+from cellgate_kernels.texts import MOST_ODD, STEP, read_text
 
 PIECES = ["a", '"', "\\", "\n", "é", "\u2028", "🎉", "\ud83d", "\ude00", "u", "/", "\\u12"]
 contents = st.fixed_dictionaries(

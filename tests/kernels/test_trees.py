@@ -1,4 +1,4 @@
-"""kernels.trees on folders as hostile code makes them; as root and as the ordinary user who owns them."""
+"""Trees of folders as hostile code makes them; as root and as the ordinary user who owns them."""
 
 # ruff: noqa: PTH102, PTH104, PTH108, PTH110, PTH116, PTH118, PTH208, PTH211
 # Names that are no text, and descriptors, are nothing for pathlib.
@@ -14,12 +14,12 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-
-from kernels import trees
-from kernels.provisioners import folders
-from kernels.provisioners.set_id import clear_set_ids
 from tests.hostile import HOSTILE, closed_folders, nested, odd_things, place_of_nobody, run_as
 from tests.open_files import no_open_files
+
+from cellgate_kernels import trees
+from cellgate_kernels.provisioners import folders
+from cellgate_kernels.provisioners.set_id import clear_set_ids
 
 AS = pytest.mark.parametrize("user", ["ourselves", "nobody"])
 
@@ -221,7 +221,7 @@ def test_a_program_with_rights_is_not_passed_over_for_want_of_open_files(
 
     with monkeypatch.context() as patch:
         if not whole:
-            patch.setattr("kernels.provisioners.set_id._clear", refuse)
+            patch.setattr("cellgate_kernels.provisioners.set_id._clear", refuse)
         with no_open_files() if whole else nullcontext(), pytest.raises(OSError, match="open files"):
             clear_set_ids(place)
     clear_set_ids(place)

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
-from kernels import websocket
-from kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
-from kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
+from cellgate_kernels import websocket
+from cellgate_kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
+from cellgate_kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"
 JSON, V1 = Subprotocol.JSON, Subprotocol.V1

@@ -12,9 +12,9 @@ import zmq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels import zmtp
-from kernels.budget import ReceiveBudget
-from kernels.zmtp import Decoder, ProtocolError, encode, hello
+from cellgate_kernels import zmtp
+from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.zmtp import Decoder, ProtocolError, encode, hello
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"

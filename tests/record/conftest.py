@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.record.chain import GENESIS, link
-from gateway.record.journal import EventRow, ExecutionRow, Journal, SessionRow
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.journal import EventRow, ExecutionRow, Journal, SessionRow
 
 MOMENT = "2026-11-21T10:00:00.000000Z"
 

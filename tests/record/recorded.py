@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway.models import now
-from gateway.record.events import EventLog
-from gateway.record.facts import brief
-from gateway.record.journal import Journal
-from gateway.record.rows import ExecutionRow, SessionRow
 from tests.record.conftest import MOMENT, session_row
+
+from cellgate.record.clock import now
+from cellgate.record.events import EventLog
+from cellgate.record.facts import brief
+from cellgate.record.journal import Journal
+from cellgate.record.rows import ExecutionRow, SessionRow
 
 ENVIRONMENT: dict[str, Any] = {
     "display_name": "Python 3",

@@ -9,16 +9,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from gateway.record import backup, migrations
-from gateway.record.backup import Copied
-from gateway.record.errors import StorageError
-from gateway.record.journal import Journal
-from gateway.record.redo import beside
-from gateway.record.verify_store import check_record
 from tests.record.conftest import all_events
 from tests.record.recorded import Recorded, image, text
 from tests.record.test_redo import crashed
+
+from cellgate.record import backup, migrations
+from cellgate.record.backup import Copied
+from cellgate.record.journal import Journal
+from cellgate.record.redo import beside
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
 
 
 def quiet(done: int, total: int) -> None:

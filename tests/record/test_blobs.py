@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.record import blobs
-from gateway.record.blobs import LEAST, long_runs
+from cellgate.record import blobs
+from cellgate.record.blobs import LEAST, long_runs
 
 lengths = st.one_of(st.integers(0, 40), st.integers(LEAST - 3, LEAST + 3), st.integers(0, 3 * LEAST))
 

@@ -8,14 +8,14 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-
-from gateway.exports import Exports
-from gateway.record import bundle
-from gateway.record.errors import StorageError
-from gateway.record.journal import Journal
-from gateway.spill import Spills
-from kernels.threads import Lane
 from tests.record.recorded import Recorded
+
+from cellgate.record import bundle
+from cellgate.record.exports import Exports
+from cellgate.record.journal import Journal
+from cellgate.record.spill import Spills
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.threads import Lane
 
 DEEP = 1100
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.record.chain import GENESIS, Verification, link, verify
+from cellgate.record.chain import GENESIS, Verification, link, verify
 
 Row = tuple[int, bytes, bytes]
 some = settings(deadline=None, max_examples=100)

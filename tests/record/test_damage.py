@@ -14,19 +14,19 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from gateway.record import migrations, redo, salvage, schema
-from gateway.record.chain import GENESIS, link
-from gateway.record.errors import StorageError, StorageFull
-from gateway.record.findings import Finding
-from gateway.record.frames import LOG_BYTES, find_frames
-from gateway.record.journal import Journal
-from gateway.record.redo import beside, last_beside
-from gateway.record.rows import EventRow
-from gateway.record.verify_store import check_record
 from tests.record.conftest import Chain, all_events, session_row
 from tests.record.recorded import Recorded, text
 from tests.record.test_redo import crashed, synced
+
+from cellgate.record import migrations, redo, salvage, schema
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.findings import Finding
+from cellgate.record.frames import LOG_BYTES, find_frames
+from cellgate.record.journal import Journal
+from cellgate.record.redo import beside, last_beside
+from cellgate.record.rows import EventRow
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError, StorageFull
 
 CELLS = 8
 

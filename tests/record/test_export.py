@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gateway.errors import status_of
-from gateway.exports import Exports
-from gateway.record import export, purge, schema
-from gateway.record.bundle import Contents, bundle_parts
-from gateway.record.errors import RecordGone, StorageError
-from gateway.record.events import EventLog
-from gateway.record.export import Reading, audit_parts, notebook_parts, read_notebook
-from gateway.record.journal import Journal
-from gateway.record.notebook import Export
-from gateway.record.rows import SessionRow
-from gateway.record.survey import ListedRows, Survey
-from gateway.spill import Spills
-from kernels.threads import Lane
 from tests.record.conftest import MOMENT
 from tests.record.recorded import IMAGE, Recorded, image, text
+
+from cellgate.record import export, purge, schema
+from cellgate.record.bundle import Contents, bundle_parts
+from cellgate.record.events import EventLog
+from cellgate.record.export import Reading, audit_parts, notebook_parts, read_notebook
+from cellgate.record.exports import Exports
+from cellgate.record.journal import Journal
+from cellgate.record.notebook import Export
+from cellgate.record.rows import SessionRow
+from cellgate.record.spill import Spills
+from cellgate.record.survey import ListedRows, Survey
+from cellgate.wire.errors import RecordGone, StorageError, status_of
+from cellgate_kernels.threads import Lane
 
 CELLS = 4
 SAID = Export(gateway_version="0.1.0", exported_at=MOMENT, cap=None)

@@ -16,15 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-from gateway.record import journal as journal_module
-from gateway.record import schema
-from gateway.record.chain import GENESIS, link, verify
-from gateway.record.errors import StorageError, StorageFull
-from gateway.record.journal import EventRow, Journal
-from gateway.record.migrations import VERSION
-from gateway.record.verify_store import check_record
-from kernels.limits import KIB, MIB
 from tests.record.conftest import (
     Chain,
     all_events,
@@ -36,6 +27,15 @@ from tests.record.conftest import (
     to_tables,
 )
 from tests.requirements import require
+
+from cellgate.record import journal as journal_module
+from cellgate.record import schema
+from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.journal import EventRow, Journal
+from cellgate.record.migrations import VERSION
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError, StorageFull
+from cellgate_kernels.limits import KIB, MIB
 
 PROJECT = Path(__file__).parents[2]
 BODY = b'{"seq":1}'
@@ -265,7 +265,7 @@ async def test_two_gateways_can_not_share_a_folder(path: Path, journal: Journal)
         await Journal.open(path)
     code = f"""
         import asyncio, pathlib
-        from gateway.record.journal import Journal
+        from cellgate.record.journal import Journal
         asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
     """
     program = [sys.executable, "-c", textwrap.dedent(code)]
@@ -326,7 +326,7 @@ async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
 
 WRITER = """
     import asyncio, itertools, pathlib, sys
-    from gateway.record.journal import Journal
+    from cellgate.record.journal import Journal
     from tests.record.conftest import Chain, execution_row, session_row
 
     async def write(journal, session_id):

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gateway.record import events
-from gateway.record.chain import verify
-from gateway.record.errors import NotRecorded, StorageFull
-from gateway.record.events import LARGE_EVENT, EventLog
-from gateway.record.journal import Journal
-from kernels.limits import KIB, MIB
-from kernels.threads import Lane
 from tests.record.conftest import all_events, execution_row, session_row
+
+from cellgate.record import events
+from cellgate.record.chain import verify
+from cellgate.record.events import LARGE_EVENT, EventLog
+from cellgate.record.journal import Journal
+from cellgate.wire.errors import NotRecorded, StorageFull
+from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.threads import Lane
 
 DEADLINE = 30.0
 LARGE: Any = {"size": LARGE_EVENT + 1}

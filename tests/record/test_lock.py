@@ -12,17 +12,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from gateway.record import journal as journal_module
-from gateway.record import lock as lock_module
-from gateway.record import redo, schema, syncing
-from gateway.record.errors import StorageError
-from gateway.record.journal import Journal
-from gateway.record.lock import RecordLock
-from gateway.record.redo import beside, last_beside
-from gateway.record.verify_store import check_record
 from tests.record.conftest import Chain, all_events, eventually, session_row
 from tests.record.test_redo import cells, crashed, in_tables, synced
+
+from cellgate.record import journal as journal_module
+from cellgate.record import lock as lock_module
+from cellgate.record import redo, schema, syncing
+from cellgate.record.journal import Journal
+from cellgate.record.lock import RecordLock
+from cellgate.record.redo import beside, last_beside
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
 
 PROJECT = Path(__file__).parents[2]
 FILES = [
@@ -49,7 +49,7 @@ async def test_a_removed_file_lets_no_second_gateway_in(path: Path, name: str) -
         await Journal.open(path)
     code = f"""
         import asyncio, pathlib
-        from gateway.record.journal import Journal
+        from cellgate.record.journal import Journal
         asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
     """
     program = [sys.executable, "-c", textwrap.dedent(code)]

@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from gateway.cli import main
-from gateway.record import backup, upkeep
-from gateway.record import journal as journal_module
-from gateway.record.errors import StorageError
-from gateway.record.journal import Journal
-from gateway.record.place import RECORD, resolved
-from gateway.record.verify_store import check_record
 from tests.record.conftest import all_events
 from tests.record.recorded import Recorded, text
 from tests.record.test_backup import back_up, in_it, names, restore
 from tests.record.test_redo import crashed
+
+from cellgate.cli.main import main
+from cellgate.record import backup, upkeep
+from cellgate.record import journal as journal_module
+from cellgate.record.journal import Journal
+from cellgate.record.place import RECORD, resolved
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from gateway.record import purge, schema
-from gateway.record.errors import RecordGone, StorageError
-from gateway.record.journal import Journal
-from gateway.record.verify_store import check_record
-from kernels.limits import KIB
 from tests.record.conftest import Chain, all_events, eventually, session_row, to_tables
 from tests.record.recorded import Recorded, image, text
+
+from cellgate.record import purge, schema
+from cellgate.record.journal import Journal
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import RecordGone, StorageError
+from cellgate_kernels.limits import KIB
 
 MARKER = "purged-marker-"
 

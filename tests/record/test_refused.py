@@ -11,18 +11,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-
-from gateway.record import schema
-from gateway.record.chain import verify
-from gateway.record.errors import LogClosed, NotRecorded, StorageError
-from gateway.record.events import EventLog, MemoryStore
-from gateway.record.findings import Finding
-from gateway.record.frames import encode_rows
-from gateway.record.group import Group
-from gateway.record.journal import EventRow, Journal
-from gateway.record.verify_store import check_record
 from tests.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
 from tests.record.recorded import Recorded, text
+
+from cellgate.record import schema
+from cellgate.record.chain import verify
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.findings import Finding
+from cellgate.record.frames import encode_rows
+from cellgate.record.group import Group
+from cellgate.record.journal import EventRow, Journal
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import LogClosed, NotRecorded, StorageError
 
 HUGE = 1 << 63
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.results import ResultBuilder, shorten
+from cellgate.execution.results import ResultBuilder, shorten
 
 FINISHED = {
     "status": "ok",

@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-from gateway.record import upkeep
-from gateway.record.errors import StorageError
-from gateway.record.journal import Journal
-from gateway.record.verify_store import check_record
 from tests.record.recorded import Recorded, image, text
+
+from cellgate.record import upkeep
+from cellgate.record.journal import Journal
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
 
 SHORTENED = "SELECT session_id, seq FROM events WHERE blobs NOT NULL"
 

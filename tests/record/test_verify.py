@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from gateway.exports import Exports, Parts
-from gateway.record.bundle import COMMENT, MANIFEST
-from gateway.record.errors import StorageError
-from gateway.record.findings import Finding
-from gateway.record.journal import Journal
-from gateway.record.keys import KEY_FILE, SigningKey, load_key, make_key
-from gateway.record.seal import cell_digest, make_seal
-from gateway.record.text import OPENING, cell_text, tail_text
-from gateway.record.verify import check_bundle, check_notebook
-from gateway.record.verify_store import check_record
-from gateway.spill import Spills
-from kernels.threads import Lane
 from tests.record.recorded import Recorded, image, text
+
+from cellgate.record.bundle import COMMENT, MANIFEST
+from cellgate.record.exports import Exports, Parts
+from cellgate.record.findings import Finding
+from cellgate.record.journal import Journal
+from cellgate.record.keys import KEY_FILE, SigningKey, load_key, make_key
+from cellgate.record.seal import cell_digest, make_seal
+from cellgate.record.spill import Spills
+from cellgate.record.text import OPENING, cell_text, tail_text
+from cellgate.record.verify import check_bundle, check_notebook
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.threads import Lane
 
 
 async def collected(parts: Parts) -> bytes:

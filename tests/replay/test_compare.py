@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from gateway.replay.compare import CellRun, Verdict, compare_runs, text_diff
-from gateway.replay.images import LARGEST_UNSEEN, PixelBudget, compare_pictures
-from gateway.replay.moments import Window
+from cellgate.replay.compare import CellRun, Verdict, compare_runs, text_diff
+from cellgate.replay.images import LARGEST_UNSEEN, PixelBudget, compare_pictures
+from cellgate.replay.moments import Window
 
 _THEN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 _NOW = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)

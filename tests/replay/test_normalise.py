@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.replay.moments import Window, moment, window
-from gateway.replay.normalise import Context, Explanation, explain, shown
-from gateway.replay.sets import order_sets
+from cellgate.replay.moments import Window, moment, window
+from cellgate.replay.normalise import Context, Explanation, explain, shown
+from cellgate.replay.sets import order_sets
 
 BEGIN = datetime(2026, 3, 1, 9, 30, tzinfo=UTC)
 AGAIN = datetime(2026, 11, 21, 16, 5, tzinfo=UTC)

@@ -15,13 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
-
-from gateway.replay.environment import LEFT_OUT, Agreement, compare_locks, lock_of, recorded_seed
-from gateway.replay.files import input_files
-from gateway.replay.packages import installed_packages, pins
-from kernels.errors import InvalidInput
 from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess, until
+
+from cellgate.replay.environment import LEFT_OUT, Agreement, compare_locks, lock_of, recorded_seed
+from cellgate.replay.files import input_files
+from cellgate.replay.packages import installed_packages, pins
+from cellgate_kernels.errors import InvalidInput
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]
@@ -548,4 +548,4 @@ def test_no_job_s_process_is_left(replaying: GatewayProcess, key: str) -> None:
     record(replaying, key, "1")
     replay(replaying, key)
     left = psutil.Process(replaying.process.pid).children()
-    assert not [p for p in left if "gateway.replay.report" in p.cmdline()]
+    assert not [p for p in left if "cellgate.replay.report" in p.cmdline()]

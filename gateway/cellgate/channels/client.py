@@ -1,0 +1,154 @@
+"""One WebSocket client of a session: what it is told, where it is written, and how it comes back.
+
+A client with a `session_id` outlives its socket for a while: its outbox goes on collecting, and the next
+socket of the same id gets what was collected. It knows the outbox and a socket to close; what it is told is
+``door``'s affair, frames and handshakes are ``http.jupyter.channels``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from cellgate.channels.frames import FrameFormat, OutgoingMessage
+from cellgate.channels.outbox import Outbox, OutboxBounds, OutboxLost
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
+
+logger = logging.getLogger(__name__)
+
+GOING_AWAY = 1001
+INTERNAL_ERROR = 1011
+TRY_AGAIN_LATER = 1013
+CLOSE_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelSettings:
+    """Bounds of the Jupyter door. Durations in seconds, sizes in bytes.
+
+    `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
+    cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
+    permessage-deflate. `silence`: how long a client's system may leave unacknowledged what it is sent.
+    `lane`: threads for what waits on disk.
+    """
+
+    folder: Path
+    lane: Lane
+    outbox: OutboxBounds = field(default_factory=OutboxBounds)
+    replay_seconds: float = 60.0
+    replay_bytes: int = 16 * MIB
+    max_queue: int = 1000
+    max_clients: int = 512
+    cell_timeout: float | None = None
+    compression: bool = False
+    silence: float = 180.0
+
+
+class Socket(Protocol):
+    """What a client needs of its WebSocket."""
+
+    async def send_frames(self, frames: bytes) -> bool:
+        """Write whole frames and return when they have been taken; False when the socket is gone."""
+
+    def close(self, code: int | None = None, reason: str | None = None) -> None:
+        """Close the WebSocket."""
+
+
+class Client:
+    """A client, connected or expected back."""
+
+    def __init__(self, session_id: str, frames: FrameFormat, settings: ChannelSettings) -> None:
+        self.session_id = session_id
+        self.frames = frames
+        self.socket: Socket | None = None
+        self._settings = settings
+        self._outbox = Outbox(settings.folder, settings.outbox, settings.lane)
+        self._tasks = Supervisor()
+        self._pump: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a socket."""
+        return self.socket is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether what waited for it was given up."""
+        return self._outbox.lost is not None
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more comes for it than the disk can keep."""
+        return self._outbox.crowded
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        await self._outbox.room()
+
+    def put(self, message: OutgoingMessage) -> None:
+        """Tell it a message; never waits."""
+        if self._outbox.put(message.frame(self.frames)) and self.socket is not None:
+            # The pump may be in the middle of a write that will never end.
+            self._stop_pump()
+            self._give_up(self.socket)
+
+    def attach(self, socket: Socket) -> None:
+        """Write to this socket from now on."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        self._stop_pump()
+        self._outbox.limit = self._settings.outbox.total
+        self.socket = socket
+        self._pump = self._tasks.start(
+            self._write_to(socket),
+            "client pump",
+            lambda _: socket.close(INTERNAL_ERROR, "The gateway failed at this client; its log says why"),
+        )
+
+    def detach(self) -> None:
+        """The socket is gone; what comes is kept for the next, within tighter bounds."""
+        self.socket = None
+        self._stop_pump()
+        self._outbox.limit = self._settings.replay_bytes
+
+    def expect_back(self, expired: asyncio.TimerHandle) -> None:
+        """Keep the timer that ends the waiting."""
+        self._expiry = expired
+
+    def _stop_pump(self) -> None:
+        if self._pump is not None:
+            self._pump.cancel()
+
+    async def _write_to(self, socket: Socket) -> None:
+        try:
+            while (frames := await self._outbox.take()) is not None:
+                if not await socket.send_frames(frames):
+                    return
+                self._outbox.written()
+        except OutboxLost:
+            self._give_up(socket)
+
+    def _give_up(self, socket: Socket) -> None:
+        logger.warning("Closed a client's WebSocket: %s", self._outbox.lost)
+        socket.close(TRY_AGAIN_LATER, (self._outbox.lost or "")[:120])
+
+    async def close(self, code: int, reason: str) -> None:
+        """Write what waits, for a moment, then close the socket and forget the client."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._outbox.end()
+        socket, self.socket = self.socket, None
+        if self._pump is not None:
+            await asyncio.wait([self._pump], timeout=CLOSE_PATIENCE if socket is not None else 0)
+            self._stop_pump()
+            await asyncio.gather(self._pump, return_exceptions=True)
+        if socket is not None:
+            socket.close(code, reason)
+        await self._outbox.close()

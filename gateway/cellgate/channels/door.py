@@ -1,0 +1,305 @@
+"""The Jupyter door of one session: its clients, what they ask of the kernel, and what they are told.
+
+The session's single connection to its kernel stays the only reader; this fans out what it reads. An
+execute_request becomes an execution of the session's queue, recorded like every other; all other messages go
+to the kernel at once. Replies go to who asked, iopub goes to all. It knows no socket and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from typing import Any, Protocol
+
+from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
+from cellgate.channels.frames import FrameFormat, OutgoingMessage
+from cellgate.channels.order import EndOrder
+from cellgate.channels.requests import execute_request, names_subshell
+from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun
+from cellgate.wire.errors import Conflict, QueueFull
+from cellgate_kernels.errors import CellgateError, KernelDied
+from cellgate_kernels.execution import Outcome, Status
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+MAX_ROUTES = 10_000
+MAX_HELD = 1000
+MAX_ABSENT = 32
+
+
+class Host(Protocol):
+    """The session, as its door sees it."""
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel of the moment."""
+
+    def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
+        """Queue a client's cell, or run it `beside` the others in a subshell."""
+
+    def interrupt_asked(self) -> None:
+        """A client's own interrupt_request is on its way."""
+
+    def waiting_messages(self) -> list[ExecutionRun]:
+        """Cells of clients that wait in the queue."""
+
+    def stop(self, execution: str, cause: str) -> None:
+        """Take an execution out of the queue."""
+
+    def revive(self) -> None:
+        """See to a fresh kernel if there is none."""
+
+
+class Door:
+    """All clients of one session."""
+
+    def __init__(self, host: Host, settings: ChannelSettings) -> None:
+        self.settings = settings
+        self._host = host
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._order: EndOrder[Client] = EndOrder()
+        self._routes: OrderedDict[str, Client] = OrderedDict()
+        self._held: deque[Message] = deque()
+        self._asking: Client | None = None
+        self._doomed: dict[str, list[str]] = {}
+        self._closings = Supervisor()
+
+    # Clients
+
+    @property
+    def connections(self) -> int:
+        """Clients with an open socket."""
+        return sum(client.connected for client in self._clients.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether no more clients are taken."""
+        return self.connections >= self.settings.max_clients
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more comes for some client than the disk can keep."""
+        return any(client.crowded for client in self._clients.values())
+
+    async def room(self) -> None:
+        """Return when it is not `crowded`."""
+        for client in tuple(self._clients.values()):
+            await client.room()
+
+    def connect(self, session_id: str, frames: FrameFormat) -> Client:
+        """The client of this id: the one that is expected back, or a new one."""
+        client = self._clients.get(session_id)
+        if client is not None and (client.lost or client.frames != frames):
+            self._drop(client)
+            client = None
+        if client is None:
+            client = self._clients[session_id] = Client(session_id, frames, self.settings)
+        self._host.revive()
+        return client
+
+    def disconnect(self, client: Client, *, returns: bool) -> None:
+        """The client's socket is gone; with `returns` it is expected back for a while."""
+        client.detach()
+        if not returns or client.lost:
+            self._drop(client)
+            return
+        loop = asyncio.get_running_loop()
+        guarded_drop = self._closings.guard(self._drop, "patience with a client")
+        client.expect_back(loop.call_later(self.settings.replay_seconds, guarded_drop, client))
+        absent = [other for other in self._clients.values() if not other.connected]
+        for other in absent[:-MAX_ABSENT]:
+            self._drop(other)
+
+    def _drop(self, client: Client) -> None:
+        if self._clients.get(client.session_id) is client:
+            del self._clients[client.session_id]
+        self._close_later(client, "The client was replaced or did not come back")
+
+    def _close_later(self, client: Client, reason: str) -> None:
+        self._closings.start(client.close(GOING_AWAY, reason), "close client")
+
+    async def close(self) -> None:
+        """The session has ended: tell the clients, and close them once they have what waits for them."""
+        self.tell("dead")
+        for client in tuple(self._clients.values()):
+            self._close_later(client, "The kernel has ended")
+        self._clients.clear()
+        await self._closings.finished()
+
+    # From clients
+
+    def send(self, client: Client, message: Message) -> None:
+        """Do what a client asks. Raises KernelDied when the kernel takes no more for now; try again then."""
+        msg_type = message.msg_type
+        if message.channel is Channel.SHELL and msg_type == "execute_request":
+            self._execute(client, message)
+            return
+        if message.channel is Channel.STDIN:
+            if self._asking is not client:
+                logger.debug("Dropped an input_reply that nobody asked this client for")
+                return
+            self._asking = None
+        elif msg_type == "interrupt_request":
+            self._host.interrupt_asked()
+        self._route(message, client)
+        self._forward(message)
+
+    def _execute(self, client: Client, message: Message) -> None:
+        msg_id = message.header.msg_id
+        try:
+            if msg_id in self._order:
+                raise Conflict(f"A cell of msg_id {msg_id[:60]!r} has not ended yet")
+            request = execute_request(message)
+            self._order.expect(msg_id, client)
+            self._route(message, client)
+            self._host.submit_message(request, beside=names_subshell(message))
+        except CellgateError as error:
+            if not isinstance(error, Conflict):
+                self._order.forget(msg_id)
+            self._refuse(client, message, error)
+
+    def _refuse(self, client: Client, message: Message, error: CellgateError) -> None:
+        ename = "QueueFull" if isinstance(error, QueueFull) else type(error).__name__
+        content = error_content(ename, error.message)
+        for answer in (
+            status("busy", message),
+            answer_to(message, Channel.IOPUB, "error", content),
+            failed_reply(message, ename, error.message),
+            status("idle", message),
+        ):
+            client.put(OutgoingMessage(answer))
+
+    def _route(self, message: Message, client: Client) -> None:
+        self._routes[message.header.msg_id] = client
+        if len(self._routes) > MAX_ROUTES:
+            self._routes.popitem(last=False)
+
+    def _forward(self, message: Message) -> None:
+        kernel = self._host.kernel
+        if kernel is not None and kernel.alive and not self._held:
+            kernel.connection.send(message)
+        elif len(self._held) < MAX_HELD:
+            self._held.append(message)
+            self._host.revive()
+        else:
+            raise KernelDied("The kernel is being replaced and takes no more messages")
+
+    def reply(self, client: Client, message: Message) -> None:
+        """Tell one client a message of the gateway's own."""
+        client.put(OutgoingMessage(message))
+
+    # To clients
+
+    def receive(self, message: Message) -> None:
+        """Hand on a message of the kernel."""
+        if not self._clients or message.left_out:
+            return
+        if message.msg_type == "error" and message.channel is Channel.IOPUB:
+            self._note_error(message.parent.msg_id)
+        requester = self._order.awaiting(message)
+        if requester is not None:
+            if message.channel is Channel.IOPUB:
+                self._broadcast(message, besides=requester)
+            for ended in self._order.take(message):
+                requester.put(OutgoingMessage(ended))
+        elif message.channel is Channel.IOPUB:
+            self._broadcast(message)
+        elif (client := self._routes.get(message.parent.msg_id)) is not None:
+            if message.channel is Channel.STDIN:
+                self._asking = client
+            client.put(OutgoingMessage(message))
+
+    def _broadcast(self, message: Message, *, besides: Client | None = None) -> None:
+        outgoing = OutgoingMessage(message)
+        for client in self._clients.values():
+            if client is not besides:
+                client.put(outgoing)
+
+    def _note_error(self, msg_id: str) -> None:
+        """Cells that wait now may be aborted by this error; those that come later know of it, and run."""
+        if msg_id in self._order and msg_id not in self._doomed:
+            self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
+
+    def finished(self, run: ExecutionRun) -> None:
+        """A run has ended: tell the requester what the kernel did not, and abort what waited for it."""
+        outcome = run.machine.outcome()
+        doomed = self._doomed.pop(run.msg_id, [])
+        request = run.request.message
+        if request is None:
+            return
+        if outcome.status is not Status.OK and outcome.status is not Status.CANCELLED:
+            waiting = {other.id for other in self._host.waiting_messages()}
+            for execution in doomed if run.request.stop_on_error else ():
+                if execution in waiting:
+                    self._host.stop(execution, "aborted")
+        expected = self._order.forget(run.msg_id)
+        if expected is None:
+            return
+        if expected.reply is None and expected.idle is None:
+            if not expected.busy:
+                self._broadcast(status("busy", request))
+            self._explain(request, run, outcome)
+        reply = expected.reply or self._reply(request, run, outcome)
+        expected.client.put(OutgoingMessage(reply))
+        if expected.idle is None:
+            self._broadcast(status("idle", request))
+        else:
+            expected.client.put(OutgoingMessage(expected.idle))
+
+    def _explain(self, request: Message, run: ExecutionRun, outcome: Outcome) -> None:
+        """Show why there is no more output, except for the abort that clients expect."""
+        if outcome.cause != "aborted":
+            content = error_content(*_reason(run, outcome))
+            self._broadcast(answer_to(request, Channel.IOPUB, "error", content))
+
+    def _reply(self, request: Message, run: ExecutionRun, outcome: Outcome) -> Message:
+        if outcome.status is Status.CANCELLED:
+            return aborted_reply(request)
+        if outcome.status is Status.OK:
+            count = outcome.execution_count
+            content: dict[str, Any] = {
+                "status": "ok",
+                "execution_count": count,
+                "payload": [],
+                "user_expressions": {},
+            }
+            return answer_to(request, Channel.SHELL, "execute_reply", content)
+        return failed_reply(request, *_reason(run, outcome))
+
+    def tell(self, state: str) -> None:
+        """Tell all clients a state of the kernel that it can't tell itself: restarting, idle, dead."""
+        self._broadcast(status(state))
+
+    def kernel_gone(self, *, asked: bool) -> None:
+        """The kernel has ended or is being replaced; `asked`: because somebody wanted a restart.
+
+        To Jupyter's clients `restarting` means that a kernel has died by itself, and JupyterLab says so.
+        """
+        self._asking = None
+        self.tell("starting" if asked else "restarting")
+
+    def kernel_ready(self, kernel: Kernel) -> None:
+        """There is a fresh kernel: give it what clients asked meanwhile."""
+        self.tell("idle")
+        while self._held:
+            try:
+                kernel.connection.send(self._held.popleft())
+            except KernelDied as error:
+                logger.warning("A client's message was lost: %s", error.message)
+
+
+def _reason(run: ExecutionRun, outcome: Outcome) -> tuple[str, str]:
+    if outcome.error is not None:
+        return outcome.error["ename"], outcome.error["evalue"]
+    explained = run.explanation(outcome.status)
+    if explained is not None:
+        return explained["ename"], explained["evalue"]
+    return "CellNotRun" if outcome.status is Status.CANCELLED else "KernelLost", (
+        f"The cell ended before its time: {outcome.cause or outcome.status}"
+    )

@@ -1,0 +1,89 @@
+"""Kernel messages as WebSocket frames: each is encoded once per subprotocol, however many clients there are.
+
+Pure. The payloads are ``cellgate_kernels.websocket``'s; here they get their frame header (RFC 6455, section
+5.2), so that many small messages go out in one write. Frames of a server are unmasked. Where compression was
+agreed on (RFC 7692) each message is deflated by itself, which every agreement allows, so that clients can
+share it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import structs
+
+from cellgate_kernels.messages import MalformedMessage, Message
+from cellgate_kernels.websocket import Subprotocol, encode
+
+_SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
+_TEXT, _BINARY, _DEFLATED = 0x81, 0x82, 0x40
+_WORTH_DEFLATING = range(512, 512 * 1024)
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFormat:
+    """What was agreed on with a client."""
+
+    subprotocol: Subprotocol
+    deflated: bool = False
+
+
+class OutgoingMessage:
+    """One message on its way to any number of clients."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+        self._frames: dict[FrameFormat, bytes] = {}
+
+    def frame(self, wanted: FrameFormat) -> bytes:
+        """The whole WebSocket frame."""
+        if (known := self._frames.get(wanted)) is not None:
+            return known
+        if not self._frames:
+            self._message = with_plain_text(self._message)
+        parts, is_binary = encode(self._message, wanted.subprotocol)
+        framed = self._frames[wanted] = frame(*parts, is_binary=is_binary, deflated=wanted.deflated)
+        return framed
+
+
+def frame(*parts: bytes, is_binary: bool, deflated: bool = False) -> bytes:
+    """One unmasked, unfragmented WebSocket frame; with `deflated`, compressed where that may be worth it."""
+    first, size = _BINARY if is_binary else _TEXT, sum(map(len, parts))
+    if deflated and size in _WORTH_DEFLATING:
+        parts = (_deflate(b"".join(parts)),)
+        first, size = first | _DEFLATED, len(parts[0])
+    if size < 126:
+        head = bytes((first, size))
+    elif size < 1 << 16:
+        head = struct.pack("!BBH", first, 126, size)
+    else:
+        head = struct.pack("!BBQ", first, 127, size)
+    return b"".join((head, *parts))
+
+
+def _deflate(payload: bytes) -> bytes:
+    compressor = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=-zlib.MAX_WBITS)
+    # RFC 7692, section 7.2.1: the flush's last four bytes are left out.
+    return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
+
+
+def with_plain_text(message: Message) -> Message:
+    """The message with an empty `text/plain` where it shows something without one: clients index it.
+
+    Only such a rare message is decoded; all others pass as they are.
+    """
+    if message.msg_type not in _SHOWN or b'"text/plain"' in message.content_frame:
+        return message
+    try:
+        content = message.content()
+    except MalformedMessage:
+        return message
+    data = content.get("data")
+    if not isinstance(data, dict):
+        return message
+    content["data"] = {**data, "text/plain": ""}
+    return structs.replace(message, content_frame=_encode(content))

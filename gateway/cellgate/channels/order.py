@@ -1,0 +1,75 @@
+"""The order in which the requester of a cell sees its end: all output, then execute_reply, then idle.
+
+The two come on different sockets of the kernel, so either may be first; whichever is, is held until the
+other is there. Clients stop listening at the one or at the other, and lose output when the order is another.
+Pure: messages in, messages to deliver out. Source: jupyter-client's "Messaging in Jupyter", "Kernel status".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from cellgate_kernels.messages import Channel, MalformedMessage, Message
+
+Client = TypeVar("Client")
+
+
+@dataclass(slots=True)
+class Expected(Generic[Client]):
+    """A request whose end is awaited, by whom, and what of the end has come."""
+
+    client: Client
+    busy: bool = False
+    reply: Message | None = None
+    idle: Message | None = None
+
+
+class EndOrder(Generic[Client]):
+    """All awaited requests of a session by their msg_id."""
+
+    def __init__(self) -> None:
+        self._expected: dict[str, Expected[Client]] = {}
+
+    def __contains__(self, msg_id: str) -> bool:
+        return msg_id in self._expected
+
+    def expect(self, msg_id: str, client: Client) -> None:
+        """Await the end of a request of `client`."""
+        self._expected[msg_id] = Expected(client)
+
+    def forget(self, msg_id: str) -> Expected[Client] | None:
+        """Await it no more; what had come of it, None when it had ended."""
+        return self._expected.pop(msg_id, None)
+
+    def awaiting(self, message: Message) -> Client | None:
+        """The client that `message` is a part of the end for, None for any other message."""
+        found = self._expected.get(message.parent.msg_id)
+        if found is None:
+            return None
+        if message.channel is Channel.IOPUB and message.msg_type == "status":
+            if _is_idle(message):
+                return found.client
+            found.busy = True
+        elif message.channel is Channel.SHELL and message.msg_type == "execute_reply":
+            return found.client
+        return None
+
+    def take(self, message: Message) -> tuple[Message, ...]:
+        """Hold a message that `awaiting` named; both in their order once both are there."""
+        found = self._expected[message.parent.msg_id]
+        if message.channel is Channel.IOPUB:
+            found.idle = message
+        else:
+            found.reply = message
+        if found.reply is None or found.idle is None:
+            return ()
+        del self._expected[message.parent.msg_id]
+        return found.reply, found.idle
+
+
+def _is_idle(message: Message) -> bool:
+    try:
+        return message.content().get("execution_state") == "idle"
+    except MalformedMessage:
+        return False

@@ -1,0 +1,44 @@
+"""Messages that the gateway sends to clients in a kernel's place: statuses, refusals, replies of the lost.
+
+Pure. When they are sent is ``door``'s decision. They look as a kernel's do, because clients treat them so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import structs
+
+from cellgate_kernels.messages import Channel, Message, new_message
+
+SESSION = "cellgate"
+
+
+def answer_to(request: Message, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> Message:
+    """A message whose parent is `request`."""
+    message = new_message(channel, msg_type, content, session=SESSION)
+    return structs.replace(message, parent_frame=request.header_frame, parent=request.header)
+
+
+def status(state: str, request: Message | None = None) -> Message:
+    """A kernel status; without a request it is about the kernel as such."""
+    if request is None:
+        return new_message(Channel.IOPUB, "status", {"execution_state": state}, session=SESSION)
+    return answer_to(request, Channel.IOPUB, "status", {"execution_state": state})
+
+
+def error_content(ename: str, evalue: str) -> dict[str, Any]:
+    """The content of an `error`, and with a status that of a failed reply."""
+    return {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]}
+
+
+def failed_reply(request: Message, ename: str, evalue: str) -> Message:
+    """An execute_reply for a cell that did not end by itself."""
+    content = {"status": "error", "execution_count": None, **error_content(ename, evalue)}
+    return answer_to(request, Channel.SHELL, "execute_reply", content)
+
+
+def aborted_reply(request: Message) -> Message:
+    """An execute_reply for a cell that was not run because one before it failed."""
+    return answer_to(request, Channel.SHELL, "execute_reply", {"status": "aborted"})

@@ -1,0 +1,74 @@
+"""Which isolation backend ``cellgate serve`` uses: the one asked for, or the best that works here.
+
+Each backend's own check decides, by trying; this keeps the order and the words for people. It starts no
+kernel and keeps no connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgate_kernels.errors import BackendUnavailable, ImageMissing
+from cellgate_kernels.provisioners.container import ContainerSettings
+from cellgate_kernels.provisioners.docker import check_engine
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.provisioners.process import ProcessProvisioner
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+
+NOT_ISOLATED = "KERNELS ARE NOT ISOLATED: code can read and change all your files."
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A choice: `isolation` as in /v1/info; a `warning` to be seen, a `note` on what would be better."""
+
+    name: str
+    isolation: str
+    container: ContainerSettings | None = None
+    warning: str = ""
+    note: str = ""
+
+
+async def choose_backend(wanted: str, container: ContainerSettings, docker_url: str) -> Backend:
+    """The backend called `wanted`, or for ``auto`` the first that works of docker, sandbox and process.
+
+    Raises BackendUnavailable, saying what to install or to make.
+    """
+    if wanted == "docker":
+        return await _docker(container, docker_url)
+    if wanted == "sandbox":
+        return await _sandbox()
+    if wanted == "process":
+        return await _process(NOT_ISOLATED)
+    note = ""
+    try:
+        return await _docker(container, docker_url)
+    except ImageMissing as error:
+        note = f"For kernels in containers: {error.message}"
+    except BackendUnavailable as error:
+        note = f"For kernels in containers: {error.message} Then: cellgate image build"
+    try:
+        sandbox = await _sandbox()
+    except BackendUnavailable as error:
+        return await _process(f"{NOT_ISOLATED} {error.message}", note)
+    return Backend(sandbox.name, sandbox.isolation, note=note)
+
+
+async def _docker(container: ContainerSettings, url: str) -> Backend:
+    engine = Engine(url)
+    await engine.open()
+    try:
+        await check_engine(engine, container)
+    finally:
+        await engine.close()
+    return Backend("docker", container.isolation, container)
+
+
+async def _sandbox() -> Backend:
+    await SandboxProvisioner.check()
+    return Backend("sandbox", SandboxProvisioner.isolation)
+
+
+async def _process(warning: str, note: str = "") -> Backend:
+    await ProcessProvisioner.check()
+    return Backend("process", ProcessProvisioner.isolation, warning=warning, note=note)

@@ -1,0 +1,418 @@
+"""What every ``cellgate`` command shares: where its settings come from, its help, its way to the gateway.
+
+`BaseApp` is for all commands, `serve` included; `CommandApp` is for those that are clients of a running
+gateway. Settings come, strongest first, from the command line, from the environment (``CELLGATE_PORT``
+for ``--port``; ``CELLGATE__ServeApp__port`` for a trait without an option), and from one configuration
+file. The environment is a value given by ``main``; nothing here reads the process's own.
+It starts no server and knows no HTTP: that is ``client``, imported only when a client is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import inspect
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Container, Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+import msgspec
+import platformdirs
+from traitlets import Any as AnyTrait
+from traitlets import Enum, List, TraitError, TraitType, Unicode, default
+from traitlets.config import Application, Config
+from traitlets.config.loader import (
+    ArgumentError,
+    DeferredConfigList,
+    DeferredConfigString,
+    JSONFileConfigLoader,
+    KVArgParseConfigLoader,
+    PyFileConfigLoader,
+)
+
+from cellgate.cli.fitting import settings_of, unfit
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.regular import read_regular
+
+if TYPE_CHECKING:
+    from cellgate.client import Gateway
+
+PREFIX = "CELLGATE"
+RUNNING_FILE = "gateway.json"
+RUNNING_BYTES = 64 * 1024
+_CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
+
+
+class UsageError(InvalidInput):
+    """The command line, the environment or a configuration file can't be used. Exit code 2."""
+
+
+class RunningGateway(msgspec.Struct, frozen=True):
+    """What a running gateway writes to ``gateway.json`` in its data folder, readable by its user only."""
+
+    url: str
+    token: str
+    pid: int
+
+
+def variable(alias: str) -> str:
+    """The environment variable that stands for an option: ``CELLGATE_DATA_DIR`` for ``data-dir``."""
+    return f"{PREFIX}_{alias.upper().replace('-', '_')}"
+
+
+def environment_config(
+    environment: Mapping[str, str], aliases: Mapping[str, str], *, lists: Container[str] = ()
+) -> Config:
+    """The settings that `environment` holds; an empty variable counts as absent.
+
+    `aliases` maps options to ``Class.trait``; `lists` names the traits that are lists, which a variable gives
+    with commas. ``CELLGATE__Class__trait`` sets any trait and yields to an option's own variable. traitlets'
+    `load_config_environ` is not used: it reads the process's environment and fails on a variable such as
+    ``CELLGATE_URL``, which has no double underscore.
+    """
+    found = {
+        name.removeprefix(f"{PREFIX}__").replace("__", "."): value
+        for name, value in environment.items()
+        if name.startswith(f"{PREFIX}__") and name.count("__") == 2
+    }
+    for alias, target in aliases.items():
+        if alias[1:] and (value := environment.get(variable(alias), "")):
+            found[target] = value
+    config = Config()
+    for target, value in found.items():
+        if value:
+            class_name, trait = target.split(".")
+            config[class_name][trait] = (
+                DeferredConfigList(value.split(",")) if target in lists else DeferredConfigString(value)
+            )
+    return config
+
+
+def read_config_file(path: Path) -> Config:
+    """The settings in a ``.py`` or ``.json`` file, as Jupyter writes them. Raises UsageError."""
+    loaders = {".py": PyFileConfigLoader, ".json": JSONFileConfigLoader}
+    if path.suffix not in loaders:
+        raise UsageError(f"the configuration file {path} must end in .py or .json")
+    if not path.is_file():
+        raise UsageError(f"there is no configuration file {path}")
+    try:
+        return Config(loaders[path.suffix](path.name, path=str(path.parent)).load_config())
+    except Exception as error:  # the file is a program: it may raise anything
+        raise UsageError(f"the configuration file {path} fails: {type(error).__name__}: {error}") from error
+
+
+class _LogLevel(Enum[Any]):
+    """A level by its name in any case."""
+
+    def from_string(self, s: str) -> Any:
+        return s.upper() if s.upper() in (self.values or ()) else super().from_string(s)
+
+
+class _StrictLoader(KVArgParseConfigLoader):
+    """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
+
+    `check` is given what was loaded, before anybody takes it over.
+    """
+
+    check: Callable[[Config], None]
+
+    def load_config(self, *arguments: Any, **options: Any) -> Config:
+        """What the command line sets. Raises ArgumentError and what `check` does."""
+        try:
+            config = super().load_config(*arguments, **options)
+        except ArgumentError as error:
+            if (twice := re.search(r"(\w+\.\w+)=.* only accepts one value", str(error))) is None:
+                raise
+            names = [f"--{alias}" for alias, target in self.aliases.items() if target == twice[1]]
+            raise ArgumentError(f"{(names or [f'--{twice[1]}'])[-1]} may be given only once") from error
+        self.check(config)
+        return config
+
+    def _create_parser(self) -> None:
+        super()._create_parser()
+        self.parser.error = self._refuse  # type: ignore[method-assign]
+
+    def _refuse(self, message: str) -> NoReturn:
+        known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]
+        option = (re.findall(r"(?:^argument |unrecognized arguments: )(--?[^\s:/=]+)", message) or [""])[0]
+        if option and "." not in option and option not in known:
+            raise ArgumentError(f"there is no option {option}{did_you_mean(option, known)}")
+        for alias, target in self.aliases.items():
+            # The loader has put the trait in the option's place; the user knows the option.
+            message = message.replace(f"--{target}:", f"--{alias}:" if len(alias) > 1 else f"--{target}:")
+        message = re.sub(r": ignored explicit argument .*", " takes no value", message)
+        raise ArgumentError(message.replace(": expected one", " needs an").removeprefix("argument "))
+
+    def _handle_unrecognized_alias(self, arg: str) -> None:
+        self._refuse(f"unrecognized arguments: --{arg}")
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """A suggestion to append to an error, or nothing when no known word is near."""
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+class BaseApp(Application):
+    """A command of ``cellgate``. `usage` and `examples` are shown by ``--help``."""
+
+    usage: ClassVar[str] = "[options]"
+    forms: ClassVar[tuple[str, ...]] = ()  # what `usage` stands for, where it is too short to say it
+    environment = AnyTrait(help="The variables that settings may come from.")
+
+    data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
+        config=True, metavar="DIR"
+    )
+    config_file = Unicode(
+        help="A configuration file, .py or .json; default: cellgate_config.py or .json in your "
+        "configuration folder."
+    ).tag(config=True, metavar="FILE")
+    log_level = _LogLevel(
+        (0, 10, 20, 30, 40, 50, "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"),
+        default_value="WARN",
+        help="How much is logged: debug, info, warn, error or critical.",
+    ).tag(config=True, metavar="LEVEL")
+
+    aliases = {  # noqa: RUF012 - traitlets declares it an instance's variable
+        "data-dir": "BaseApp.data_dir",
+        "config": "BaseApp.config_file",
+        "log-level": "BaseApp.log_level",
+    }
+    flags = {}  # noqa: RUF012
+
+    @default("environment")
+    def _environment(self) -> Mapping[str, str]:
+        return self.parent.environment if isinstance(self.parent, BaseApp) else {}
+
+    @default("data_dir")
+    def _data_dir(self) -> str:
+        return str(platformdirs.user_data_path("cellgate"))
+
+    @default("version")
+    def _version(self) -> str:
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - slow, rarely used
+
+        try:
+            return version("cellgate")
+        except PackageNotFoundError:
+            return "0 (not installed)"
+
+    @property
+    def data_path(self) -> Path:
+        """`data_dir` as a path, with ``~`` resolved."""
+        return Path(self.data_dir).expanduser()
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Reads all settings. Raises UsageError, naming what is wrong; exits after ``--help``."""
+        try:
+            # traitlets' decorator around this method would log the error and exit with 1.
+            inspect.unwrap(Application.parse_command_line)(self, argv)
+            if self.subapp is None:
+                self._check_command_line()
+                self._load_settings()
+        except (TraitError, ArgumentError) as error:
+            raise UsageError(" ".join(str(error).split())) from error
+
+    def _load_settings(self) -> None:
+        lists = {
+            f"{cls.__name__}.{name}"
+            for cls in self._classes_inc_parents()
+            for name, trait in cls.class_traits(config=True).items()
+            if isinstance(trait, List)
+        }
+        environment = environment_config(self.environment, self.flatten_flags()[1], lists=lists)
+        self._check_fit(environment, self._variable_of)
+        environment.merge(self.cli_config)
+        self.update_config(environment)
+        config = self._file_config()
+        config.merge(environment)
+        self.update_config(config)
+
+    def _file_config(self) -> Config:
+        if self.config_file:
+            path = Path(self.config_file).expanduser()
+        else:
+            folder = platformdirs.user_config_path("cellgate")
+            found = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
+            if not found:
+                return Config()
+            path = found[0]
+        config = read_config_file(path)
+        self._check_fit(config, lambda class_name, name: f"{class_name}.{name} in {path}")
+        return config
+
+    def _check_command_line(self) -> None:
+        """For a command that takes less than others. Raises UsageError."""
+
+    def _check_loaded(self, config: Config) -> None:
+        """Refuses ``--Class.trait`` that names nothing, which traitlets would take without effect, and
+        values that don't fit.
+        """
+        classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
+        for class_name, name, _ in settings_of(config):
+            cls = classes.get(class_name)
+            if cls is None or name not in cls.class_traits(config=True):
+                raise UsageError(f"there is no setting --{class_name}.{name}")
+        self._check_fit(config, lambda class_name, name: self.option(name, class_name))
+
+    def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
+        """Refuses values that don't fit; `called` says by which name a setting was given."""
+        known, ours = self.traits(config=True), {cls.__name__ for cls in type(self).__mro__}
+        for class_name, name, value in settings_of(config):
+            if class_name in ours and name in known and (problem := unfit(self, name, value)) is not None:
+                raise UsageError(f"{called(class_name, name)} {problem}")
+
+    def option(self, name: str, class_name: str = "") -> str:
+        """How the setting of this name is given on the command line."""
+        for alias, target in self.flatten_flags()[1].items():
+            if target.partition(".")[2] == name and alias[1:]:
+                return f"--{alias}"
+        return f"--{class_name or type(self).__name__}.{name}"
+
+    def _variable_of(self, class_name: str, name: str) -> str:
+        own = variable(self.option(name).removeprefix("--"))
+        return own if self.environment.get(own) else f"{PREFIX}__{class_name}__{name}"
+
+    def _create_loader(
+        self, argv: list[str] | None, aliases: dict[str, Any], flags: dict[str, Any], classes: Any
+    ) -> KVArgParseConfigLoader:
+        loader = _StrictLoader(argv, aliases, flags, classes=classes, log=self.log, allow_abbrev=False)
+        loader.check = self._check_loaded
+        return loader
+
+    def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
+        """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
+        if classes:
+            yield from super().emit_help(classes=True)
+            return
+        width = min(shutil.get_terminal_size().columns, 100)
+        yield f"Usage: {self.name.replace('-', ' ', 1)} {self.usage}"
+        for paragraph in inspect.cleandoc(str(self.description)).split("\n\n"):
+            yield ""
+            yield from textwrap.wrap(paragraph, width)
+        yield from self.emit_commands()
+        if self.aliases:
+            yield "\nOptions (each also by the environment variable beside it)"
+            yield from self._option_lines(width)
+        yield from self.emit_examples()
+
+    def emit_examples(self) -> Generator[str, None, None]:
+        """The examples, as written in the class."""
+        if self.examples:
+            yield "\nExamples"
+            yield textwrap.indent(inspect.cleandoc(str(self.examples)), "  ")
+
+    def emit_commands(self) -> Generator[str, None, None]:
+        """Lines between the description and the options; for the root command."""
+        yield from ()
+
+    def _option_lines(self, width: int) -> Generator[str, None, None]:
+        for names, target in self.aliases.items():
+            trait: TraitType[Any, Any] = self.class_traits()[target.split(".")[1]]
+            words = _words(names)
+            yield self._heading(words, trait.metadata.get("metavar", "VALUE"), variable(max(words, key=len)))
+            yield from _wrap_help(f"{trait.help}{_default_text(trait)}", width)
+        for names, (_, text) in self.flags.items():
+            yield self._heading(_words(names), "", "")
+            yield from _wrap_help(text, width)
+        yield "  -h, --help · --help-all"
+        yield from _wrap_help("Show this, or also every setting of the configuration file.", width)
+
+    @staticmethod
+    def _heading(words: tuple[str, ...], metavar: str, name: str) -> str:
+        options = ", ".join(("-" if len(word) == 1 else "--") + word for word in sorted(words, key=len))
+        return f"{f'  {options} {metavar}'.ljust(34)} {name}".rstrip()
+
+
+def _words(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else names
+
+
+def _wrap_help(text: str, width: int) -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), width, initial_indent=" " * 6, subsequent_indent=" " * 6)
+
+
+def _default_text(trait: TraitType[Any, Any]) -> str:
+    if isinstance(trait, List):
+        return " May be given again; in the variable, commas divide."
+    value = trait.default_value
+    if isinstance(value, float) and value:
+        return f" Default: {value:.15g}."
+    shown = isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", 0}
+    return f" Default: {value}." if shown else ""
+
+
+class CommandApp(BaseApp):
+    """A command that is a client of a running gateway. `run_command` does the work."""
+
+    url = Unicode(
+        help="The gateway's address; default: the one that runs with this data folder, else "
+        "http://127.0.0.1:8888."
+    ).tag(config=True, metavar="URL")
+    token = Unicode(
+        help="The token; default: that of the gateway of this data folder. Other users of the machine see "
+        "options of a command, but not its environment."
+    ).tag(config=True, metavar="TOKEN")
+
+    aliases = {  # noqa: RUF012
+        "url": "CommandApp.url",
+        "token": "CommandApp.token",
+        **BaseApp.aliases,
+    }
+
+    def start(self) -> NoReturn:
+        """Runs the command and leaves with its exit code. Raises UsageError for a gateway that refuses."""
+        from cellgate.client import GatewayError  # noqa: PLC0415 - keeps --help quick
+
+        try:
+            raise SystemExit(asyncio.run(self.run_command()))
+        except GatewayError as error:
+            raise UsageError(error.message) from error
+
+    async def run_command(self) -> int:
+        """The command's work; returns its exit code."""
+        raise NotImplementedError
+
+    @staticmethod
+    def print(text: str) -> None:
+        """Writes a line of the command's result to stdout."""
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()  # here, where a reader that has left is an error that `main` handles
+
+    def arguments(self, *names: str) -> list[str]:
+        """The positional arguments, exactly one for each of `names`. Raises UsageError."""
+        if len(self.extra_args) < len(names):
+            raise UsageError(f"{names[len(self.extra_args)]} is missing: {self._short_usage()}")
+        if len(self.extra_args) > len(names):
+            raise UsageError(f"unexpected argument {self.extra_args[len(names)]!r}: {self._short_usage()}")
+        return list(self.extra_args)
+
+    def _short_usage(self) -> str:
+        return f"{self.name.replace('-', ' ', 1)} {self.usage}"
+
+    def address(self) -> str:
+        """The URL of the gateway that the settings name. Raises UsageError."""
+        running = self._running_gateway()
+        return self.url or (running.url if running else "http://127.0.0.1:8888")
+
+    def gateway(self) -> Gateway:
+        """A client of the gateway that the settings name. Raises UsageError."""
+        from cellgate.client import Gateway  # noqa: PLC0415
+
+        running, url = self._running_gateway(), self.address()
+        # The token of the local gateway goes to that gateway only, whatever other URL is given.
+        known = running.token if running and url.rstrip("/") == running.url.rstrip("/") else ""
+        return Gateway(url, self.token or known or None)
+
+    def _running_gateway(self) -> RunningGateway | None:
+        path = self.data_path / RUNNING_FILE
+        try:
+            return msgspec.json.decode(read_regular(path, RUNNING_BYTES), type=RunningGateway)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError) as error:
+            raise UsageError(f"{path} can't be read ({error}); give --url and --token") from error

@@ -1,0 +1,43 @@
+"""Options of commands that run cells: which session, which kernel, how long a cell may take.
+
+The commands inherit what they have of them; what a value means is the gateway's affair.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from traitlets import Unicode
+
+from cellgate.cli.base import CommandApp
+from cellgate.cli.fitting import Duration
+
+
+class KernelOption(CommandApp):
+    """A command that may make a session."""
+
+    kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
+        config=True, metavar="NAME"
+    )
+
+    aliases: Any = {"kernel": "KernelOption.kernel", **CommandApp.aliases}  # noqa: RUF012
+
+
+class TimeoutOption(KernelOption):
+    """A command that runs cells in the session that its user names."""
+
+    timeout = Duration(
+        None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
+    ).tag(config=True, metavar="SECONDS")
+
+    aliases: Any = {"timeout": "TimeoutOption.timeout", **KernelOption.aliases}  # noqa: RUF012
+
+
+class SessionOptions(TimeoutOption):
+    """A command that runs cells in a session of its own, or in the one that `--session` names."""
+
+    session = Unicode(
+        help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
+    ).tag(config=True, metavar="NAME")
+
+    aliases: Any = {"session": "SessionOptions.session", **TimeoutOption.aliases}  # noqa: RUF012

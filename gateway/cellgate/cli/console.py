@@ -1,0 +1,173 @@
+"""``cellgate console``: a prompt for one session, in a terminal.
+
+Each entry is a cell: an execution of the session, recorded like any other. Completions and whether an entry
+is complete are the kernel's to say, the history is the record's. What cells write goes through
+``terminal``; line editing is prompt_toolkit's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from traitlets import Unicode
+
+from cellgate.cli.base import UsageError
+from cellgate.cli.cell_options import TimeoutOption
+from cellgate.cli.terminal import CellOutput
+from cellgate.client import Finished, Gateway, GatewayError, InputRequest
+
+_HISTORY = 1000
+_HISTORY_TIMEOUT = 5.0
+_LEAVE = re.compile(r"\s*(?:exit|quit)(?:\(\s*\))?\s*")
+
+
+@contextlib.contextmanager
+def _keys_kept(descriptor: int) -> Iterator[None]:
+    """While a cell runs, keys are not echoed into its output and wait as they are for the next prompt."""
+    saved = termios.tcgetattr(descriptor)
+    attributes = termios.tcgetattr(descriptor)
+    attributes[0] &= ~termios.ICRNL
+    attributes[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, attributes)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, saved)
+
+
+class ConsoleApp(TimeoutOption):
+    """``cellgate console``."""
+
+    name = "cellgate-console"
+    usage = "SESSION [options]"
+    description = """
+        A prompt for the session, which is made when absent. What is entered runs as a cell and is recorded;
+        entries of several lines, %%magics, colours, progress bars and input() work as in IPython.
+
+        Tab completes, the arrow up brings back what ran before. Enter runs what is complete, else it begins a
+        line; Alt-Enter always begins one. Ctrl-C interrupts the running cell, Ctrl-D leaves. The session
+        stays, with its variables.
+    """
+    examples = """
+        cellgate console work
+        cellgate console work --images figures
+    """
+
+    images = Unicode(help="The folder that pictures are saved in; default: SESSION-images.").tag(
+        config=True, metavar="DIR"
+    )
+
+    aliases: Any = {  # noqa: RUF012
+        "images": "ConsoleApp.images",
+        **TimeoutOption.aliases,
+    }
+
+    async def run_command(self) -> int:
+        """Prompts until Ctrl-D."""
+        (name,) = self.arguments("SESSION")
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise UsageError("console needs a terminal; use cellgate exec")
+        gateway = self.gateway()
+        model = await gateway.create_session(name, kernel=self.kernel or None)
+        self.print(f"{model.session}: {model.kernel}, isolation {model.isolation}. Ctrl-D leaves.")
+        await Console(gateway, model.session, self._folder(name), self.timeout).run()
+        return 0
+
+    def _folder(self, session: str) -> Path:
+        return Path(self.images or f"{session}-images").expanduser()
+
+
+class Console:
+    """One user at one session's prompt."""
+
+    def __init__(self, gateway: Gateway, session: str, images: Path, timeout: float | None) -> None:
+        self._gateway = gateway
+        self._session = session
+        self._images = images
+        self._timeout = timeout
+        self._execution: str | None = None
+        self._interrupts: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Prompts and runs cells until the user leaves."""
+        from cellgate.cli.prompt import Prompt  # noqa: PLC0415 - slow to import
+
+        self._prompt = Prompt(self._gateway, self._session)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        try:
+            with _keys_kept(sys.stdin.fileno()):
+                await self._prompt.start(await self._history())
+                while (code := await self._prompt.cell()) is not None and not _LEAVE.fullmatch(code):
+                    if code.strip():
+                        await self._cell_to_its_end(code)
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)
+            await self._prompt.close()
+
+    async def _history(self) -> list[str]:
+        """What ran before, oldest first; nothing where that takes too long."""
+        with contextlib.suppress(TimeoutError, GatewayError):
+            async with asyncio.timeout(_HISTORY_TIMEOUT):
+                notebook = await self._gateway.provenance(self._session)
+                cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+                return [str("".join(cell["source"])) for cell in cells[-_HISTORY:]]
+        return []
+
+    async def _cell_to_its_end(self, code: str) -> None:
+        """Runs a cell. What the gateway refuses is told, and the prompt goes on."""
+        output = CellOutput(sys.stdout, self._images)
+        try:
+            await self._cell(code, output)
+        except GatewayError as error:
+            output.note(f"{error.reason}: {error.message}")
+        finally:
+            self._execution = None
+            for task in self._interrupts:
+                task.cancel()
+            await asyncio.gather(*self._interrupts, return_exceptions=True)
+
+    async def _cell(self, code: str, output: CellOutput) -> None:
+        stream = self._gateway.stream_execute(
+            self._session, code, timeout=self._timeout, on_disconnect="interrupt"
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                self._execution = event.execution or self._execution
+                output.event(event)
+                if isinstance(event, InputRequest):
+                    await self._answer(event, output)
+                elif isinstance(event, Finished):
+                    output.end(event)
+
+    async def _answer(self, request: InputRequest, output: CellOutput) -> None:
+        """Asks the user; without an answer (Ctrl-C, Ctrl-D) the cell is interrupted."""
+        line = await self._prompt.answer(output.guarded(request.prompt), password=request.password)
+        try:
+            if line is None:
+                await self._gateway.cancel(self._session, str(request.execution))
+            else:
+                await self._gateway.answer_input(self._session, str(request.execution), line)
+        except GatewayError as error:
+            if error.status != 409:  # the cell has ended meanwhile
+                raise
+
+    def _interrupt(self) -> None:
+        if self._execution is not None and not self._interrupts:
+            task = asyncio.create_task(self._cancel(self._execution))
+            self._interrupts.add(task)
+            task.add_done_callback(self._interrupts.discard)
+
+    async def _cancel(self, execution: str) -> None:
+        # One that has ended by itself, or a gateway that does not answer: the cell's own stream tells.
+        with contextlib.suppress(GatewayError):
+            await self._gateway.cancel(self._session, execution)

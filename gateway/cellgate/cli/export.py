@@ -1,0 +1,93 @@
+"""``cellgate export``: writes the record of a session as a notebook.
+
+The gateway makes the notebook; this asks for it over HTTP and stores it, whole or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Enum, Unicode
+
+from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.transfer import transfer
+from cellgate_kernels.errors import InvalidInput
+
+_EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
+
+
+class ExportApp(CommandApp):
+    """``cellgate export``."""
+
+    name = "cellgate-export"
+    usage = "SESSION [options]"
+    description = """
+        Writes a session's record as a notebook (.ipynb): all cells that ran in it, by whichever way they
+        came, with their outputs. The session may be running, or have ended long ago.
+    """
+    examples = """
+        cellgate export my-session -o my-session.ipynb
+        cellgate export my-session --no-outputs
+        cellgate export my-session --to html
+        cellgate export my-session --bundle
+    """
+
+    output = Unicode(
+        help="The file to write, replaced when it exists; default: SESSION and its ending, never replaced."
+    ).tag(config=True, metavar="FILE")
+    to = Enum(
+        tuple(_EXTENSIONS),
+        "ipynb",
+        help="What to write: ipynb, html, markdown or script; a page runs no scripts.",
+    ).tag(config=True, metavar="FORMAT")
+    bundle = Bool(
+        False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
+    ).tag(config=True)
+    no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
+
+    aliases: Any = {  # noqa: RUF012
+        ("o", "output"): "ExportApp.output",
+        "to": "ExportApp.to",
+        **CommandApp.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "bundle": (
+            {"ExportApp": {"bundle": True}},
+            "Write a zip file with the notebook, its files, its packages' versions and the record.",
+        ),
+        "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
+    }
+
+    async def run_command(self) -> int:
+        """Streams the notebook or the bundle to its file."""
+        (session,) = self.arguments("SESSION")
+        if self.bundle and self.no_outputs:
+            raise UsageError("a bundle always has the outputs; leave out --no-outputs")
+        path = self._path(session)
+        try:
+            await self._download(session, path)
+        except OSError as error:
+            raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
+        self.print(str(path))
+        return 0
+
+    async def _download(self, session: str, path: Path) -> None:
+        form = None if self.to == "ipynb" else self.to
+        making = "making the bundle" if self.bundle else form and f"converting to {form}"
+        with transfer(path.name, making) as progress:
+            if self.bundle:
+                await self.gateway().bundle(session, path, progress=progress)
+            else:
+                await self.gateway().notebook(
+                    session, path, outputs=not self.no_outputs, form=form, progress=progress
+                )
+
+    def _path(self, session: str) -> Path:
+        if self.output:
+            return Path(self.output).expanduser()
+        extension = ".zip" if self.bundle else _EXTENSIONS[self.to]
+        path = Path(f"{session.replace('/', '-')}{extension}")
+        if path.exists():
+            raise UsageError(f"{path} exists; name a file with -o to replace it")
+        return path

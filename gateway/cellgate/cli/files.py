@@ -1,0 +1,89 @@
+"""``cellgate files``: a session's files from the shell: put, get, ls, rm.
+
+Transfers are streamed; large ones show how far they are, on a terminal. The paths in a session are the
+gateway's to judge.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cellgate.cli.base import CommandApp, UsageError, did_you_mean
+from cellgate.cli.transfer import transfer
+from cellgate.client import Files
+from cellgate_kernels.errors import InvalidInput
+
+_ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
+
+
+class FilesApp(CommandApp):
+    """``cellgate files``."""
+
+    name = "cellgate-files"
+    usage = "put|get|ls|rm SESSION ... [options]"
+    forms = tuple(f"{action} {words}" for action, words in _ACTIONS.items())
+    description = """
+        Brings files into a session, takes them out, lists and removes them. A PATH is relative to the
+        session's folder; where the name to write to is left out, it is the file's own.
+
+        put replaces what is there. get writes a whole file or none, and replaces one only when it is named.
+    """
+    examples = """
+        cellgate files put my-session data.csv
+        cellgate files put my-session data.csv raw/2026.csv
+        cellgate files ls my-session
+        cellgate files get my-session figure.png
+        cellgate files rm my-session raw/2026.csv
+    """
+
+    async def run_command(self) -> int:
+        """Does what the first word says."""
+        action, *words = self.extra_args or [""]
+        if action not in _ACTIONS:
+            hint = did_you_mean(action, list(_ACTIONS)) or f": {self._short_usage()}"
+            raise UsageError(f"files does not know {action!r}{hint}" if action else self._short_usage())
+        names = _ACTIONS[action].split()
+        least = sum(not name.startswith("[") for name in names)
+        if not least <= len(words) <= len(names):
+            raise UsageError(f"usage: cellgate files {action} {_ACTIONS[action]}")
+        files = self.gateway().session(words[0]).files
+        match action:
+            case "put":
+                await self._put(files, *words[1:])
+            case "get":
+                await self._get(files, *words[1:])
+            case "rm":
+                await files.remove(words[1])
+            case _:
+                async for model in files.list():
+                    self.print(f"{model.size:>12}  {(model.modified or '')[:19]:19}  {model.path}")
+        return 0
+
+    async def _put(self, files: Files, name: str, path: str | None = None) -> None:
+        source = _local(name)
+        try:
+            with transfer(source.name) as tell:
+                model = await files.put(path or source.name, source, tell)
+        except OSError as error:
+            raise InvalidInput(f"{source} can't be read: {error.strerror or error}") from error
+        self.print(f"{model.path}  {model.size} bytes  sha256 {model.sha256}")
+
+    async def _get(self, files: Files, path: str, name: str | None = None) -> None:
+        target = _local(name) if name is not None else _unused(path.rpartition("/")[2])
+        try:
+            with transfer(target.name) as tell:
+                await files.save(path, target, tell)
+        except OSError as error:
+            raise InvalidInput(f"{target} can't be written: {error.strerror or error}") from error
+        self.print(str(target))
+
+
+def _local(name: str) -> Path:
+    return Path(name).expanduser()
+
+
+def _unused(name: str) -> Path:
+    path = Path(name)
+    if not name or path.exists():
+        raise UsageError(f"{path} exists; name a file to replace it")
+    return path

@@ -1,0 +1,152 @@
+"""``cellgate image build`` and ``cellgate image check``: the image that kernels in containers run from.
+
+The building is done by ``cellgate_kernels.provisioners.image``, the check by starting a kernel as the gateway
+does; this shows both. Neither needs a running gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+from traitlets import Unicode
+
+from cellgate.cli.base import BaseApp, UsageError
+from cellgate_kernels.provisioners.container import IMAGE
+from cellgate_kernels.provisioners.engine import SOCKET
+
+CHECK_TIMEOUT = 120.0
+
+_VERSIONS = """
+import importlib.metadata, json, platform
+print(json.dumps({"python": platform.python_version(),
+    **{d.name: d.version for d in importlib.metadata.distributions()}}))
+"""
+_SHOWN = ("python", "ipykernel", "numpy", "pandas", "matplotlib")
+
+
+class ImageApp(BaseApp):
+    """``cellgate image``."""
+
+    name = "cellgate-image"
+    usage = "build|check [options]"
+    description = """
+        build makes the image that kernels in containers run from: an interpreter, ipykernel, numpy, pandas,
+        matplotlib and more, and no rights. It needs a container engine, the network and a few minutes.
+
+        check starts one kernel from the image, runs one cell, and prints what is in it.
+    """
+    examples = """
+        cellgate image build
+        cellgate image build --base-image python:3.12-slim-bookworm
+        cellgate image check --runtime runsc
+    """
+
+    image = Unicode(IMAGE, help="The name of the image.").tag(config=True, metavar="NAME")
+    base_image = Unicode(help="What it is built on; default: Dockerfile.kernel's own.").tag(
+        config=True, metavar="NAME"
+    )
+    requirements = Unicode(help="The packages of the image; default: Cellgate's own list.").tag(
+        config=True, metavar="FILE"
+    )
+    runtime = Unicode(help="The engine's runtime to check with, such as runsc.").tag(
+        config=True, metavar="NAME"
+    )
+    docker_url = Unicode(SOCKET, help="The container engine's address.").tag(config=True, metavar="URL")
+
+    aliases = {  # noqa: RUF012
+        "image": "ImageApp.image",
+        "base-image": "ImageApp.base_image",
+        "requirements": "ImageApp.requirements",
+        "runtime": "ImageApp.runtime",
+        "docker-url": "ImageApp.docker_url",
+        **BaseApp.aliases,
+    }
+
+    def start(self) -> NoReturn:
+        """Does what the first argument says and leaves with 0. Raises UsageError or BackendUnavailable."""
+        if self.extra_args not in (["build"], ["check"]):
+            raise UsageError("cellgate image build, or cellgate image check; see cellgate image --help")
+        console = Console(highlight=False, soft_wrap=True, markup=False)
+        if self.extra_args == ["build"]:
+            self._build(console)
+        else:
+            asyncio.run(self._check(console))
+        raise SystemExit(0)
+
+    def _build(self, console: Console) -> None:
+        from cellgate_kernels.provisioners.image import build_image  # noqa: PLC0415 - keeps --help quick
+
+        requirements = Path(self.requirements).expanduser() if self.requirements else None
+        if requirements is not None and not requirements.is_file():
+            raise UsageError(f"--requirements: there is no file {requirements}")
+        with console.status("building the kernel image") as status:
+            made = build_image(
+                self.docker_url,
+                self.image,
+                status.update if console.is_terminal else console.print,
+                base_image=self.base_image,
+                requirements=requirements,
+            )
+        console.print(f"image   {self.image}\ndigest  {made}\n\nTry it: cellgate image check")
+
+    async def _check(self, console: Console) -> None:
+        from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
+        from cellgate_kernels.provisioners.docker import check_engine  # noqa: PLC0415
+        from cellgate_kernels.provisioners.engine import Engine  # noqa: PLC0415
+
+        settings = ContainerSettings(self.image, self.runtime)
+        engine = Engine(self.docker_url)
+        await engine.open()
+        try:
+            digest = await check_engine(engine, settings)
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                versions = await _versions(engine, settings)
+        finally:
+            await engine.close()
+        console.print("\n".join(_report(settings.isolation, self.image, digest, versions)))
+
+
+def _report(isolation: str, image: str, digest: str, versions: dict[str, str]) -> Iterator[str]:
+    yield f"image       {image}"
+    yield f"digest      {digest}"
+    yield f"isolation   {isolation}: a kernel started and ran a cell"
+    for name in _SHOWN:
+        if name in versions:
+            yield f"{name:<11} {versions[name]}"
+    yield f"packages    {len(versions) - 1}"
+
+
+async def _versions(engine: Any, settings: Any) -> dict[str, str]:
+    """What a kernel of the image says of itself."""
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from jupyter_client.manager import AsyncKernelManager  # noqa: PLC0415
+
+    from cellgate_kernels.specs.catalog import KernelspecCatalog  # noqa: PLC0415
+
+    catalog = KernelspecCatalog(backend="docker", provisioner_config=asdict(settings))
+    manager = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog, autorestart=False)
+    await manager.start_kernel(engine=engine)
+    client = manager.client()
+    client.start_channels(hb=False)
+    try:
+        await client.wait_for_ready(timeout=CHECK_TIMEOUT)
+        asked, text = client.execute(_VERSIONS), ""
+        while True:
+            message = await client.get_iopub_msg()
+            if message["parent_header"].get("msg_id") != asked:
+                continue
+            if message["msg_type"] == "stream":
+                text += message["content"]["text"]
+            if message["content"].get("execution_state") == "idle":
+                break
+        versions: dict[str, str] = json.loads(text)
+        return versions
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel(now=True)

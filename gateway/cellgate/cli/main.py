@@ -1,0 +1,135 @@
+"""The entry point of the ``cellgate`` command: picks the subcommand, and turns errors into exit codes.
+
+It does no work itself and imports no subcommand before it is called, so that ``--help`` is quick.
+Exit codes: 0 done; 1 the work failed (a cell of ``run``, the start of ``serve``); 2 wrong usage, or no
+gateway to talk to; 130 interrupted by Ctrl-C. The process's environment is read here, and passed on.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Generator
+
+from traitlets.config import Config
+from traitlets.utils.importstring import import_item
+
+from cellgate.cli.base import BaseApp, UsageError, did_you_mean
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+
+class CellgateApp(BaseApp):
+    """``cellgate`` itself."""
+
+    name = "cellgate"
+    usage = "COMMAND [options]"
+    description = """
+        Runs code cells in isolated Jupyter kernels and keeps every session as a notebook.
+    """
+    examples = """
+        cellgate setup                       make the kernel environment, once
+        cellgate image build                 make the image of kernels in containers, once
+        cellgate serve                       start the gateway on http://127.0.0.1:8888
+        cellgate run analysis.ipynb -o out.ipynb
+                                             run a notebook's cells through the gateway
+        cellgate run README.md               run the Python blocks of a Markdown file
+        cellgate exec 'print(6 * 7)'         run one piece of code
+        cellgate console my-session          a prompt for a session
+        cellgate files put my-session data.csv
+                                             bring a file into a session
+        cellgate sessions                    what runs and what has run
+        cellgate export my-session -o my-session.ipynb
+                                             a session's record as a notebook
+        cellgate replay my-session.ipynb     does it still give the same?
+    """
+    aliases = {}  # noqa: RUF012 - options belong to the commands
+    subcommands = {  # noqa: RUF012
+        "serve": ("cellgate.cli.serve.ServeApp", "Start the gateway."),
+        "setup": ("cellgate.cli.setup.SetupApp", "Make the environment that kernels run in."),
+        "image": ("cellgate.cli.image.ImageApp", "Build or check the image of kernels in containers."),
+        "run": ("cellgate.cli.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
+        "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),
+        "console": ("cellgate.cli.console.ConsoleApp", "A prompt for a session."),
+        "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove a session's files."),
+        "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions to language models' programs."),
+        "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
+        "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
+        "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
+        "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),
+        "record": (
+            "cellgate.cli.record.RecordApp",
+            "Size and upkeep of the record, signing key.",
+        ),
+        "completion": (
+            "cellgate.cli.completion.CompletionApp",
+            "Print a script that teaches your shell these commands.",
+        ),
+    }
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """Reads the command line and makes the subcommand it names."""
+        words = sys.argv[1:] if argv is None else argv
+        word = next(iter(words[1:] if words[:1] == ["help"] else words), "")
+        if word and not word.startswith("-") and word not in self.subcommands:
+            hint = did_you_mean(word, list(self.subcommands)) or "; see cellgate --help"
+            raise UsageError(f"there is no command {word!r}{hint}")
+        super().initialize(list(words))
+
+    def initialize_subcommand(self, subc: str, argv: list[str] | None = None) -> None:
+        """Makes the subcommand a plain child: traitlets' own way keeps one instance per process."""
+        self.subapp = import_item(self.subcommands[subc][0])(parent=self)
+        self.subapp.initialize(argv)
+
+    def _check_loaded(self, config: Config) -> None:
+        """Nothing: what is wrong is that it comes before the command."""
+
+    def _check_command_line(self) -> None:
+        if self.cli_config or self.extra_args:
+            raise UsageError("the command comes first, then its options; see cellgate --help")
+
+    def start(self) -> None:
+        """Starts the subcommand; without one, shows the help and leaves with 2."""
+        if self.subapp is None:
+            self.print_help()
+            self.exit(2)
+        else:
+            self.subapp.start()
+
+    def emit_commands(self) -> Generator[str, None, None]:
+        """The list of subcommands."""
+        yield "\nCommands (cellgate COMMAND --help tells more)"
+        for name, (_, text) in self.subcommands.items():
+            yield f"  {name.ljust(11)} {text}"
+        yield "  --version   Show the version."
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs ``cellgate`` with `argv` (default: the process's arguments); returns the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a cell's text may not fit the terminal's encoding
+    try:
+        app = CellgateApp(environment=os.environ)
+        app.initialize(argv)
+        app.start()
+    except InvalidInput as error:
+        return _fail(error, 2)
+    except CellgateError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left, as `head` does. Python's flush at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return 0
+
+
+def _fail(error: CellgateError, code: int) -> int:
+    sys.stderr.write(f"cellgate: {error.message}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

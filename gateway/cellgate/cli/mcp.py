@@ -1,0 +1,140 @@
+"""``cellgate mcp``: sessions as tools of the Model Context Protocol, over stdin and stdout or over HTTP.
+
+It is a client of a gateway that runs. Over stdin and stdout the program of a language model starts it, for
+one session; over HTTP it serves many clients, each with a session of its own. The tools are
+``mcp.tools``, the HTTP side is ``mcp.http``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Float, Int, List, Unicode
+
+from cellgate.cli.base import UsageError
+from cellgate.cli.cell_options import KernelOption
+
+
+class McpApp(KernelOption):
+    """``cellgate mcp``."""
+
+    name = "cellgate-mcp"
+    usage = "[options]"
+    description = """
+        Serves the Model Context Protocol: tools to run code, to read and write files, to interrupt and
+        restart, and to export the notebook, in a session of a gateway that runs already. Needs the extra mcp.
+
+        A language model's program starts it and talks over stdin and stdout. With --http it serves programs
+        that connect, each with a session of its own and with the gateway's token as its bearer token.
+    """
+    examples = """
+        cellgate mcp
+        cellgate mcp --session research          a session that stays, with its variables
+        cellgate mcp --http --port 8889          at http://127.0.0.1:8889/mcp
+    """
+
+    session = Unicode(
+        help="The session to work in, made when absent, left running; default: a fresh one, ended "
+        "afterwards. Not with --http."
+    ).tag(config=True, metavar="NAME")
+    language = Unicode(help="The language of a new session, in place of its kernelspec.").tag(
+        config=True, metavar="NAME"
+    )
+    notebooks = Unicode(
+        help="The folder that notebooks are exported to; default: where it was started; with --http none, "
+        "and clients are told the notebook's address."
+    ).tag(config=True, metavar="DIR")
+    max_text = Int(8000, min=1000, help="Characters that a model is shown of one text.").tag(
+        config=True, metavar="N"
+    )
+    http = Bool(False, help="Serve over HTTP.").tag(config=True)
+    ip = Unicode("127.0.0.1", help="The address to listen on, with --http.").tag(
+        config=True, metavar="ADDRESS"
+    )
+    port = Int(8889, min=0, max=65535, help="The port, with --http; 0: a free one.").tag(
+        config=True, metavar="PORT"
+    )
+    allowed_hosts = List(Unicode(), help="Host names of this server besides loopback, with --http.").tag(
+        config=True, metavar="NAME"
+    )
+    allowed_origins = List(
+        Unicode(), help="Origins of web pages that may use it besides its own, with --http."
+    ).tag(config=True, metavar="ORIGIN")
+    idle_timeout = Float(
+        1800.0, help="Seconds without a request, and without an open stream, that end a client's session."
+    ).tag(config=True, metavar="SECONDS")
+
+    aliases: Any = {  # noqa: RUF012
+        "session": "McpApp.session",
+        "language": "McpApp.language",
+        "notebooks": "McpApp.notebooks",
+        "max-text": "McpApp.max_text",
+        "ip": "McpApp.ip",
+        "port": "McpApp.port",
+        "allow-host": "McpApp.allowed_hosts",
+        "allow-origin": "McpApp.allowed_origins",
+        "idle-timeout": "McpApp.idle_timeout",
+        **KernelOption.aliases,
+    }
+    flags = {"http": ({"McpApp": {"http": True}}, "Serve over HTTP.")}  # noqa: RUF012
+
+    async def run_command(self) -> int:
+        """Serves until stdin ends, or until it is stopped."""
+        self.arguments()
+        if find_spec("mcp") is None:
+            raise UsageError("this needs the extra mcp: pip install 'cellgate[mcp]'")
+        return await (self._serve_http() if self.http else self._serve_stdio())
+
+    async def _serve_stdio(self) -> int:
+        from cellgate.mcp.tools import SessionTools  # noqa: PLC0415 - an extra, and slow to import
+
+        folder = _folder(self.notebooks or ".")
+        session = self.gateway().session(
+            self.session or None, kernel=self.kernel or None, language=self.language or None
+        )
+        async with session:
+            await SessionTools(session, folder, self.max_text).server(self.version).run_stdio_async()
+        return 0
+
+    async def _serve_http(self) -> int:
+        from cellgate.mcp.server import Serving, serve  # noqa: PLC0415 - an extra, and slow to import
+
+        if self.session:
+            raise UsageError("--session: over HTTP each client has a session of its own")
+        if not self.idle_timeout > 0:
+            raise UsageError("--idle-timeout must be a number of seconds above 0")
+        folder = _folder(self.notebooks) if self.notebooks else None
+        listener = await asyncio.to_thread(self._listen)
+        what = Serving(
+            url=self.address(),
+            version=self.version,
+            kernel=self.kernel or None,
+            notebooks=folder,
+            max_text=self.max_text,
+            hosts=self.allowed_hosts,
+            origins=self.allowed_origins,
+            idle=self.idle_timeout,
+        )
+        await serve(listener, what, lambda url: self.print(f"serving MCP at {url}"))
+        return 0
+
+    def _listen(self) -> socket.socket:
+        try:
+            return socket.create_server(
+                (self.ip, self.port), family=socket.AF_INET6 if ":" in self.ip else socket.AF_INET
+            )
+        except OSError as error:
+            raise UsageError(
+                f"can't listen on {self.ip} port {self.port}: {error.strerror or error}"
+            ) from error
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name).expanduser().absolute()
+    if not folder.is_dir():
+        raise UsageError(f"--notebooks {name}: there is no such folder")
+    return folder

@@ -1,0 +1,264 @@
+"""Reads notebooks, Python scripts and Markdown files as cells, and puts outputs back in their places.
+
+Scripts are divided at ``# %%`` lines as Jupytext and VS Code do; of a Markdown file the fenced blocks marked
+as Python are cells to run. `weave` makes the notebook of a run: the file's text with the cells that
+the gateway recorded. It reads files but talks to no gateway and prints nothing.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat import NotebookNode, v4
+
+from cellgate.execution.blocks import cell_of
+from cellgate.execution.markdown import fence_language, fences
+from cellgate.record.imported import decode_notebook, read_file
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.specs.languages import Language, find_language
+
+_nbformat: Any = nbformat  # untyped
+_v4: Any = v4
+
+_MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
+_CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
+_OF_A_RUN = frozenset({"cellgate", "execution"})
+"""Keys of a cell's metadata that tell of one run of it."""
+_MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
+"""What nbformat raises on its way from an older format; NameError: a variable that it has not set."""
+MOST_CELLS = 100_000
+_DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
+
+
+class CellKind(StrEnum):
+    """A cell's type, as nbformat names it."""
+
+    CODE = "code"
+    MARKDOWN = "markdown"
+    RAW = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a file. `id`, `metadata` and `attachments` are those of a notebook's cell."""
+
+    kind: CellKind
+    source: str
+    id: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    attachments: Mapping[str, Any] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """It has code, and no `skip-execution` tag (nbclient's)."""
+        return self.kind is CellKind.CODE and bool(self.source.strip()) and not self._tagged("skip-execution")
+
+    @property
+    def may_fail(self) -> bool:
+        """It has the `raises-exception` tag: its exception is meant to be seen."""
+        return self._tagged("raises-exception")
+
+    def _tagged(self, tag: str) -> bool:
+        tags = self.metadata.get("tags")
+        return isinstance(tags, list) and tag in tags
+
+
+@dataclass(frozen=True, slots=True)
+class CellFile:
+    """A file's cells in order, its notebook metadata, and remarks about what will not run."""
+
+    cells: tuple[Cell, ...]
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    notices: tuple[str, ...] = ()
+
+
+def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:
+    """The cells of an .ipynb, .py or .md file. Raises InvalidInput, naming the file and what is wrong.
+
+    `language` is the kernel's: of Markdown's blocks those in it are cells, and those in others if `mixed`.
+    """
+    markdown = partial(_read_markdown, language=language, mixed=mixed)
+    readers: dict[str, Callable[[Path], CellFile]] = {
+        ".ipynb": _read_notebook,
+        ".py": _read_script,
+        ".md": markdown,
+        ".markdown": markdown,
+    }
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise InvalidInput(f"{path}: only .ipynb, .py and .md files can be run")
+    try:
+        return reader(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+    except (UnicodeDecodeError, SyntaxError) as error:  # SyntaxError: a coding comment that names no codec
+        raise InvalidInput(f"{path} is not text: {error}") from error
+
+
+def _read_notebook(path: Path) -> CellFile:
+    told = decode_notebook(read_file(path), str(path))
+    if isinstance(cells := told.get("cells"), list) and len(cells) > MOST_CELLS:
+        raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
+    try:
+        # `nbformat.read` would only log that a notebook is invalid, and warn where ids are missing.
+        major, minor = _nbformat.reader.get_version(told)
+        known = _nbformat.versions[major].to_notebook_json(told, minor=minor)
+        notebook = _with_ids(_nbformat.convert(known, 4))
+        _nbformat.validate(notebook)
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not a notebook: {error}") from error
+    except (nbformat.ValidationError, *_MALFORMED) as error:
+        reason = str(getattr(error, "message", "")) or f"its cells are malformed ({error!r})"
+        raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
+    return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
+
+
+def _with_ids(notebook: NotebookNode) -> NotebookNode:
+    """As nbformat 4.5, where every cell has an id of its own."""
+    seen: set[str] = set()
+    for cell in notebook.cells:
+        if not isinstance(cell.get("id"), str) or cell.id in seen:
+            cell.id = _v4.new_raw_cell().id
+        seen.add(cell.id)
+    notebook.nbformat_minor = max(5, notebook.nbformat_minor)
+    return notebook
+
+
+def _notebook_cell(cell: NotebookNode) -> Cell:
+    return Cell(CellKind(cell.cell_type), cell.source, cell.id, cell.metadata, cell.get("attachments"))
+
+
+def _read_script(path: Path) -> CellFile:
+    with tokenize.open(path) as file:
+        text = file.read().removeprefix("\ufeff")
+    lines = text.split("\n")
+    begin = _header_length(lines)
+    inside = _lines_in_strings(text)
+    cells: list[Cell] = []
+    kind, start = CellKind.CODE, begin
+    for number, line in enumerate([*lines[begin:], "# %%"], begin):
+        marker = _MARKER.fullmatch(line) if number not in inside else None
+        if marker is None:
+            continue
+        cells.extend(_script_cell(kind, lines[start:number]))
+        named = _CELL_TYPE.search(marker["rest"] or "")
+        kind = CellKind.CODE if named is None else CellKind.RAW if named[1] == "raw" else CellKind.MARKDOWN
+        start = number + 1
+    return CellFile(tuple(cells))
+
+
+def _header_length(lines: Sequence[str]) -> int:
+    """Lines of Jupytext's header, YAML between two ``# ---`` lines: notebook metadata, no code."""
+    if lines[:1] == ["# ---"] and "# ---" in lines[1:]:
+        return lines.index("# ---", 1) + 1
+    return 0
+
+
+def _lines_in_strings(text: str) -> set[int]:
+    """Lines (from 0) that begin inside a string, where ``# %%`` is text and no marker.
+
+    IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; what follows is taken as it looks.
+    """
+    found: set[int] = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.STRING:
+                found.update(range(token.start[0], token.end[0]))
+    except (tokenize.TokenError, SyntaxError):
+        return found
+    return found
+
+
+def _script_cell(kind: CellKind, lines: Sequence[str]) -> Iterator[Cell]:
+    source = "\n".join(lines).strip("\n").rstrip()
+    if kind is not CellKind.CODE:
+        text = _DOCSTRING.fullmatch(source.strip())
+        source = text["text"].strip() if text else re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+    if source.strip():
+        yield Cell(kind, source)
+
+
+def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
+    text = path.read_text(encoding="utf-8-sig")
+    lines = text.split("\n")
+    cells: list[Cell] = []
+    skipped: dict[str, list[int]] = {}
+    done = 0
+    for fence in fences(text):
+        assert fence.map is not None
+        first, end = fence.map
+        named = fence_language(fence.info)
+        block = find_language(named)
+        own = block is not None and block.kernel_language == language.kernel_language
+        if block is None or not (own or mixed):
+            skipped.setdefault(named or "no language", []).append(first + 1)
+            continue
+        cells.extend(_text_cell(lines[done:first]))
+        code = cell_of(block, fence.content.rstrip("\n"), language.kernel_language)
+        cells.append(Cell(CellKind.CODE, code))
+        done = end
+    cells.extend(_text_cell(lines[done:]))
+    return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped, language)))
+
+
+def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:
+    if source := "\n".join(lines).strip("\n").rstrip():
+        yield Cell(CellKind.MARKDOWN, source)
+
+
+def _skip_notices(skipped: Mapping[str, Sequence[int]], wanted: Language) -> Iterator[str]:
+    for language, lines in skipped.items():
+        where = ", ".join(map(str, lines))
+        yield f"not run, because not marked as {wanted.title()}: {language} (line {where})"
+
+
+def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | None]) -> NotebookNode:
+    """The notebook of a run: `source`'s cells in their order, the code cells with their recorded outputs.
+
+    `exported` is the gateway's notebook of the session. `executions` names for each cell of `source` the
+    execution that ran it, or None for a cell that did not run. The result is another file than the gateway
+    sealed, so it has no seal: neither that one nor one that `source` came with.
+    """
+    recorded = {
+        cell.metadata.get("cellgate", {}).get("execution"): cell
+        for cell in exported.cells
+        if cell.cell_type == CellKind.CODE
+    }
+    cells = [
+        _woven_cell(cell, recorded.get(execution) if execution else None)
+        for cell, execution in zip(source.cells, executions, strict=True)
+    ]
+    metadata = {**source.metadata, **exported.metadata}
+    metadata["cellgate"] = {
+        name: value for name, value in metadata.get("cellgate", {}).items() if name != "seal"
+    }
+    return _with_ids(_v4.new_notebook(metadata=metadata, cells=cells))
+
+
+def _woven_cell(cell: Cell, recorded: NotebookNode | None) -> NotebookNode:
+    makers = {
+        CellKind.CODE: _v4.new_code_cell,
+        CellKind.MARKDOWN: _v4.new_markdown_cell,
+        CellKind.RAW: _v4.new_raw_cell,
+    }
+    # What the file says of an earlier run is not true of this one.
+    kept = {name: value for name, value in cell.metadata.items() if name not in _OF_A_RUN}
+    woven: NotebookNode = makers[cell.kind](cell.source, metadata=_nbformat.from_dict(kept))
+    if cell.id is not None:
+        woven.id = cell.id
+    if cell.attachments is not None:
+        woven.attachments = cell.attachments
+    if recorded is not None:
+        woven.execution_count = recorded.execution_count
+        woven.outputs = recorded.outputs
+        woven.metadata.update(recorded.metadata)
+    return woven

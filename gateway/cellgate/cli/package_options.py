@@ -1,0 +1,75 @@
+"""The settings of packages, and the policy that they make.
+
+``serve`` inherits them. They install nothing: ``packages`` does, by the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from traitlets import Float, Integer, List, Unicode
+
+from cellgate.cli.base import BaseApp
+from cellgate.cli.fitting import Size
+
+if TYPE_CHECKING:
+    from cellgate.packages.settings import PackageSettings
+
+PASSED = (
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "PIP_CERT",
+    "PIP_CONFIG_FILE",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+)
+"""What of the gateway's environment pip gets: the way to the network."""
+
+
+class PackageOptions(BaseApp):
+    """What sessions may install, and where it comes from."""
+
+    packages = List(
+        Unicode(), help="Names of packages that sessions may install, * for all; default: none."
+    ).tag(config=True, metavar="NAME")
+    package_index = Unicode(
+        help="The address of the package index; default: what pip is configured to use on this machine."
+    ).tag(config=True, metavar="URL")
+    package_links = List(Unicode(), help="Folders or pages with further wheels.").tag(
+        config=True, metavar="PLACE"
+    )
+    package_timeout = Float(300.0, min=0.1, help="Seconds that one step of an install may take.").tag(
+        config=True, metavar="SECONDS"
+    )
+    package_count = Integer(100, min=1, help="Packages that a session may have, at most.").tag(config=True)
+    package_disk = Size("2g", help="Size of a session's packages, unpacked.").tag(config=True, metavar="SIZE")
+    package_cache = Size("4g", help="Size of what is kept of packages for all sessions.").tag(
+        config=True, metavar="SIZE"
+    )
+    package_lock_life = Float(
+        86400.0, min=0, help="Seconds for which the index is not asked again what is the newest version."
+    ).tag(config=True, metavar="SECONDS")
+
+    aliases = {"allow-package": "ServeApp.packages", **BaseApp.aliases}  # noqa: RUF012
+
+    def package_settings(self, environment: Mapping[str, str]) -> PackageSettings:
+        """The policy; of `environment` pip gets what leads to the network. Raises InvalidInput."""
+        from cellgate.packages.settings import PackageSettings  # noqa: PLC0415
+        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+
+        return PackageSettings(
+            allowed=PackageSettings.allowing(self.packages),
+            index=self.package_index,
+            links=tuple(self.package_links),
+            timeout=self.package_timeout,
+            most=self.package_count,
+            disk=parse_size(self.package_disk, name="package_disk"),
+            cache=parse_size(self.package_cache, name="package_cache"),
+            lock_life=self.package_lock_life,
+            environment={name: environment[name] for name in PASSED if name in environment},
+        )

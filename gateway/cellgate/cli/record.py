@@ -1,0 +1,159 @@
+"""``cellgate record``: the record of a data folder as a store, and the key that signs what is exported of it.
+
+It asks no gateway. `stats` and `backup` may look while one runs; `compact` and `restore` need the folder to
+themselves; a gateway reads the key when it starts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from traitlets import Bool
+
+from cellgate.cli.base import BaseApp, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cellgate.record.findings import Finding
+
+
+class RecordApp(BaseApp):
+    """``cellgate record``."""
+
+    name = "cellgate-record"
+    usage = "stats|compact|key|backup FILE|restore FILE [options]"
+    description = """
+        Works on the data folder of a gateway.
+
+        `stats` tells how much is recorded and what it takes. `compact` stores equal values once where older
+        versions did not, and gives free space back; no gateway may run meanwhile, and it needs free space of
+        about the record's size.
+
+        `backup FILE` writes a copy of the record to a file, of one moment, with all that was committed until
+        then; a gateway may go on serving. It checks the copy, and leaves with 1 if something is not valid.
+        `restore FILE` checks such a copy and makes it the record; no gateway may run meanwhile. What was
+        recorded since is gone from the record then: with --force a record that is there is set aside under
+        another name. Neither holds files of sessions, nor the signing key.
+
+        `key` prints the public half of the key that signs exports; give it to those who check them with
+        `cellgate verify --key`. `key --create` makes one first; a gateway that runs already signs from its
+        next start on.
+    """
+    examples = """
+        cellgate record stats
+        cellgate record compact
+        cellgate record key --create
+        cellgate record backup /backups/record-monday.sqlite3
+        cellgate record restore /backups/record-monday.sqlite3 --force
+    """
+
+    force = Bool(False, help="Replace the file, or set the record aside, that is there.").tag(config=True)
+    anyway = Bool(False, help="Restore a copy in which the check finds something.").tag(config=True)
+    create = Bool(False, help="Make a key; refused when there is one.").tag(config=True)
+
+    flags = {  # noqa: RUF012
+        "create": ({"RecordApp": {"create": True}}, "Make a key; refused when there is one."),
+        "force": (
+            {"RecordApp": {"force": True}},
+            "Replace the file, or set the record aside, that is there.",
+        ),
+        "anyway": (
+            {"RecordApp": {"anyway": True}},
+            "Restore a copy in which the check finds something.",
+        ),
+    }
+
+    def start(self) -> NoReturn:
+        """Do what the argument names."""
+        works = {"stats": self._stats, "compact": self._compact, "key": self._key}
+        copies = {"backup": self._backup, "restore": self._restore}
+        name, *files = self.extra_args or [""]
+        valid = True
+        if name in works and not files:
+            works[name]()
+        elif name in copies and len(files) == 1:
+            valid = copies[name](Path(files[0]).expanduser().absolute())
+        elif name in copies:
+            raise UsageError(f"cellgate record {name} needs one file: cellgate record {name} FILE")
+        else:
+            raise UsageError(f"one of {', '.join([*works, *copies])} is needed: cellgate record {self.usage}")
+        sys.stdout.flush()
+        raise SystemExit(0 if valid else 1)
+
+    @property
+    def _record(self) -> Path:
+        from cellgate.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+
+        return self.data_path / RECORD
+
+    def _backup(self, target: Path) -> bool:
+        from cellgate.record import backup  # noqa: PLC0415 - keeps --help quick
+
+        progress = _Progress()
+        copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
+        sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
+        return _tell_problems(copied.problems)
+
+    def _restore(self, source: Path) -> bool:
+        from cellgate.record import backup  # noqa: PLC0415
+
+        copied = backup.restore(
+            source,
+            self._record,
+            replace=self.force,
+            anyway=self.anyway,
+            progress=_Progress().tell,
+        )
+        sys.stdout.write(f"{self._record}: {copied.bytes:,} bytes, from {source}\n")
+        return _tell_problems(copied.problems)
+
+    def _stats(self) -> None:
+        from cellgate.record import upkeep  # noqa: PLC0415 - keeps --help quick
+
+        for name, value in asdict(upkeep.statistics_of(self._record)).items():
+            sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
+
+    def _compact(self) -> None:
+        from cellgate.record import upkeep  # noqa: PLC0415
+
+        with upkeep.alone(self._record) as db:
+            before = upkeep.statistics(db).file_bytes
+            changed = upkeep.compact(db)
+            after = upkeep.statistics(db).file_bytes
+        sys.stdout.write(f"{changed:,} rows changed; the file had {before:,} bytes and has {after:,}\n")
+
+    def _key(self) -> None:
+        from cellgate.record.keys import load_key, make_key  # noqa: PLC0415
+
+        key = make_key(self.data_path) if self.create else load_key(self.data_path)
+        if key is None:
+            raise UsageError(f"{self.data_path} has no signing key; make one with --create")
+        sys.stdout.write(key.public + "\n")
+
+
+class _Progress:
+    """Tells on standard error how far a copy is, now and then, once it takes long."""
+
+    def __init__(self) -> None:
+        self._due = time.monotonic() + 2
+
+    def tell(self, done: int, total: int) -> None:
+        """So many pages of so many are copied."""
+        if time.monotonic() >= self._due and total:
+            self._due = time.monotonic() + 2
+            sys.stderr.write(f"{done * 100 // total} % copied\n")
+            sys.stderr.flush()
+
+
+def _tell_problems(problems: Iterable[Finding]) -> bool:
+    """Print what a check found; whether that was nothing."""
+    valid = True
+    for found in problems:
+        valid = False
+        sys.stdout.write(f"NOT VALID  {found.subject}: {found.problem}\n")
+    return valid

@@ -1,0 +1,232 @@
+"""``cellgate replay``: runs the cells of a notebook again through the gateway, and says what differs.
+
+The cells run in a session of their own, whose record stays; the comparison is ``replay``'s and is
+made here, so that a notebook from anywhere never reaches the gateway as a file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Float, Unicode
+
+from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.printed import printed
+from cellgate.client import Event, Gateway, GatewayError
+from cellgate.record.clock import now
+from cellgate.replay.cells import RecordedCell, recorded_cells
+from cellgate.replay.environment import (
+    EnvironmentCheck,
+    compare_locks,
+    recorded_lock,
+    recorded_seed,
+    seeds_report,
+    variables_for,
+)
+from cellgate.replay.files import InputFile, Restored, files_report, input_files
+from cellgate.replay.numbers import check_rtol
+from cellgate.replay.packages import RecordedPackage, installed_packages, pins
+from cellgate.replay.report import Comparison, NewRun, build_report, environment_report, write
+from cellgate.replay.run import refuse_other_environment, run_cells
+from cellgate.replay.source import Source, open_source, recorded_bytes
+from cellgate.wire.errors import EnvironmentDiffers
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.provisioners.base import HASH_SEED
+
+_MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
+SAME, DIFFERS, UNJUDGED = 0, 1, 3
+"""Exit codes; 2 is a usage error, or a refusal, as in all commands."""
+
+
+class ReplayApp(CommandApp):
+    """``cellgate replay``."""
+
+    name = "cellgate-replay"
+    usage = "FILE.ipynb|BUNDLE.zip [options]"
+    description = """
+        Runs all code cells of a notebook in a fresh kernel of the same kernelspec and compares what they
+        give with what the notebook holds, cell by cell. What is known to vary is left out of account, such as
+        addresses in objects' reprs and the clock of the run; pictures are compared as they look. Files that
+        the recorded session was given are taken from the bundle, or from beside the notebook, where they are
+        as they were.
+
+        Leaves with 0 when all cells give the same, with 1 when one does not, and with 3 when none differs for
+        sure but of some nobody can tell: they show a duration or a UUID, or needed input. Refuses, with 2,
+        when the notebook tells of other package versions than the kernel has.
+    """
+    examples = """
+        cellgate replay analysis.ipynb
+        cellgate replay analysis.ipynb -o report.html
+        cellgate replay analysis.zip
+        cellgate replay analysis.ipynb --rtol 1e-6
+        cellgate replay analysis.ipynb --anyway -o report.json
+    """
+
+    output = Unicode(help="Where to write the report: a page (.html) or JSON (.json).").tag(
+        config=True, metavar="FILE"
+    )
+    kernel = Unicode(help="The kernelspec; default: the notebook's own.").tag(config=True, metavar="NAME")
+    anyway = Bool(False, help="Replay although the environment is another one.").tag(config=True)
+
+    rtol = Float(
+        0.0,
+        help="How far two floating-point numbers may be apart, relative to the larger; default: not at all.",
+    ).tag(config=True, metavar="NUMBER")
+
+    aliases: Any = {  # noqa: RUF012
+        ("o", "output"): "ReplayApp.output",
+        "rtol": "ReplayApp.rtol",
+        "kernel": "ReplayApp.kernel",
+        **CommandApp.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "anyway": ({"ReplayApp": {"anyway": True}}, "Replay although the environment is another one."),
+    }
+
+    async def run_command(self) -> int:
+        """Replays the notebook; returns how that came out."""
+        path, output = self._paths()
+        check_rtol(self.rtol)
+        notebook, source = await asyncio.to_thread(open_source, path)
+        report = await self._replay(path, notebook, source)
+        if output is not None:
+            await asyncio.to_thread(_write, output, write(report, output.suffix.removeprefix(".")))
+        self._print_report(report, output)
+        if report["different"]:
+            return DIFFERS
+        return UNJUDGED if report["unjudged"] else SAME
+
+    def _paths(self) -> tuple[Path, Path | None]:
+        (name,) = self.arguments("FILE")
+        if not self.output:
+            return Path(name), None
+        output = Path(self.output).expanduser()
+        if output.suffix not in {".html", ".json"}:
+            raise UsageError(f"--output {self.output}: a report's name ends in .html or .json")
+        if not output.parent.is_dir():
+            raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
+        return Path(name), output
+
+    async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> dict[str, Any]:
+        cells, inputs = recorded_cells(notebook), input_files(notebook)
+        gateway, session, begun = self.gateway(), f"replay-{uuid.uuid4().hex[:12]}", now()
+        seed = recorded_seed(notebook)
+        model = await gateway.create_session(
+            session, kernel=self.kernel or _kernel(notebook), env=variables_for(seed, HASH_SEED)
+        )
+        try:
+            why = await _install(gateway, session, installed_packages(notebook))
+            check = await self._check(gateway, session, notebook, why)
+            restored = [await _restore(gateway, session, source, file) for file in inputs]
+            runs: list[NewRun | None] = []
+            longest = (await gateway.info()).ceilings.cell_timeout
+            await run_cells(cells, partial(_run, gateway, session, longest), partial(_keep, runs))
+        finally:
+            await gateway.delete_session(session)
+        facts = {
+            "file": path.name,
+            "session": notebook.get("metadata", {}).get("cellgate", {}).get("session"),
+            "replay_session": session,
+            "kernel": model.kernel,
+            "isolation": model.isolation,
+            "replayed_at": begun,
+            "environment": environment_report(check),
+            "hash_seed": seeds_report(seed, HASH_SEED),
+            "files": files_report(restored),
+        }
+        return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts, self.rtol))
+
+    async def _check(
+        self, gateway: Gateway, session: str, notebook: dict[str, Any], why: str | None
+    ) -> EnvironmentCheck:
+        now_there = recorded_lock(await gateway.provenance(session))
+        check = compare_locks(recorded_lock(notebook), now_there)
+        try:
+            refuse_other_environment(check, anyway=self.anyway, why=why)
+        except EnvironmentDiffers as error:
+            raise UsageError(error.message) from error
+        return check
+
+    def _print_report(self, report: dict[str, Any], output: Path | None) -> None:
+        for file in report["files"]:
+            self.print(printed(f"file {file['path']}: {file.get('reason', 'restored')}"))
+        for cell in report["cells"]:
+            reasons = [cell[name] for name in ("reason", "difference") if name in cell]
+            said = " ".join(reasons) or ", ".join(cell.get("normalised", ()))
+            line = f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {said}" if said else "")
+            self.print(printed(line))
+            for difference in cell.get("differences", ()):
+                if "diff" in difference:
+                    self.print(printed("    " + difference["diff"].replace("\n", "\n    ")))
+        agreement = report["environment"]["agreement"]
+        self.print(
+            f"{report['same']} the same, {report['different']} different,"
+            f" {report['unjudged']} not to be judged, {report['skipped']} not compared;"
+            f" environment {agreement}"
+        )
+        if output is not None:
+            self.print(f"report: {output}")
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def _kernel(notebook: dict[str, Any]) -> str | None:
+    with contextlib.suppress(KeyError, TypeError):
+        return str(notebook["metadata"]["kernelspec"]["name"])
+    return None
+
+
+async def _restore(gateway: Gateway, session: str, source: Source, file: InputFile) -> Restored:
+    found = await asyncio.to_thread(recorded_bytes, source, file)
+    if isinstance(found, str):
+        return Restored(file.path, found)
+    try:
+        await gateway.session(session).files.put(file.path, found)
+    except GatewayError as error:
+        if not 400 <= error.status < 500:
+            raise
+        return Restored(file.path, error.detail)
+    return Restored(file.path)
+
+
+async def _install(gateway: Gateway, session: str, packages: list[RecordedPackage]) -> str | None:
+    """Install what the recorded session had; why that could not be done, if so."""
+    if not packages:
+        return None
+    install, constraints = pins(packages)
+    try:
+        await gateway.packages(session, install=install, constraints=constraints)
+    except GatewayError as error:
+        if error.status == 0:
+            raise
+        return error.detail
+    return None
+
+
+async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCell) -> NewRun:
+    begun, asked = now(), False
+    # The notebook may come from a gateway that lets cells run longer than this one does.
+    timeout = min(cell.timeout, longest)
+
+    def hear(event: Event) -> None:
+        nonlocal asked
+        asked |= event.type == "input_request"
+
+    result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=hear)
+    # By the gateway's clock, which is nearer to the kernel's than ours.
+    at, ended = result.started_at or begun, result.finished_at or now()
+    return NewRun(result.status, result.outputs, at, ended, asked)
+
+
+async def _keep(runs: list[NewRun | None], _cell: RecordedCell, run: NewRun | None) -> None:
+    runs.append(run)

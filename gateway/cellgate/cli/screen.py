@@ -1,0 +1,240 @@
+"""What ``cellgate run`` shows: a cell's outputs as they come, and how far the run is.
+
+`Plain` writes lines, the cells' own output to stdout and everything about the run to stderr, so that
+``cellgate run x.py > out.txt`` keeps the output alone. `Live` is for a terminal: the same lines above a
+progress bar. Neither knows the gateway; both are given the client's events.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+import struct
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+from cellgate.client import DisplayData, ErrorRaised, Event, Finished, Stream, UpdateDisplayData
+
+_LONG_LINE = 16 * 1024  # characters of a line without end that are held back
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+class Screen(Protocol):
+    """Shows a run. `begin` and `end` come once for each cell, `event` in between."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def begin(self, number: int, code: str) -> None:
+        """Cell `number` (from 1) is sent."""
+
+    def event(self, event: Event) -> None:
+        """An output of the running cell."""
+
+    def end(self, number: int, finished: Finished) -> None:
+        """Cell `number` has ended."""
+
+    def note(self, text: str) -> None:
+        """A remark about the run."""
+
+
+def make_screen(total: int) -> Screen:
+    """A live screen when stdout and stderr are both a terminal that can move its cursor, else plain lines."""
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
+        return Live(console, total)
+    return Plain(total)
+
+
+class Plain:
+    """Lines only."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._open: TextIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_line()
+
+    def begin(self, number: int, code: str) -> None:
+        """Shows nothing: a plain log has one line for each cell, at its end."""
+
+    def event(self, event: Event) -> None:
+        """Streams go out as they are, to the stream they came from."""
+        if isinstance(event, Stream):
+            stream = sys.stderr if event.name == "stderr" else sys.stdout
+            stream.write(event.text)
+            stream.flush()
+            self._open = None if event.text.endswith("\n") else stream
+        elif text := describe(event):
+            self._end_line()
+            sys.stdout.write(f"{without_colours(text)}\n")
+            sys.stdout.flush()
+
+    def end(self, number: int, finished: Finished) -> None:
+        """One line to stderr."""
+        self.note(f"[{number}/{self._total}] {summary(finished)}")
+
+    def note(self, text: str) -> None:
+        """One line to stderr."""
+        self._end_line()
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def _end_line(self) -> None:
+        if self._open is not None:
+            self._open.write("\n")
+            self._open.flush()
+            self._open = None
+
+
+class Live:
+    """Lines above a progress bar. A line that a cell has not ended yet is shown beside the bar."""
+
+    def __init__(self, console: Console, total: int) -> None:
+        self._console = console
+        self._total = total
+        self._open = ""
+        self._progress = Progress(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=console,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,
+        )
+        self._task = self._progress.add_task("", total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end_line()
+        self._progress.stop()
+
+    def begin(self, number: int, code: str) -> None:
+        """The bar names the cell by its first line."""
+        self._progress.update(self._task, completed=number - 1, description=_beside_bar(code.strip()))
+
+    def event(self, event: Event) -> None:
+        """Whole lines go above the bar; of what a carriage return overwrites only the last is kept."""
+        if isinstance(event, Stream):
+            *ended, self._open = (self._open + event.text).split("\n")
+            for line in ended:
+                self._print(_last_overwrite(line))
+            if len(self._open) > _LONG_LINE:
+                self._end_line()
+            elif self._open:
+                self._open = _last_overwrite(self._open) + "\r" * self._open.endswith("\r")
+                self._progress.update(self._task, description=_beside_bar(self._open))
+        elif text := describe(event):
+            self._end_line()
+            self._print(text)
+
+    def end(self, number: int, finished: Finished) -> None:
+        """Moves the bar; a cell that did not end well gets a line."""
+        self._end_line()
+        self._progress.update(self._task, completed=number)
+        if finished.status != "ok":
+            self.note(f"[{number}/{self._total}] {summary(finished)}")
+
+    def note(self, text: str) -> None:
+        """A dim line above the bar."""
+        self._end_line()
+        self._progress.console.print(Text(text, style="dim"))
+
+    def _end_line(self) -> None:
+        if self._open:
+            self._print(_last_overwrite(self._open))
+            self._open = ""
+
+    def _print(self, text: str) -> None:
+        # A Text keeps colours but no other control sequence: a cell can't repaint the user's terminal.
+        self._progress.console.print(Text.from_ansi(text))
+
+
+def _last_overwrite(line: str) -> str:
+    """What a terminal would show of a line with carriage returns; one at its end erases nothing yet."""
+    return line.rstrip("\r").rpartition("\r")[2]
+
+
+def _beside_bar(text: str) -> str:
+    return without_colours(text.partition("\n")[0])[:60]
+
+
+def without_colours(text: str) -> str:
+    """`text` without terminal control sequences."""
+    return _ANSI.sub("", text)
+
+
+def describe(event: Event) -> str:
+    """An output as text: images in one line, a traceback whole; empty for an event that shows nothing."""
+    if isinstance(event, ErrorRaised):
+        return "\n".join(event.traceback) or f"{event.ename}: {event.evalue}"
+    if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):
+        return describe_data(event.data)
+    return ""
+
+
+def describe_data(data: Mapping[str, Any]) -> str:
+    """A MIME bundle as text: ``[image/png 640x480]``, else its plain text, else its type and size."""
+    images = [mime for mime in data if mime.startswith("image/")]
+    if images:
+        return f"[{images[0]} {_image_size(images[0], data[images[0]])}]"
+    if isinstance(data.get("text/plain"), str):
+        return str(data["text/plain"])
+    return "".join(f"[{mime} {len(str(value))} characters]" for mime, value in list(data.items())[:1])
+
+
+def _image_size(mime: str, content: object) -> str:
+    text = str(content)
+    if mime == "image/png":
+        with contextlib.suppress(binascii.Error, struct.error):
+            # The IHDR chunk comes first: width and height are bytes 16 to 24 of every PNG.
+            width, height = struct.unpack(">II", base64.b64decode("".join(text[:64].split())[:32])[16:24])
+            return f"{width}x{height}"
+    size = len(text) if mime == "image/svg+xml" else len(text) * 3 // 4
+    return f"{max(1, round(size / 1024))} KB"
+
+
+def summary(finished: Finished) -> str:
+    """How a cell ended, in a few words: ``ok 0.12 s``, ``timeout (cell_timeout) 60.00 s``."""
+    words = [finished.status]
+    if finished.cause:
+        words.append(f"({finished.cause})")
+    if finished.duration_ms is not None:
+        words.append(f"{finished.duration_ms / 1000:.2f} s")
+    if finished.truncated:
+        words.append("output cut")
+    if finished.kernel.replaced:
+        words.append("kernel replaced: its variables are lost")
+    return " ".join(words)

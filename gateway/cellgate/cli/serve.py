@@ -1,0 +1,541 @@
+"""``cellgate serve``: settings to a running gateway, and signals to an ordered end.
+
+It builds nothing itself: ``server.assembly`` does. It chooses the backend, prints where the gateway serves,
+and waits for SIGTERM or SIGINT; a second signal ends at once what a first one began in order (``leaving``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from traitlets import Bool, Float, Integer, List, Unicode
+from traitlets import Enum as EnumTrait
+
+from cellgate.cli.base import UsageError
+from cellgate.cli.fitting import Size
+from cellgate.cli.package_options import PackageOptions
+from cellgate_kernels.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from cellgate.cli.backends import Backend
+    from cellgate.wire.limits import Ceilings, SessionLimits
+
+logger = logging.getLogger(__name__)
+
+
+class ServeApp(PackageOptions):
+    """The command and all settings of a gateway."""
+
+    name = "cellgate-serve"
+    usage = "[options]"
+    description = """
+        Starts the gateway: it serves the HTTP interface and keeps kernels warm until it is stopped.
+
+        On SIGTERM or Ctrl-C it takes no new work, lets running cells end for a while, ends all kernels and
+        leaves with 0. The record of every session stays in the data folder.
+    """
+    examples = """
+        cellgate serve
+        cellgate serve --port 9000 --backend sandbox --pool-size 4
+        CELLGATE_TOKEN=... cellgate serve --ip 0.0.0.0 --allow-host gateway.example.org
+    """
+
+    ip = Unicode("127.0.0.1", help="The address to listen on.").tag(config=True, metavar="ADDRESS")
+    port = Integer(8888, min=0, max=65535, help="The port to listen on; 0 takes a free one.").tag(
+        config=True, metavar="PORT"
+    )
+    token = Unicode(help="The token that clients send; default: a new one, printed at the start.").tag(
+        config=True, metavar="TOKEN"
+    )
+    no_auth = Bool(False, help="Ask nobody for a token; on loopback addresses only.").tag(config=True)
+    backend = EnumTrait(
+        ("auto", "docker", "sandbox", "process"),
+        "auto",
+        help="What isolates kernels: docker (containers), sandbox (bubblewrap), process (nothing), or auto: "
+        "the best that works.",
+    ).tag(config=True, metavar="NAME")
+    image = Unicode("cellgate/kernel:latest", help="The image of kernels in containers.").tag(
+        config=True, metavar="NAME"
+    )
+    runtime = Unicode(help="The container engine's runtime, such as runsc; default: the engine's own.").tag(
+        config=True, metavar="NAME"
+    )
+    docker_url = Unicode("unix:///var/run/docker.sock", help="The container engine's address.").tag(
+        config=True, metavar="URL"
+    )
+    transport = EnumTrait(
+        ("ipc", "tcp"),
+        "ipc",
+        help="How kernels in containers are reached: by Unix sockets, or TCP on loopback, encrypted.",
+    ).tag(config=True)
+    network = Unicode(help="The container engine's network for kernels; default: none at all.").tag(
+        config=True
+    )
+    mounts = List(
+        Unicode(), help="Further folders for kernels in containers: SOURCE:TARGET or SOURCE:TARGET:rw."
+    ).tag(config=True, metavar="MOUNT")
+    allow_unsandboxed = Bool(
+        False, help="Serve kernels without isolation on an address that other machines reach."
+    ).tag(config=True)
+    allowed_hosts = List(Unicode(), help="Host names of this gateway besides loopback.").tag(
+        config=True, metavar="NAME"
+    )
+    allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
+        config=True, metavar="ORIGIN"
+    )
+    kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
+        config=True, metavar="DIR"
+    )
+    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(config=True)
+    warm_kernels = List(Unicode(), help="Further kernelspecs that the pool keeps kernels of.").tag(
+        config=True
+    )
+    pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
+    burst_size = Integer(8, min=0, help="Warm kernels kept ready after a burst of sessions, at most.").tag(
+        config=True
+    )
+    max_kernels = Integer(64, min=1, help="Kernels that exist at once, at most.").tag(
+        config=True, metavar="N"
+    )
+    concurrent_starts = Integer(2, min=1, help="Kernels that start at once, at most.").tag(config=True)
+    claim_timeout = Float(
+        30.0, min=0.1, help="Seconds that a request waits for a kernel when all are in use."
+    ).tag(config=True)
+    start_timeout = Float(60.0, min=1, help="Seconds that a kernel may take to start.").tag(config=True)
+    preload = List(Unicode(), help="Modules that warm Python kernels import ahead, such as numpy.").tag(
+        config=True, metavar="MODULE"
+    )
+    memory = Size("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
+    cpus = Float(1.0, help="Processors of a kernel.").tag(config=True, metavar="N")
+    pids = Integer(256, help="Processes and threads of a kernel.").tag(config=True)
+    disk = Size("1g", help="Disk of a session, its largest file and the size of /tmp.").tag(
+        config=True, metavar="SIZE"
+    )
+    cell_timeout = Float(60.0, min=0.01, help="Seconds a cell may run unless its request says else.").tag(
+        config=True, metavar="SECONDS"
+    )
+    idle_timeout = Float(1800.0, min=0.1, help="Seconds without use after which a session ends.").tag(
+        config=True, metavar="SECONDS"
+    )
+    lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
+    max_memory = Size("", help="Memory that a session may ask for, at most; default: the machine's.").tag(
+        config=True, metavar="SIZE"
+    )
+    max_cpus = Float(0.0, help="Processors that a session may ask for, at most; default: the machine's.").tag(
+        config=True, metavar="N"
+    )
+    max_pids = Integer(4096, help="Processes and threads that a session may ask for, at most.").tag(
+        config=True, metavar="N"
+    )
+    max_disk = Size(
+        "", help="Disk that a session may ask for, at most; default: half of the data folder's disk."
+    ).tag(config=True, metavar="SIZE")
+    max_cell_timeout = Float(
+        86400.0, help="Seconds that a cell may run, at most, whatever its request or session says."
+    ).tag(config=True, metavar="SECONDS")
+    max_lifetime = Float(
+        30 * 86400.0, help="Seconds after which a session ends, at most, whatever it asked for."
+    ).tag(config=True, metavar="SECONDS")
+    interrupt_grace = Float(
+        5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline to the end of its kernel."
+    ).tag(config=True)
+    max_queue = Integer(64, min=1, help="Executions that wait in one session, at most.").tag(config=True)
+    channel_cell_timeout = Float(
+        0.0, min=0, help="Seconds a Jupyter client's cell may run; 0: as long as max_cell_timeout says."
+    ).tag(config=True, metavar="SECONDS")
+    channel_queue = Integer(
+        1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
+    ).tag(config=True)
+    channel_compression = Bool(False, help="Offer compression (permessage-deflate) to WebSockets.").tag(
+        config=True
+    )
+    slow_client_memory = Size("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
+        config=True, metavar="SIZE"
+    )
+    slow_client_disk = Size("1g", help="What waits for a slow WebSocket in all; then it is closed.").tag(
+        config=True, metavar="SIZE"
+    )
+    replay_seconds = Float(
+        60.0,
+        min=0,
+        help="Seconds that messages are kept for a WebSocket that comes back with its session_id.",
+    ).tag(config=True, metavar="SECONDS")
+    replay_size = Size("16m", help="Size of the messages that are kept so.").tag(config=True, metavar="SIZE")
+    client_silence = Float(
+        180.0,
+        min=0.1,
+        help="Seconds after which a Jupyter client's WebSocket is closed if its machine answers nothing.",
+    ).tag(config=True, metavar="SECONDS")
+    max_connections = Integer(
+        0, min=0, help="Connections at once, at most; 0: up to 4096, by the number of open files allowed."
+    ).tag(config=True, metavar="N")
+    connections_per_address = Integer(
+        0, min=0, help="Connections of one remote address; 0: half of all, and loopback without a limit."
+    ).tag(config=True, metavar="N")
+    head_timeout = Float(10.0, min=0.1, help="Seconds in which a request's head must arrive.").tag(
+        config=True, metavar="SECONDS"
+    )
+    connection_idle_timeout = Float(
+        120.0, min=0.1, help="Seconds that a connection may wait for its next request."
+    ).tag(config=True, metavar="SECONDS")
+    body_timeout = Float(
+        60.0,
+        min=0.1,
+        help="Seconds in which a request's body, or a message on a WebSocket, must end or grow by body_rate.",
+    ).tag(config=True, metavar="SECONDS")
+    body_rate = Integer(
+        1024, min=0, help="Bytes a second that a body or message must bring, over each body_timeout."
+    ).tag(config=True)
+    answer_timeout = Float(
+        180.0, min=0.1, help="Seconds in which a client must take some of its answer."
+    ).tag(config=True, metavar="SECONDS")
+    client_memory = Size(
+        "512m", help="Memory for what all clients have not sent to its end, or not taken of their answers."
+    ).tag(config=True, metavar="SIZE")
+    text_cap = Size("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
+    data_cap = Size("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
+    cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
+    shutdown_grace = Float(10.0, min=0, help="Seconds that running cells get at a shutdown.").tag(
+        config=True, metavar="SECONDS"
+    )
+    keep_kernels = Bool(
+        False,
+        help="Leave the containers of sessions running at a shutdown; the next start goes on with them.",
+    ).tag(config=True)
+    keep_alive = Float(15.0, min=0.05, help="Seconds between signs of life on a quiet stream.").tag(
+        config=True
+    )
+    journal_sync = EnumTrait(
+        ("normal", "full"),
+        "normal",
+        help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
+    ).tag(config=True, metavar="MODE")
+    storage_reserve = Size(
+        "64m",
+        zero=True,
+        help="Space of the data folder's disk below which nothing new is begun; 0: all is used.",
+    ).tag(config=True, metavar="SIZE")
+    upload_space = Size(
+        "", help="Size of all uploads together that are under way; default: half of the data folder's disk."
+    ).tag(config=True, metavar="SIZE")
+    retention_days = Float(
+        0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
+    ).tag(config=True, metavar="DAYS")
+    retention_size = Size(
+        "", help="Size of the record beyond which the oldest records of ended sessions go; default: no bound."
+    ).tag(config=True, metavar="SIZE")
+    retention_interval = Float(600.0, min=0.05, help="Seconds between looks for old records.").tag(
+        config=True
+    )
+    log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
+
+    aliases = {  # noqa: RUF012
+        "ip": "ServeApp.ip",
+        "port": "ServeApp.port",
+        "token": "ServeApp.token",
+        "backend": "ServeApp.backend",
+        "image": "ServeApp.image",
+        "runtime": "ServeApp.runtime",
+        "docker-url": "ServeApp.docker_url",
+        "allow-host": "ServeApp.allowed_hosts",
+        "allow-origin": "ServeApp.allowed_origins",
+        "pool-size": "ServeApp.pool_size",
+        "max-kernels": "ServeApp.max_kernels",
+        "memory": "ServeApp.memory",
+        "cpus": "ServeApp.cpus",
+        "cell-timeout": "ServeApp.cell_timeout",
+        "idle-timeout": "ServeApp.idle_timeout",
+        "max-memory": "ServeApp.max_memory",
+        "max-cpus": "ServeApp.max_cpus",
+        "max-pids": "ServeApp.max_pids",
+        "max-disk": "ServeApp.max_disk",
+        "max-cell-timeout": "ServeApp.max_cell_timeout",
+        "max-lifetime": "ServeApp.max_lifetime",
+        "preload": "ServeApp.preload",
+        "journal-sync": "ServeApp.journal_sync",
+        **PackageOptions.aliases,
+    }
+    flags = {  # noqa: RUF012
+        "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask nobody for a token; on loopback addresses only."),
+        "allow-unsandboxed": (
+            {"ServeApp": {"allow_unsandboxed": True}},
+            "Serve kernels without isolation on an address that other machines reach.",
+        ),
+        "keep-kernels": (
+            {"ServeApp": {"keep_kernels": True}},
+            "Leave the containers of sessions running at a shutdown; the next start goes on with them.",
+        ),
+        "log-json": ({"ServeApp": {"log_json": True}}, "Write logs as JSON lines."),
+    }
+
+    def start(self) -> NoReturn:
+        """Serve until a signal; leaves with 0."""
+        from cellgate.server.allocator import give_back_large_pieces  # noqa: PLC0415 - --help needs none of it
+        from cellgate.server.log import configure  # noqa: PLC0415
+
+        if self.extra_args:
+            raise UsageError(f"unexpected argument {self.extra_args[0]!r}; see cellgate serve --help")
+        configure(
+            self.log.getEffectiveLevel() if self.log_level is None else _level(self.log_level),
+            json=self.log_json,
+        )
+        give_back_large_pieces()
+        raise SystemExit(asyncio.run(self._serve()))
+
+    async def _serve(self) -> int:
+        from cellgate.cli.leaving import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
+        from cellgate.server.assembly import running  # noqa: PLC0415
+
+        backend = await self._choose_backend()
+        token = self._token()
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, stop.set)
+        try:
+            settings = self._settings(backend, token)
+        except InvalidInput as error:
+            raise self._in_options(error) from error
+        async with running(settings) as gateway:
+            self._print_block(gateway.url, backend, token)
+            await stop.wait()
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+            leave_on_next_signal(gateway.abandon)
+            _say(f"Stopping: running cells have {self.shutdown_grace:g} s. Press Ctrl-C again to leave now.")
+        _say("Stopped. The record of all sessions is kept.")
+        return 0
+
+    async def _choose_backend(self) -> Backend:
+        """Raises BackendUnavailable or UsageError."""
+        from cellgate.cli.backends import choose_backend  # noqa: PLC0415
+        from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
+
+        settings = ContainerSettings(
+            self.image, self.runtime, self.transport, self.network, tuple(self.mounts)
+        )
+        backend = await choose_backend(self.backend, settings, self.docker_url)
+        if backend.name == "process":
+            self._refuse_exposed("serve kernels without isolation", allowed=self.allow_unsandboxed)
+        return backend
+
+    def _refuse_exposed(self, what: str, *, allowed: bool) -> None:
+        from cellgate.http.access import is_loopback  # noqa: PLC0415
+
+        if not allowed and not is_loopback(self.ip):
+            raise UsageError(
+                f"refusing to {what} on {self.ip}, which other machines may reach; use --ip 127.0.0.1"
+                + (", --backend sandbox or --allow-unsandboxed" if "isolation" in what else " or a token")
+            )
+
+    def _token(self) -> str | None:
+        if self.no_auth:
+            self._refuse_exposed("serve without a token", allowed=False)
+            return None
+        if self.token and (len(self.token) < 8 or not self.token.isascii() or not self.token.isprintable()):
+            raise UsageError("the token must have at least 8 printable ASCII characters")
+        return self.token or secrets.token_urlsafe(24)
+
+    def _settings(self, backend: Backend, token: str | None) -> Any:
+        from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
+        from cellgate.server.assembly import GatewaySettings  # noqa: PLC0415
+        from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
+        from cellgate.sessions.state import SessionSettings  # noqa: PLC0415
+        from cellgate.wire.limits import SessionLimits, check_seconds  # noqa: PLC0415
+        from cellgate_kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
+        from cellgate_kernels.outputs import OutputCaps  # noqa: PLC0415
+        from cellgate_kernels.pool import PoolSettings  # noqa: PLC0415
+
+        for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
+            check_seconds(getattr(self, name), name)
+        memory, disk, texts, data = (
+            parse_size(getattr(self, name), name=name) for name in ("memory", "disk", "text_cap", "data_cap")
+        )
+        resources = ResourceLimits(memory=memory, cpus=self.cpus, pids=self.pids, disk=disk)
+        ceilings = self._ceilings(backend)
+        limits = self._lowered(
+            SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime), ceilings
+        )
+        caps = OutputCaps(texts, data)
+        manager = ManagerSettings(
+            session=SessionSettings(
+                ExecutionSettings(caps, self.interrupt_grace),
+                self._channels(ceilings.cell_timeout),
+                self.max_queue,
+                self.version,
+                ceilings=ceilings,
+            ),
+            limits=limits,
+            default_kernel=self.default_kernel,
+            cull_interval=self.cull_interval,
+        )
+        return GatewaySettings(
+            data_dir=self.data_path,
+            manager=manager,
+            backend=backend.name,
+            isolation=backend.isolation,
+            container=backend.container,
+            docker_url=self.docker_url,
+            version=self.version,
+            ip=self.ip,
+            port=self.port,
+            token=token,
+            allowed_hosts=frozenset(self.allowed_hosts),
+            allowed_origins=frozenset(self.allowed_origins),
+            kernel_dirs=tuple(map(Path, self.kernel_dirs)),
+            pool=PoolSettings(
+                refill_pause=0.1,
+                size=self.pool_size,
+                burst_size=max(self.burst_size, self.pool_size),
+                max_kernels=self.max_kernels,
+                concurrent_starts=self.concurrent_starts,
+                claim_timeout=self.claim_timeout,
+            ),
+            warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
+            preload=tuple(self.preload),
+            start_timeout=self.start_timeout,
+            shutdown_grace=self.shutdown_grace,
+            keep_kernels=self.keep_kernels,
+            packages=self.package_settings(self.environment),
+            keep_alive=self.keep_alive,
+            retention=self._retention(),
+            listener=self._listener(),
+            journal_sync="full" if self.journal_sync == "full" else "normal",
+            storage_reserve=self._storage_reserve(),
+            upload_space=parse_size(self.upload_space, name="upload_space") if self.upload_space else None,
+        )
+
+    def _in_options(self, error: InvalidInput) -> UsageError:
+        """A refusal of what settings mean, in the words of who gave them: by options, and with the value."""
+
+        def name_of(match: re.Match[str]) -> str:
+            name = match[1] or match[2]
+            if name not in self.traits(config=True):
+                return match[0]
+            value = getattr(self, name)
+            return f"{self.option(name)} ({f'{value:.15g}' if isinstance(value, float) else value})"
+
+        return UsageError(re.sub(r"\blimits\.(\w+)|^(\w+)(?= must)", name_of, error.message))
+
+    def _listener(self) -> Any:
+        from cellgate.http.listener.settings import (  # noqa: PLC0415
+            ListenerSettings,
+            connections_for,
+            raise_open_files,
+            too_few,
+        )
+        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+
+        files = raise_open_files()
+        connections = self.max_connections or connections_for(files, self.max_kernels)
+        if (told := too_few(files, self.max_kernels, connections)) is not None:
+            logger.warning("%s", told)
+        return ListenerSettings(
+            connections=connections,
+            per_address=self.connections_per_address or None,
+            head_timeout=self.head_timeout,
+            idle_timeout=self.connection_idle_timeout,
+            body_timeout=self.body_timeout,
+            body_rate=self.body_rate,
+            answer_timeout=self.answer_timeout,
+            memory=parse_size(self.client_memory, name="client_memory"),
+        )
+
+    def _storage_reserve(self) -> int:
+        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+
+        return 0 if self.storage_reserve == "0" else parse_size(self.storage_reserve, name="storage_reserve")
+
+    def _retention(self) -> Any:
+        from cellgate.sessions.retention import RetentionSettings  # noqa: PLC0415
+        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+
+        size = parse_size(self.retention_size, name="retention_size") if self.retention_size else None
+        return RetentionSettings(self.retention_days * 86400 or None, size, self.retention_interval)
+
+    def _ceilings(self, backend: Backend) -> Ceilings:
+        """What the options say, and for the rest what there is. Raises UsageError."""
+        from cellgate.server import machine  # noqa: PLC0415
+        from cellgate.wire.limits import Ceilings  # noqa: PLC0415
+        from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits, parse_size  # noqa: PLC0415
+
+        # Containers are in control groups of the engine's, not in the gateway's.
+        groups = None if backend.name == "docker" else machine.CGROUPS
+        try:
+            resources = ResourceLimits(
+                memory=parse_size(self.max_memory, name="max_memory")
+                if self.max_memory
+                else max(machine.memory(groups), 64 * MIB),
+                cpus=self.max_cpus or max(machine.processors(groups), 0.05),
+                pids=self.max_pids,
+                disk=parse_size(self.max_disk, name="max_disk")
+                if self.max_disk
+                else max((machine.disk(self.data_path) or MOST_BYTES) // 2, MIB),
+            )
+            return Ceilings(resources, self.max_cell_timeout, self.max_lifetime)
+        except InvalidInput as error:
+            raise InvalidInput(error.message.replace("limits.", "limits.max_")) from error
+
+    @staticmethod
+    def _lowered(limits: SessionLimits, ceilings: Ceilings) -> SessionLimits:
+        lowered, said = ceilings.lower(limits)
+        for what in said:
+            logger.warning("A default is above its ceiling and was lowered: %s", what)
+        return lowered
+
+    def _channels(self, most_cell_timeout: float) -> Any:
+        from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
+        from cellgate.channels.outbox import OutboxBounds  # noqa: PLC0415
+        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
+        from cellgate_kernels.threads import Lane  # noqa: PLC0415
+
+        return ChannelSettings(
+            folder=self.data_path,
+            lane=Lane("outboxes", 4),
+            outbox=OutboxBounds(
+                memory=parse_size(self.slow_client_memory, name="slow_client_memory"),
+                total=parse_size(self.slow_client_disk, name="slow_client_disk"),
+            ),
+            replay_seconds=self.replay_seconds,
+            replay_bytes=parse_size(self.replay_size, name="replay_size"),
+            max_queue=self.channel_queue,
+            cell_timeout=min(self.channel_cell_timeout or most_cell_timeout, most_cell_timeout),
+            compression=self.channel_compression,
+            silence=self.client_silence,
+        )
+
+    def _print_block(self, url: str, backend: Backend, token: str | None) -> None:
+        made = token is not None and token != self.token
+        shown = "none is asked for" if token is None else token if made else "the one you gave"
+        lines = [
+            "",
+            f"  Cellgate {self.version} serves at {url}",
+            "",
+            f"    token      {shown}",
+            f"    backend    {backend.name}",
+            f"    isolation  {backend.isolation}",
+            f"    data       {self.data_path}",
+            "",
+            "  Try:  cellgate run FILE.ipynb     Stop:  Ctrl-C",
+            "",
+        ]
+        if backend.note:
+            lines[-3:-3] = ["", f"  {backend.note}"]
+        if backend.warning:
+            lines[2:2] = ["", f"    WARNING: {backend.warning}"]
+        _say("\n".join(lines))
+
+
+def _level(level: int | str) -> int:
+    return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,82 @@
+"""``cellgate setup``: makes the environment that kernels run in, and says which isolation works here.
+
+The work is done by ``cellgate_kernels.specs`` and judged by ``cellgate_kernels.provisioners``; this shows it.
+It needs no running gateway, and may be called again: what is there and right is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from rich.console import Console
+from traitlets import Unicode
+
+from cellgate.cli.base import BaseApp, UsageError
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.specs.install import REQUIREMENTS, create_environment, install_kernelspecs
+
+
+class SetupApp(BaseApp):
+    """``cellgate setup``."""
+
+    name = "cellgate-setup"
+    usage = "[options]"
+    description = """
+        Makes the environment that kernels run in, apart from the gateway's own: kernels of Python, bash and
+        JavaScript, numpy, pandas, matplotlib and more. Then checks whether kernels can be isolated here.
+
+        It may be called again: what is there is kept. It needs the network, a few minutes and about 1 GB.
+    """
+    examples = """
+        cellgate setup
+        cellgate setup --requirements my-requirements.txt
+    """
+
+    prefix = Unicode(help="Where to install, below share/cellgate; default: the gateway's own prefix.").tag(
+        config=True, metavar="DIR"
+    )
+    requirements = Unicode(help="The packages of the kernel environment; default: Cellgate's own list.").tag(
+        config=True, metavar="FILE"
+    )
+
+    aliases = {  # noqa: RUF012
+        "prefix": "SetupApp.prefix",
+        "requirements": "SetupApp.requirements",
+        **BaseApp.aliases,
+    }
+
+    def start(self) -> NoReturn:
+        """Runs the set-up and leaves with its exit code."""
+        if self.extra_args:
+            raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
+        requirements = Path(self.requirements).expanduser() if self.requirements else REQUIREMENTS
+        if not requirements.is_file():
+            raise UsageError(f"--requirements: there is no file {requirements}")
+        raise SystemExit(set_up(Path(self.prefix or sys.prefix).expanduser(), requirements))
+
+
+def set_up(prefix: Path, requirements: Path) -> int:
+    """Makes environment and kernelspec under `prefix`, then reports on the isolation; returns 0.
+
+    Raises BackendUnavailable, with the end of pip's output, when the environment can't be made.
+    """
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    with console.status("making the kernel environment") as status:
+        progress = status.update if console.is_terminal else console.print
+        environment = create_environment(prefix, progress, requirements=requirements)
+    with console.status("writing the kernelspecs"):
+        specs = install_kernelspecs(environment, prefix)
+    console.print(f"kernel environment  {environment}")
+    for spec in specs:
+        console.print(f"kernelspec          {spec}")
+    try:
+        asyncio.run(SandboxProvisioner.check())
+    except BackendUnavailable as error:
+        console.print(f"isolation           none yet: {error.message}")
+    else:
+        console.print("isolation           sandbox: bubblewrap works")
+    return 0

@@ -1,0 +1,51 @@
+"""A bar on a terminal for what takes its time: a large file under way, or an export that is being made.
+
+It is told bytes by the client and knows neither the gateway nor what is transferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TransferSpeedColumn,
+)
+
+from cellgate.client.calls import Progress as Teller
+from cellgate.client.calls import ignore_progress
+
+LARGE = 8 * 1024 * 1024
+
+
+@contextmanager
+def transfer(name: str, making: str | None = None) -> Iterator[Teller]:
+    """A bar for what is large, where there is a terminal to draw it on.
+
+    `making`: what the gateway does before the first byte; then there is a bar from the beginning.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield ignore_progress
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(making or name, visible=making is not None, total=None)
+
+        def tell(done: int, total: int | None) -> None:
+            shown = making is not None or max(done, total or 0) >= LARGE
+            bar.update(task, description=name, completed=done, total=total, visible=shown)
+
+        yield tell

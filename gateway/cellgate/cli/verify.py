@@ -1,0 +1,110 @@
+"""``cellgate verify``: whether an exported file or a whole data folder is as it was written.
+
+It asks no gateway and needs none to run: what it finds, anybody with the file finds. The checks themselves
+are in ``record``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+from traitlets import Bool, Unicode
+
+from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.printed import printed
+
+if TYPE_CHECKING:
+    from cellgate.record.findings import Finding
+
+VALID, NOT_VALID, NO_SEAL = 0, 1, 3
+"""Exit codes; 2 is a usage error, as in all commands."""
+
+
+class VerifyApp(BaseApp):
+    """``cellgate verify``."""
+
+    name = "cellgate-verify"
+    usage = "[FILE.ipynb|BUNDLE.zip] [options]"
+    description = """
+        Checks that an exported notebook or bundle, or the record in a data folder, is as it was written, and
+        names the first row or cell that was changed, removed, moved or added. It needs no gateway; one that
+        uses the data folder may go on running.
+
+        Leaves with 0 when all is valid, with 1 when something is not, and with 3 when the file has no seal:
+        notebooks that cellgate run or another program wrote have none, and nothing tells of changes to them.
+    """
+    examples = """
+        cellgate verify my-session.ipynb
+        cellgate verify my-session.zip --key 8f1c...
+        cellgate verify --data-dir /var/lib/cellgate
+    """
+
+    key = Unicode(help="The public key that must have signed the file; see cellgate record key.").tag(
+        config=True, metavar="KEY"
+    )
+    json = Bool(False, help="Print a JSON list.").tag(config=True)
+
+    aliases = {"key": "VerifyApp.key", **BaseApp.aliases}  # noqa: RUF012
+    flags = {"json": ({"VerifyApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
+
+    def start(self) -> NoReturn:
+        """Check and report; leaves with the outcome."""
+        if len(self.extra_args) > 1:
+            raise UsageError(f"unexpected argument {self.extra_args[1]!r}: cellgate verify {self.usage}")
+        outcome = VALID
+        shown = []
+        for finding in self._findings():
+            if not finding.valid:
+                outcome = NOT_VALID if finding.sealed else NO_SEAL
+            if self.json:
+                shown.append({**asdict(finding), "valid": finding.valid})
+            else:
+                sys.stdout.write(printed(_line(finding)) + "\n")
+        if self.json:
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(shown), indent=2).decode() + "\n")
+        sys.stdout.flush()
+        raise SystemExit(outcome)
+
+    def _findings(self) -> Iterator[Finding]:
+        if not self.extra_args:
+            from cellgate.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+            from cellgate.record.verify_store import check_record  # noqa: PLC0415
+
+            if self.key:
+                raise UsageError("--key is for an exported file; the record in a data folder is not signed")
+            yield from check_record(self.data_path / RECORD)
+            return
+        finding = _check_file(Path(self.extra_args[0]).expanduser())
+        if finding.valid and self.key and finding.key != self.key.strip().lower():
+            told = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
+            finding = replace(finding, problem=f"the given key did not sign it: {told}")
+        yield finding
+
+
+def _check_file(path: Path) -> Finding:
+    from cellgate.record import imported, verify  # noqa: PLC0415
+
+    try:
+        with path.open("rb") as file:
+            is_archive = file.read(2) == b"PK" or path.suffix == ".zip"
+        return (
+            verify.check_bundle(path)
+            if is_archive
+            else verify.check_notebook(imported.read_file(path), path.name)
+        )
+    except OSError as error:
+        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def _line(finding: Finding) -> str:
+    if not finding.sealed:
+        return f"no seal    {finding.subject}: {finding.problem}"
+    if not finding.valid:
+        return f"NOT VALID  {finding.subject}: {finding.problem}"
+    signed = f", signed by {finding.key}" if finding.key else ""
+    return f"valid      {finding.subject} ({finding.checked}{signed})"

@@ -1,0 +1,85 @@
+"""A Python client of the gateway's HTTP interface: `Gateway`, its sessions, and the typed values it returns.
+
+It is a door like any other: it speaks the wire contract and imports nothing of the server.
+
+    async with Gateway("http://127.0.0.1:8888", token).session() as session:
+        result = await session.run("1 + 1")
+        print(result.text)
+
+`Gateway.sync(...)` gives the same without ``await``.
+"""
+
+from cellgate.client.api import Gateway, Session
+from cellgate.client.errors import (
+    CellFailed,
+    Conflict,
+    ConnectionFailed,
+    GatewayError,
+    NotAuthenticated,
+    NotFound,
+    Overloaded,
+    PackagesNotAllowed,
+    QuotaExceeded,
+    RequestRefused,
+)
+from cellgate.client.files import Files
+from cellgate.client.values import (
+    BlocksResult,
+    Ceilings,
+    ClearOutput,
+    DisplayData,
+    ErrorInfo,
+    ErrorRaised,
+    Event,
+    ExecuteResult,
+    FileModel,
+    Finished,
+    GatewayInfo,
+    InputRequest,
+    KernelInfo,
+    Package,
+    PackageChanges,
+    Queued,
+    Result,
+    SessionModel,
+    Started,
+    Stream,
+    UpdateDisplayData,
+)
+
+__all__ = [
+    "BlocksResult",
+    "Ceilings",
+    "CellFailed",
+    "ClearOutput",
+    "Conflict",
+    "ConnectionFailed",
+    "DisplayData",
+    "ErrorInfo",
+    "ErrorRaised",
+    "Event",
+    "ExecuteResult",
+    "FileModel",
+    "Files",
+    "Finished",
+    "Gateway",
+    "GatewayError",
+    "GatewayInfo",
+    "InputRequest",
+    "KernelInfo",
+    "NotAuthenticated",
+    "NotFound",
+    "Overloaded",
+    "Package",
+    "PackageChanges",
+    "PackagesNotAllowed",
+    "Queued",
+    "QuotaExceeded",
+    "RequestRefused",
+    "Result",
+    "Session",
+    "SessionModel",
+    "Started",
+    "Stream",
+    "UpdateDisplayData",
+]

@@ -1,0 +1,463 @@
+"""`Gateway`, the calls of the wire contract as methods, and `Session`, the calls of one session.
+
+It speaks HTTP through ``transport``, returns ``values``, and knows nothing of
+the server's inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import uuid
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import msgspec
+
+from cellgate.client.blocking import Asynchronous
+from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
+from cellgate.client.errors import NotFound, gateway_error
+from cellgate.client.files import Files
+from cellgate.client.kernel import KernelQuestions
+from cellgate.client.transport import Server, lines
+from cellgate.client.values import (
+    BlocksResult,
+    Event,
+    Finished,
+    GatewayInfo,
+    Package,
+    PackageChanges,
+    Result,
+    SessionModel,
+    SessionPage,
+    decode,
+    parse_event,
+)
+from cellgate_kernels.errors import InvalidInput
+
+_PAGE = 200
+
+
+class Gateway(Asynchronous):
+    """A gateway at `url`. Each call is one request on its own connection; calls may run at once.
+
+    All methods raise GatewayError, and InvalidInput for an argument that can't be sent. What may be repeated
+    without a second effect (looking, and `execute`, by an idempotency key) is tried up to `attempts` times
+    when the connection is lost. `Gateway.sync(...)` makes one whose methods block.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, attempts: int = 3) -> None:
+        self._calls = Calls(Server(url, token), attempts)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open between calls."""
+
+    def __repr__(self) -> str:
+        return f"Gateway({self._calls.url!r})"
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        kernel: str | None = None,
+        language: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        keep: bool | None = None,
+    ) -> Session:
+        """A session to work with, made when it is first used; the options are for one that is not there.
+
+        As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
+        """
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
+
+    async def info(self) -> GatewayInfo:
+        """The gateway's version, isolation and ceilings."""
+        return decode(await self._calls.call("GET", "/v1/info"), GatewayInfo)
+
+    async def create_session(
+        self,
+        session: str | None = None,
+        *,
+        kernel: str | None = None,
+        language: str | None = None,
+        env: Mapping[str, str] | None = None,
+        limits: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SessionModel:
+        """The session of this name, made when absent; without a name, a new one."""
+        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        body = given(session=session, **wishes)
+        return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
+
+    async def get_session(self, session: str) -> SessionModel:
+        """The session's model."""
+        return decode(await self._calls.call("GET", session_path(session)), SessionModel)
+
+    async def sessions(self, *, state: str | None = None) -> AsyncGenerator[SessionModel]:
+        """All sessions of this principal, those that have ended too; `state` keeps one state only."""
+        after: str | None = ""
+        while after is not None:
+            query = urlencode(given(state=state, limit=_PAGE, after=after or None))
+            page = decode(await self._calls.call("GET", f"/v1/sessions?{query}"), SessionPage)
+            for model in page.sessions:
+                yield model
+            after = page.next
+
+    async def execute(
+        self,
+        session: str,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
+        packages: str | None = None,
+    ) -> Result:
+        """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
+
+        Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
+        `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
+        `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
+
+        `on_event` is called with each event while the cell runs. A cell that raises is no error here:
+        see the result's `status`.
+        """
+        if on_event is None:
+            wishes = given(timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages)
+            path, key = session_path(session, "execute"), uuid.uuid4().hex
+            body = {"code": code, **wishes}
+            return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
+        execution = None
+        stream = self.stream_execute(
+            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                execution = event.execution or execution
+                on_event(event)
+        return await self.result(session, str(execution))
+
+    async def stream_execute(
+        self,
+        session: str,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
+        on_disconnect: str | None = None,
+        language: str | None = None,
+        packages: str | None = None,
+    ) -> AsyncGenerator[Event]:
+        """Runs a cell; yields its events as they happen, the last one `Finished`.
+
+        Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
+        ``continue`` or ``interrupt``, says what then becomes of the cell.
+        """
+        wishes = given(timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
+        body = given(code=code, language=language, packages=packages, **wishes)
+        request = self._calls.exchange(
+            "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
+        )
+        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
+            async for line in received:
+                event = parse_event(line)
+                if event is None:
+                    continue
+                yield event
+                if isinstance(event, Finished):
+                    return
+        raise gateway_error(0, "connection_lost", "The gateway ended the stream before the cell was finished")
+
+    async def execute_blocks(
+        self,
+        session: str,
+        blocks: str | Sequence[tuple[str, str]],
+        *,
+        timeout: float | None = None,
+    ) -> BlocksResult:
+        """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
+        listed = None if isinstance(blocks, str) else [{"language": x, "code": y} for x, y in blocks]
+        body = given(markdown=blocks if listed is None else None, blocks=listed, timeout=timeout)
+        path = session_path(session, "execute-blocks")
+        return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
+
+    async def packages(
+        self,
+        session: str,
+        *,
+        install: Sequence[str] = (),
+        uninstall: Sequence[str] = (),
+        upgrade: bool = False,
+        constraints: Sequence[str] = (),
+    ) -> PackageChanges:
+        """Installs requirements into the session and removes packages by name; what was changed.
+
+        `constraints` bound the versions of whatever comes along. `upgrade`: newer versions are wanted, too.
+        """
+        body = {
+            "install": list(install),
+            "uninstall": list(uninstall),
+            "upgrade": upgrade,
+            "constraints": list(constraints),
+        }
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("POST", path, body, timeout=None), PackageChanges)
+
+    async def installed(self, session: str) -> list[Package]:
+        """What the session has installed beside its kernel's environment."""
+        path = session_path(session, "packages")
+        return decode(await self._calls.call("GET", path), PackageChanges).packages
+
+    async def restart(self, session: str) -> SessionModel:
+        """Gives the session a fresh kernel: its variables are lost, its files stay."""
+        return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
+
+    async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+        """Runs the session's notebook again in a fresh kernel; the report of what differs.
+
+        `rtol`: how far two floating-point numbers may be apart, relative to the larger one.
+        """
+        body = {"anyway": anyway, "rtol": rtol}
+        path = session_path(session, "replay")
+        return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
+
+    async def execute_once(
+        self, code: str, *, kernel: str | None = None, language: str | None = None
+    ) -> Result:
+        """Runs a cell in a fresh kernel that is thrown away."""
+        body = given(code=code, kernel=kernel, language=language)
+        return decode(await self._calls.call("POST", "/v1/execute", body), Result)
+
+    async def result(self, session: str, execution: str) -> Result:
+        """The execution's result so far."""
+        return decode(await self._calls.call("GET", session_path(session, "executions", execution)), Result)
+
+    async def cancel(self, session: str, execution: str) -> None:
+        """Takes the execution out of the queue, or interrupts it."""
+        await self._calls.call("POST", session_path(session, "executions", execution, "cancel"))
+
+    async def interrupt(self, session: str) -> None:
+        """Interrupts the running cell, as Ctrl-C would."""
+        await self._calls.call("POST", session_path(session, "interrupt"))
+
+    async def delete_session(self, session: str) -> None:
+        """Ends the session's kernel; its record stays."""
+        await self._calls.call("DELETE", session_path(session))
+
+    async def notebook(
+        self,
+        session: str,
+        path: Path,
+        *,
+        outputs: bool = True,
+        form: str | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
+
+        `form`: ``html``, ``execution.markdown`` or ``script`` for what nbconvert makes of it.
+
+        Raises OSError when the file can't be written.
+        """
+        query = urlencode(given(format=form, outputs=None if outputs else "false"))
+        target = session_path(session, "notebook") + (f"?{query}" if query else "")
+        await self._calls.download(target, path, progress)
+
+    async def bundle(self, session: str, path: Path, *, progress: Progress | None = None) -> None:
+        """Writes the session with its files, lock and record to `path` as a zip file, as `notebook` does."""
+        await self._calls.download(session_path(session, "bundle"), path, progress)
+
+    async def provenance(self, session: str) -> dict[str, Any]:
+        """The session's notebook without outputs: its metadata tell where the cells ran."""
+        target = session_path(session, "notebook") + "?outputs=false"
+        return decode(await self._calls.call("GET", target), dict[str, Any])
+
+    async def answer_input(self, session: str, execution: str, value: str) -> None:
+        """Gives a line to a cell that waits for input (the event `InputRequest`)."""
+        await self._calls.call(
+            "POST", session_path(session, "executions", execution, "input"), {"value": value}
+        )
+
+    def questions(self, session: str) -> KernelQuestions:
+        """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
+        return KernelQuestions(self._calls, session)
+
+    async def purge_session(self, session: str) -> None:
+        """Ends the session and removes its record for good; only a tombstone stays."""
+        await self._calls.call("DELETE", session_path(session) + "?purge=true")
+
+
+class Session(Asynchronous):
+    """A session of a gateway; made by `Gateway.session`. Methods raise GatewayError."""
+
+    def __init__(
+        self, gateway: Gateway, calls: Calls, name: str | None, wishes: Mapping[str, Any], *, keep: bool
+    ) -> None:
+        self._gateway = gateway
+        self._calls = calls
+        self._name = name
+        self._wishes = wishes
+        self._keep = keep
+        self._made = False
+        self._opening = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"Session({self._name!r})"
+
+    @property
+    def name(self) -> str:
+        """Its key. Raises InvalidInput for one without a name that was not used yet."""
+        if self._name is None:
+            raise InvalidInput("The session has no name yet; use it with `async with`, or `open` it")
+        return self._name
+
+    @property
+    def files(self) -> Files:
+        """Its files."""
+        return Files(self._calls, self.name)
+
+    async def open(self) -> SessionModel:
+        """Makes the session if it is not there; its model."""
+        model = await self._gateway.create_session(self._name, **self._wishes)
+        self._name, self._made = model.session, True
+        return model
+
+    async def opened(self) -> str:
+        """Its name; makes the session if this object has not done so."""
+        async with self._opening:
+            if not self._made:
+                await self.open()
+        return self.name
+
+    async def __aenter__(self) -> Self:
+        await self.opened()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends it, unless it is to be kept."""
+        if not self._keep:
+            await self.end()
+
+    async def run(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        language: str | None = None,
+        packages: str | None = None,
+    ) -> Result:
+        """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
+        return await self._gateway.execute(
+            await self.opened(),
+            code,
+            timeout=timeout,
+            stdin=stdin,
+            tables=tables,
+            on_event=on_event,
+            language=language,
+            packages=packages,
+        )
+
+    async def stream(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        stdin: list[str] | None = None,
+        tables: int | None = None,
+        language: str | None = None,
+    ) -> AsyncGenerator[Event]:
+        """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell."""
+        events = self._gateway.stream_execute(
+            await self.opened(),
+            code,
+            timeout=timeout,
+            stdin=stdin,
+            tables=tables,
+            on_disconnect="interrupt",
+            language=language,
+        )
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def run_blocks(
+        self, blocks: str | Sequence[tuple[str, str]], *, timeout: float | None = None
+    ) -> BlocksResult:
+        """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
+        return await self._gateway.execute_blocks(await self.opened(), blocks, timeout=timeout)
+
+    async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
+        """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""
+        return await self._gateway.packages(await self.opened(), install=requirements, upgrade=upgrade)
+
+    async def uninstall(self, *names: str) -> PackageChanges:
+        """Removes packages that were installed into this session."""
+        return await self._gateway.packages(await self.opened(), uninstall=names)
+
+    async def packages(self) -> list[Package]:
+        """What it has installed beside its kernel's environment."""
+        return await self._gateway.installed(self.name)
+
+    async def result(self, execution: str) -> Result:
+        """An execution's result so far."""
+        return await self._gateway.result(self.name, execution)
+
+    async def model(self) -> SessionModel:
+        """What the gateway says of it."""
+        return await self._gateway.get_session(self.name)
+
+    async def interrupt(self) -> None:
+        """Interrupts the running cell, as Ctrl-C would."""
+        await self._gateway.interrupt(self.name)
+
+    async def restart(self) -> SessionModel:
+        """Gives it a fresh kernel: its variables are lost, its files stay."""
+        return await self._gateway.restart(self.name)
+
+    async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+        """Runs its notebook again in a fresh kernel; the report of what differs. See `Gateway.replay`."""
+        return await self._gateway.replay(self.name, anyway=anyway, rtol=rtol)
+
+    async def notebook(self) -> dict[str, Any]:
+        """Its record as a notebook. `save_notebook` writes one of any size to a file."""
+        with tempfile.TemporaryDirectory(prefix="cellgate-") as folder:
+            path = Path(folder) / "session.ipynb"
+            await self._gateway.notebook(self.name, path)
+            return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+
+    async def save_notebook(self, path: Path | str, *, form: str | None = None) -> None:
+        """Writes its record to a file; see `Gateway.notebook`."""
+        await self._gateway.notebook(self.name, Path(path), form=form)
+
+    async def end(self) -> None:
+        """Ends its kernel and removes its files; its record stays. One that has gone already is no error."""
+        if self._name is None:
+            return
+        try:
+            await self._gateway.delete_session(self._name)
+        except NotFound:
+            # Purged meanwhile: there is nothing left to end.
+            return
+        finally:
+            self._made = False

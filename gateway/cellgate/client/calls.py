@@ -1,0 +1,139 @@
+"""How the client's calls are made: bodies, deadlines, repeats where they are safe, downloads to disk.
+
+It stands on ``transport`` and knows paths below a session; what the calls mean is ``api``'s and ``files``'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from cellgate.client.errors import ConnectionFailed, gateway_error
+from cellgate.client.transport import Answer, Body, Server
+from cellgate_kernels.errors import InvalidInput
+
+IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
+_REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel
+_PIECE = 1024 * 1024  # bytes that are written at once
+_PAUSE = 0.2  # before the first repeat; doubled for each further one
+
+Progress = Callable[[int, int | None], object]
+"""Is told how many bytes have been transferred so far, and how many there are, where that is known."""
+
+
+class Calls:
+    """Requests to one gateway. All methods raise GatewayError."""
+
+    def __init__(self, server: Server, attempts: int) -> None:
+        self._server = server
+        self._attempts = max(1, attempts)
+        self.url = server.url
+        self.exchange = server.exchange
+        self.websocket = server.websocket
+
+    async def call(
+        self,
+        method: str,
+        target: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: float | None = _REQUEST_TIMEOUT,
+        idempotency: str | None = None,
+    ) -> bytes:
+        """The answer's body. A lost connection leads to a repeat only where that has no second effect."""
+        headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
+        data = None if body is None else encode(body)
+        attempts = self._attempts if method == "GET" or idempotency is not None else 1
+        for attempt in range(1, attempts):
+            try:
+                return await self._call(method, target, data, headers, timeout)
+            except ConnectionFailed as error:
+                if error.reason != "connection_lost":
+                    raise
+            await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
+        return await self._call(method, target, data, headers, timeout)
+
+    async def _call(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], timeout: float | None
+    ) -> bytes:
+        try:
+            async with (
+                asyncio.timeout(timeout),
+                self._server.exchange(method, target, body=body, headers=headers) as answer,
+            ):
+                return await answer.body()
+        except TimeoutError as error:
+            raise gateway_error(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
+
+    async def upload(self, target: str, body: Body) -> bytes:
+        """PUTs the body; the answer's."""
+        async with self._server.exchange("PUT", target, body=body) as answer:
+            return await answer.body()
+
+    @asynccontextmanager
+    async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
+        """An answer whose body is read by the caller."""
+        async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
+            yield answer
+
+    async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
+        """Streams the body to a file beside `path`, then puts that in its place. Raises OSError."""
+        async with self.open(target) as answer:
+            await _save(answer, path, progress or ignore_progress)
+
+
+def ignore_progress(_done: int, _total: int | None) -> None:
+    """Nobody asks for progress."""
+
+
+async def _save(answer: Answer, path: Path, progress: Progress) -> None:
+    """Streams the body to a file beside `path`, then puts that in its place."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    done, length = 0, answer.headers.get("Content-Length")
+    total = int(length) if length is not None and length.isdecimal() else None
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            async with aclosing(answer.chunks(idle_timeout=IDLE_TIMEOUT)) as chunks:
+                waiting: list[bytes] = []
+                async for chunk in chunks:
+                    waiting.append(chunk)
+                    done += len(chunk)
+                    if sum(map(len, waiting)) >= _PIECE:
+                        await asyncio.to_thread(file.writelines, waiting)
+                        waiting = []
+                    progress(done, total)
+                await asyncio.to_thread(file.writelines, waiting)
+        await asyncio.to_thread(os.replace, name, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            await asyncio.to_thread(os.unlink, name)
+        raise
+
+
+def session_path(session: str, *more: str) -> str:
+    """The path of something below a session; each part stays one part. Raises InvalidInput."""
+    if not session:
+        raise InvalidInput("a session's name can't be empty")
+    return "/v1/sessions/" + "/".join(quote(part, safe="~") for part in (session, *more))
+
+
+def given(**fields: Any) -> dict[str, Any]:
+    """The fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """The body as JSON. Raises InvalidInput for text that can't be sent."""
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError as error:
+        raise InvalidInput("the text holds lone surrogates, which can't be sent") from error

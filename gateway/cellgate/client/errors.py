@@ -1,0 +1,94 @@
+"""What can go wrong for a client: the gateway refuses, is not reached, or a cell fails.
+
+Each stable `reason` that a program may want to tell apart has a class; a reason of a newer gateway is a plain
+GatewayError. The base is ``cellgate_kernels.errors.CellgateError``, as everywhere.
+"""
+
+from __future__ import annotations
+
+from cellgate_kernels.errors import CellgateError
+
+
+class GatewayError(CellgateError):
+    """The gateway refused a request, or could not be reached (`status` 0).
+
+    `reason` is the wire's stable word (``queue_full``, ``not_found``...), or ``unreachable``,
+    ``connection_lost``, ``no_answer``, ``bad_answer``. `retry_after` is in seconds, where the gateway says.
+    """
+
+    reason: str  # type: ignore[misc]  # a client's reason is the server's, known only at run time
+
+    def __init__(self, status: int, reason: str, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.reason = reason
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class ConnectionFailed(GatewayError):
+    """There was no answer, or only a part of one; whether the gateway acted is not known."""
+
+
+class RequestRefused(GatewayError):
+    """The request itself is wrong: as it is, it will never do."""
+
+
+class NotAuthenticated(GatewayError):
+    """No token, or a wrong one."""
+
+
+class NotFound(GatewayError):
+    """No such session, execution or file, or it is somebody else's."""
+
+
+class Conflict(GatewayError):
+    """The request contradicts what exists."""
+
+
+class PackagesNotAllowed(GatewayError):
+    """The gateway's operator allows no packages, or not these."""
+
+
+class QuotaExceeded(GatewayError):
+    """The session may not have as much of it."""
+
+
+class Overloaded(GatewayError):
+    """The gateway did nothing, for lack of room; try again after `retry_after` seconds."""
+
+
+class CellFailed(CellgateError):
+    """A cell did not end well: raised by `Result.check`. `status` and `ename` are the result's."""
+
+    reason = "cell_failed"
+
+    def __init__(self, message: str, *, status: str, ename: str | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.ename = ename
+
+
+_CLASSES: dict[str, type[GatewayError]] = {
+    "unreachable": ConnectionFailed,
+    "connection_lost": ConnectionFailed,
+    "no_answer": ConnectionFailed,
+    "bad_request": RequestRefused,
+    "unsupported_media": RequestRefused,
+    "too_large": RequestRefused,
+    "not_authenticated": NotAuthenticated,
+    "not_found": NotFound,
+    "record_gone": NotFound,
+    "conflict": Conflict,
+    "environment_differs": Conflict,
+    "packages_not_allowed": PackagesNotAllowed,
+    "package_conflict": Conflict,
+    "quota_exceeded": QuotaExceeded,
+    "queue_full": Overloaded,
+    "pool_exhausted": Overloaded,
+}
+
+
+def gateway_error(status: int, reason: str, detail: str, *, retry_after: float | None = None) -> GatewayError:
+    """The error of the class that this reason has."""
+    return _CLASSES.get(reason, GatewayError)(status, reason, detail, retry_after=retry_after)

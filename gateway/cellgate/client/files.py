@@ -1,0 +1,97 @@
+"""A session's files, from outside: listed, brought in, taken out, removed, streamed both ways."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote, urlencode
+
+from cellgate.client.blocking import Asynchronous
+from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
+from cellgate.client.errors import GatewayError
+from cellgate.client.transport import Body
+from cellgate.client.values import FileModel, FilePage, decode
+from cellgate_kernels.errors import InvalidInput
+
+_CHUNK = 1024 * 1024
+_PAGE = 1000
+
+
+class Files(Asynchronous):
+    """The workspace of one session. Paths are relative to it. Methods raise GatewayError."""
+
+    def __init__(self, calls: Calls, session: str) -> None:
+        self._calls = calls
+        self._session = session
+
+    def _path(self, path: str) -> str:
+        # Slashes divide; all else, dots too, is for the gateway to judge.
+        return f"{session_path(self._session, 'files')}/{quote(path, safe='/~')}"
+
+    async def list(self) -> AsyncGenerator[FileModel]:
+        """All files, by path."""
+        after: str | None = ""
+        while after is not None:
+            query = urlencode(given(limit=_PAGE, after=after or None))
+            path = f"{session_path(self._session, 'files')}?{query}"
+            page = decode(await self._calls.call("GET", path), FilePage)
+            for model in page.files:
+                yield model
+            after = page.next
+
+    async def put(self, path: str, source: bytes | str | Path, progress: Progress | None = None) -> FileModel:
+        """Makes `source` the file: bytes, text, or what is in the file at a Path, which may raise OSError.
+
+        A file that is there is replaced; folders on the way are made.
+        """
+        if isinstance(source, Path):
+            with await asyncio.to_thread(source.open, "rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                body = Body(length, _read(file, length, progress or ignore_progress))
+                return decode(await self._calls.upload(self._path(path), body), FileModel)
+        data = bytes(source, "utf-8") if isinstance(source, str) else source
+        body = Body(len(data), _pieces(data, progress or ignore_progress))
+        return decode(await self._calls.upload(self._path(path), body), FileModel)
+
+    async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
+        """The file's content from byte `start` on, all or `length` bytes of it; nothing behind its end."""
+        if length == 0:
+            return b""
+        last = "" if length is None else start + length - 1
+        headers = {"Range": f"bytes={start}-{last}"} if start or length is not None else {}
+        try:
+            async with self._calls.open(self._path(path), headers) as answer:
+                return await answer.body()
+        except GatewayError as error:
+            if error.status != HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+                raise
+            return b""
+
+    async def save(self, path: str, target: Path, progress: Progress | None = None) -> None:
+        """Writes the file to `target`, whole or not at all. Raises OSError when that can't be written."""
+        await self._calls.download(self._path(path), target, progress)
+
+    async def remove(self, path: str) -> None:
+        """Removes a file or an empty folder."""
+        await self._calls.call("DELETE", self._path(path))
+
+
+async def _pieces(data: bytes, progress: Progress) -> AsyncGenerator[bytes]:
+    for start in range(0, len(data), _CHUNK):
+        yield data[start : start + _CHUNK]
+        progress(min(len(data), start + _CHUNK), len(data))
+
+
+async def _read(file: BinaryIO, length: int, progress: Progress) -> AsyncGenerator[bytes]:
+    done = 0
+    while done < length:
+        chunk = await asyncio.to_thread(file.read, min(_CHUNK, length - done))
+        if not chunk:
+            raise InvalidInput(f"{file.name} became shorter while it was read")
+        yield chunk
+        done += len(chunk)
+        progress(done, length)

@@ -1,0 +1,1 @@
+"""One cell, from the request to its end: sent, watched, interrupted, its result put together."""

@@ -1,0 +1,140 @@
+"""Blocks of code as language models write them: a list, or the fences of a Markdown text, made into cells.
+
+Pure: it decides what each block becomes in a kernel of a given language and which file it is saved as,
+before anything runs. ``http.v1.blocks`` runs them. The meaning of a first line ``# filename: NAME`` and of
+exit code 124 is AutoGen's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from cellgate.execution.markdown import fence_language, fences
+from cellgate.files.tree import Parts, parse_path
+from cellgate.wire.models import MAX_CODE_BYTES, check_text
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.specs.languages import KNOWN, Language, find_language
+
+MOST_BLOCKS = 64
+FAILED, TIMED_OUT = 1, 124
+
+# Programs of the kernel's own environment; the sandbox bounds what they may do, so Deno need not ask.
+# Colours are for terminals, which IPython and bash_kernel say that they are.
+_DENO = "env -u FORCE_COLOR NO_COLOR=1 deno run --quiet --allow-all --ext={} -"
+_PROGRAMS = {
+    Language.PYTHON: "python3 -",
+    Language.JAVASCRIPT: _DENO.format("js"),
+    Language.TYPESCRIPT: _DENO.format("ts"),
+}
+_MAGICS = {
+    Language.BASH: "%%bash",
+    Language.JAVASCRIPT: f"%%script {_PROGRAMS[Language.JAVASCRIPT]}",
+    Language.TYPESCRIPT: f"%%script {_PROGRAMS[Language.TYPESCRIPT]}",
+}
+
+_FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
+
+
+class BlockBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One of `blocks`."""
+
+    language: str
+    code: str
+
+
+class BlocksBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """POST .../execute-blocks: either `markdown` or `blocks`. `timeout` in seconds, for each block."""
+
+    markdown: str | None = None
+    blocks: list[BlockBody] | None = None
+    timeout: float | None = None
+    on_disconnect: str = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block that can run; `file` is where its code is saved first."""
+
+    language: Language
+    code: str
+    file: Parts | None
+
+    def cell(self, kernel_language: str) -> str:
+        """The cell that runs it in a kernel of this language. Raises InvalidInput when there is none."""
+        return cell_of(self.language, self.code, kernel_language)
+
+
+def cell_of(language: Language, code: str, kernel_language: str) -> str:
+    """Code as a cell of a kernel of `kernel_language`, another language's by a program of its own.
+
+    It needs nothing of Cellgate, so the notebook runs in plain Jupyter too. Raises InvalidInput, naming what
+    such a kernel runs.
+    """
+    if language.kernel_language == kernel_language:
+        return code
+    if kernel_language == Language.PYTHON:
+        return f"{_MAGICS[language]}\n{code}"
+    if kernel_language == Language.BASH:
+        return _here_document(_PROGRAMS[language], code)
+    others = {Language.TYPESCRIPT.value: "javascript and typescript"}.get(kernel_language, kernel_language)
+    raise InvalidInput(f"A kernel of {kernel_language} can't run a block in {language}, only in {others}")
+
+
+def _here_document(program: str, code: str) -> str:
+    end, lines = "END", set(code.splitlines())
+    while end in lines:
+        end += "_"
+    return f"{program} <<'{end}'\n{code.removesuffix(chr(10))}\n{end}"
+
+
+def check_blocks(body: BlocksBody) -> list[Block]:
+    """The blocks to run. Raises InvalidInput, naming the block: then none of them may run."""
+    if (body.markdown is None) == (body.blocks is None):
+        raise InvalidInput("Give either markdown or blocks")
+    given = list(_of_markdown(body.markdown) if body.markdown is not None else body.blocks or ())
+    if not given:
+        raise InvalidInput("There is no block to run; in Markdown, fences say their language: ```python")
+    if len(given) > MOST_BLOCKS:
+        raise InvalidInput(f"There are {len(given)} blocks; at most {MOST_BLOCKS} are taken at once")
+    return [_check(number, block) for number, block in enumerate(given, 1)]
+
+
+def _of_markdown(text: str) -> Iterator[BlockBody]:
+    """Fences that name a language; one without is text, such as the output of a program."""
+    for fence in fences(check_text(text, "markdown", MAX_CODE_BYTES)):
+        if language := fence_language(fence.info):
+            yield BlockBody(language, fence.content)
+
+
+def _check(number: int, block: BlockBody) -> Block:
+    if block.language.lower() == "pip":
+        code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
+        return Block(Language.PYTHON, "\n".join(map(_pip_line, code.splitlines())), None)
+    if (language := find_language(block.language)) is None:
+        raise InvalidInput(
+            f"Block {number} is in {block.language[:40]!r}; the languages are {KNOWN}, and pip"
+        )
+    code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
+    named = _FILENAME.match(code)
+    try:
+        return Block(language, code, parse_path(named["name"]) if named else None)
+    except InvalidInput as error:
+        raise InvalidInput(f"The filename of block {number}: {error.message}") from error
+
+
+def _pip_line(line: str) -> str:
+    """A line of a pip block, which is a command of pip's or only what it shall install, as a magic."""
+    line = re.sub(r"^\s*pip3?\s+", "", line).strip()
+    if not line or line.startswith("#"):
+        return line
+    return f"%pip {line}" if re.match(r"(?:un)?install\s", line) else f"%pip install {line}"
+
+
+def exit_code(result: dict[str, Any]) -> int:
+    """What AutoGen's executors would answer for this result of a cell."""
+    return {"ok": 0, "timeout": TIMED_OUT}.get(result["status"], FAILED)

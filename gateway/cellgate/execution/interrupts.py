@@ -1,0 +1,75 @@
+"""The interrupts of one cell: none before it has begun or after it is over, and none left for the next cell.
+
+ipykernel ignores SIGINT outside its handlers, and one that it gets late hits whatever runs then. So what the
+kernel has said so far is read before it is interrupted, and the next cell waits until the kernel says that it
+has seen to it. ``run`` decides when to interrupt; a client's own interrupt_request is not its affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.execution import Execution, Phase
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.messages import Message
+from cellgate_kernels.tasks import guarded
+
+logger = logging.getLogger(__name__)
+
+HEARD_TIMEOUT = 2.0
+"""Seconds that a kernel may take to see to an interrupt once the cell is over."""
+
+
+class CellInterrupts:
+    """Those of the cell whose state is `machine`. Of its start a `silent` cell says no more than `busy`."""
+
+    def __init__(self, machine: Execution, *, silent: bool) -> None:
+        self._machine = machine
+        self._silent = silent
+        self._early = False
+        self._sent: asyncio.Future[Message] | None = None
+
+    @property
+    def _begun(self) -> bool:
+        return self._machine.started or (self._silent and self._machine.phase is Phase.BUSY)
+
+    def send(self, kernel: Kernel) -> None:
+        """Interrupt now, or once the cell has begun. Raises KernelDied.
+
+        ipykernel says `busy` before it is in the handler, and execute_input from there.
+        """
+        kernel.connection.wake()
+        machine = self._machine
+        over = machine.finished or machine.replied or machine.idle
+        self._early = not (over or self._begun)
+        if self._begun and not over:
+            self._forget()
+            self._sent = kernel.interrupt()
+
+    def received(self, kernel: Kernel) -> None:
+        """A message of the cell has come."""
+        if self._early and self._begun:
+            self._early = False
+            # Not before what was read with it: it may be the end.
+            asyncio.get_running_loop().call_soon(guarded(self._send_late, "late interrupt"), kernel)
+
+    def _send_late(self, kernel: Kernel) -> None:
+        try:
+            self.send(kernel)
+        except KernelDied as error:
+            logger.info("An interrupt came too late: %s", error.message)
+
+    async def heard(self, kernel: Kernel) -> None:
+        """Return when the kernel has seen to all that were sent, is gone, or has had its time."""
+        if self._sent is not None:
+            waited: set[asyncio.Future[Any]] = {self._sent, kernel.exited}
+            await asyncio.wait(waited, timeout=HEARD_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            self._forget()
+
+    def _forget(self) -> None:
+        """The last answer tells of all: requests are seen to in their order."""
+        if self._sent is not None:
+            self._sent.cancel()

@@ -1,0 +1,90 @@
+"""A request to run one cell: checked, and the ``execute_request`` that the kernel gets for it. Pure.
+
+``run`` sends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cellgate.wire.limits import Ceilings
+from cellgate.wire.models import (
+    MAX_CODE_BYTES,
+    MAX_SEARCHED_BYTES,
+    MAX_STDIN_LINES,
+    MAX_TABLE_ROWS,
+    ExecuteBody,
+    check_env,
+    check_text,
+)
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.messages import Channel, Message, new_message
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteRequest:
+    """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
+
+    `tables`: rows at most of tables as data, None for no data. `message`: a client's own execute_request, to
+    be sent as it is; `cell_id`: the notebook cell it names.
+    `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
+    """
+
+    code: str
+    timeout: float | None = None
+    stdin: tuple[str, ...] | None = None
+    silent: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    allow_stdin: bool = False
+    store_history: bool = True
+    stop_on_error: bool = False
+    cell_id: str | None = None
+    message: Message | None = None
+    tables: int | None = None
+    packages: str | None = None
+
+
+def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -> ExecuteRequest:
+    """The body's values, checked. `interactive`: somebody can answer an input_request later."""
+    if body.on_disconnect not in {"continue", "interrupt"}:
+        raise InvalidInput("on_disconnect must be 'continue' or 'interrupt'")
+    if body.packages not in {None, "auto", "temporary"}:
+        raise InvalidInput("packages must be 'auto' or 'temporary'")
+    if body.packages is not None:
+        check_text(body.code, "code whose imports are to be installed", MAX_SEARCHED_BYTES)
+    if body.stdin is not None and len(body.stdin) > MAX_STDIN_LINES:
+        raise InvalidInput(f"stdin has {len(body.stdin)} lines; at most {MAX_STDIN_LINES} are taken")
+    if body.tables is not None and not 1 <= body.tables <= MAX_TABLE_ROWS:
+        raise InvalidInput(f"tables must be a number of rows from 1 to {MAX_TABLE_ROWS}")
+    lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
+    return ExecuteRequest(
+        code=check_text(body.code, "code", MAX_CODE_BYTES),
+        timeout=ceilings.check_timeout(body.timeout),
+        stdin=lines,
+        silent=body.silent,
+        env=check_env(body.env),
+        allow_stdin=interactive or lines is not None,
+        tables=body.tables,
+        packages=body.packages,
+    )
+
+
+def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Message:
+    """The client's own message, or one that is made from what it asked for."""
+    if request.message is not None:
+        return request.message
+    content = {
+        "code": request.code,
+        "silent": request.silent,
+        "store_history": not request.silent,
+        "user_expressions": {},
+        "allow_stdin": request.allow_stdin,
+        # One cell at a time is sent, so there is no queue in the kernel that an error should abort;
+        # with True ipykernel also aborts a cell that arrives just after the failed one's idle.
+        "stop_on_error": False,
+    }
+    # Read by the kernel's start-up file, kernels/cellgate_kernels/image/bootstrap.py.
+    metadata = {} if request.tables is None else {"cellgate": {"tables": request.tables}}
+    return new_message(
+        Channel.SHELL, "execute_request", content, session=session, msg_id=msg_id, metadata=metadata
+    )

@@ -1,0 +1,196 @@
+"""Listings of workspaces with the hashes of their files, each within limits and only while somebody reads it.
+
+Hashing whole files is the one thing a listing does that can take long, so a request hashes no more than
+`Most` allows; what it leaves out has no hash yet, and the next request goes on from there, because hashes are
+kept by the file's identity. Work happens in a lane of its own, one listing of a session at a time, and ends
+within one piece when its client leaves. It knows folders, not sessions: ``sessions.files`` says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cellgate.files import tree
+from cellgate.files.tree import FileState
+from cellgate.wire.errors import QueueFull, ShuttingDown
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
+
+MAX_KNOWN = 100_000
+MOST_WAITING = 64
+MOST_WAITING_OF_ONE = 8
+RETRY_AFTER = 5.0
+
+Identity = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """What one listing may hash: bytes in all, and for how many seconds."""
+
+    size: int = 256 * MIB
+    seconds: float = 2.0
+
+
+class Stop:
+    """A flag that ends a listing: its client has gone, or the gateway shuts down."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        """End it."""
+        self._event.set()
+
+    def __call__(self) -> bool:
+        """Whether it was set; from any thread."""
+        return self._event.is_set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Part of a listing: the files with the hashes that are known, what is new of these, and what follows.
+
+    `complete`: all files of the folder could be seen.
+    """
+
+    files: list[tuple[FileState, str | None]]
+    hashed: dict[Identity, str]
+    following: str | None
+    complete: bool
+
+
+class Listings:
+    """Makes listings, and remembers hashes."""
+
+    def __init__(self, lane: Lane, most: Most | None = None) -> None:
+        self._lane = lane
+        self._most = most or Most()
+        self._known: OrderedDict[Identity, str] = OrderedDict()
+        self._turns: dict[Hashable, tuple[asyncio.Lock, list[Stop]]] = {}
+        self._closed = False
+
+    def know(self, file: FileState, sha256: str) -> None:
+        """Remember the hash of a file."""
+        self._known[file.identity] = sha256
+        self._known.move_to_end(file.identity)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+
+    async def page(
+        self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop
+    ) -> tuple[list[dict[str, Any]], str | None, bool]:
+        """Up to `limit` files with a path behind `after`, by path, where the next page begins, and whether
+        all files could be seen; see `tree.scan`.
+
+        Raises QueueFull when too many listings wait, ShuttingDown when `stop` was set.
+        """
+        lock, stops = self._turns.setdefault(owner, (asyncio.Lock(), []))
+        waiting = sum(len(each) for _, each in self._turns.values())
+        if len(stops) >= MOST_WAITING_OF_ONE or waiting >= MOST_WAITING:
+            raise QueueFull("Too many listings of files are under way; try again", retry_after=RETRY_AFTER)
+        stops.append(stop)
+        if self._closed:
+            stop.set()
+        try:
+            async with lock:
+                found = await self._lane.run(self._list, root, limit, after, stop)
+        finally:
+            stops.remove(stop)
+            if not stops:
+                del self._turns[owner]
+        for identity, sha256 in found.hashed.items():
+            self._known[identity] = sha256
+            if len(self._known) > MAX_KNOWN:
+                self._known.popitem(last=False)
+        if stop():
+            raise ShuttingDown("The listing was given up")
+        models = [file_model(file, sha256) for file, sha256 in found.files]
+        return models, found.following, found.complete
+
+    def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:
+        everything, complete = ({}, False) if stop() else tree.scan(root, stopped=stop)
+        found = sorted((f for f in everything.values() if f.path > after), key=lambda f: f.path)
+        hasher = _Hasher(self._most, stop)
+        files: list[tuple[FileState, str | None]] = []
+        for file in found[:limit]:
+            if stop():
+                break
+            files.append((file, self._known.get(file.identity) or hasher.hash(root, file)))
+        following = found[limit - 1].path if len(found) > limit else None
+        return _Found(files, hasher.hashed, following, complete)
+
+    def close(self) -> None:
+        """End all listings."""
+        self._closed = True
+        for _, stops in self._turns.values():
+            for stop in stops:
+                stop.set()
+
+
+class _Hasher:
+    """Hashes files until its allowance is used up. `hashed`: what it found out."""
+
+    def __init__(self, most: Most, stop: Callable[[], bool]) -> None:
+        self.hashed: dict[Identity, str] = {}
+        self._left = most.size
+        self._end = time.monotonic() + most.seconds
+        self._stop = stop
+
+    def hash(self, root: Path, file: FileState) -> str | None:
+        """The hash, or None: it is too much for now, or the file changes, has gone or can't be read."""
+        if file.size > self._left or time.monotonic() > self._end:
+            return None
+        try:
+            descriptor, opened = tree.open_file(root, tree.parse_path(file.path))
+        except CellgateError:
+            return None
+        try:
+            if opened.identity != file.identity:
+                return None
+            sha256 = self._read(descriptor)
+            if sha256 is None or tree.state_of(file.path, descriptor).identity != file.identity:
+                return None
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        self.hashed[file.identity] = sha256
+        return sha256
+
+    def _read(self, descriptor: int) -> str | None:
+        hashed = hashlib.sha256()
+        while chunk := os.read(descriptor, tree.CHUNK):
+            self._left -= len(chunk)
+            if self._stop() or self._left < 0 or time.monotonic() > self._end:
+                return None
+            hashed.update(chunk)
+        return hashed.hexdigest()
+
+
+def file_model(file: FileState, sha256: str | None) -> dict[str, Any]:
+    """A file on the wire. A hash of None is not known yet."""
+    # A kernel may set any time at all; what no date can say is told as the nearest that one can.
+    seconds = min(max(file.modified / 1e9, _FIRST), _LAST)
+    modified = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
+    return {
+        "path": file.path,
+        "size": file.size,
+        "modified": modified.isoformat(timespec="microseconds") + "Z",
+        "sha256": sha256,
+    }
+
+
+_FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+_LAST = datetime(9999, 12, 31, tzinfo=UTC).timestamp()

@@ -1,0 +1,223 @@
+"""A folder that hostile code may write to at the same moment, and how we touch its files all the same.
+
+Every path is walked name by name through descriptors that follow no symbolic link, so no name can lead out
+of the folder, whatever is swapped meanwhile; only regular files are ever opened for reading, so no FIFO or
+device blocks or answers us. All functions block and belong into a thread. They know no session. Source:
+openat(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.wire.errors import Conflict, NotFound, not_written
+from cellgate_kernels import trees
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+Parts = tuple[str, ...]
+
+MAX_PATH = 4096
+MAX_NAME = 255
+MAX_DEPTH = trees.DEEPEST
+MAX_ENTRIES = trees.MOST
+LOOKS = 256
+"""Entries between two looks at whether a scan is to be stopped."""
+CHUNK = 1024 * 1024
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def parse_path(text: str) -> Parts:
+    """The names of a relative path. Raises InvalidInput for whatever could mean something outside."""
+    parts = tuple(text.split("/"))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput("A path is UTF-8") from error
+    if len(os.fsencode(text)) > MAX_PATH or any(len(os.fsencode(name)) > MAX_NAME for name in parts):
+        raise InvalidInput(f"A path has at most {MAX_PATH} bytes, each of its names at most {MAX_NAME}")
+    if len(parts) > MAX_DEPTH:
+        raise InvalidInput(f"A path has at most {MAX_DEPTH} names")
+    if "\0" in text or any(name in {"", ".", ".."} for name in parts):
+        raise InvalidInput("A path is relative to the workspace, without '.', '..', empty names or NUL")
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """A regular file as it was. `size` in bytes, `modified` in nanoseconds since 1970.
+
+    `identity` changes whenever the file's content may have.
+    """
+
+    path: str
+    size: int
+    modified: int
+    identity: tuple[int, int, int, int, int]
+
+
+def _state(path: str, found: os.stat_result) -> FileState:
+    identity = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return FileState(path, found.st_size, found.st_mtime_ns, identity)
+
+
+def state_of(path: str, descriptor: int) -> FileState:
+    """The state of an open file now. Raises OSError."""
+    return _state(path, os.fstat(descriptor))
+
+
+@contextmanager
+def _explained(parts: Parts) -> Iterator[None]:
+    """OSError of the path as errors of our tree."""
+    try:
+        yield
+    except OSError as error:
+        raise _explain("/".join(parts)[:200], error) from error
+
+
+def _explain(path: str, error: OSError) -> CellgateError:
+    match error.errno:
+        case errno.ENOENT:
+            return NotFound(f"There is no file {path!r} in the workspace")
+        case errno.ENOTDIR | errno.ELOOP:
+            return InvalidInput(f"{path!r} leads through something that is no folder; links are not followed")
+        case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
+            return Conflict(f"{path!r} is a folder, and not an empty one")
+        case errno.EACCES | errno.EPERM:
+            return Conflict(f"{path!r} can't be reached: the session's code took the permission away")
+        case errno.ENAMETOOLONG:
+            return InvalidInput("The path is too long")
+    return not_written(error, "There is no room on the gateway's disk", f"{path!r} can't be used")
+
+
+@contextmanager
+def _folder(root: Path, parts: Parts, *, make: bool = False) -> Iterator[int]:
+    """A descriptor (O_PATH) of the folder that `parts` lead to from `root`; made on the way with `make`."""
+    descriptor = os.open(root, _FOLDER)
+    try:
+        owner = os.fstat(descriptor)
+        for name in parts:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=descriptor)
+                    _give(
+                        owner,
+                        lambda uid, gid, name=name, at=descriptor: os.chown(  # type: ignore[misc]
+                            name, uid, gid, dir_fd=at, follow_symlinks=False
+                        ),
+                    )
+            inner = os.open(name, _FOLDER, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = inner
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
+    """What a gateway run as root makes belongs to the kernel's user."""
+    if owner.st_uid != os.geteuid() and os.geteuid() == 0:
+        chown(owner.st_uid, owner.st_gid)
+
+
+def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
+    """A descriptor of a regular file, for reading, and its state; close it. Raises NotFound, InvalidInput."""
+    with _explained(parts), _folder(root, parts[:-1]) as folder:
+        # Looked at before it is opened: opening a FIFO waits, opening a device may do anything.
+        handle = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file")
+            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC), _state(
+                "/".join(parts), found
+            )
+        finally:
+            os.close(handle)
+
+
+def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:
+    """Move a finished file into its place, whole: its state, and whether it is new there.
+
+    Raises InvalidInput and Conflict.
+    """
+    with _explained(parts), _folder(root, parts[:-1], make=True) as folder:
+        created = False
+        try:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            created = True
+        else:
+            if stat.S_ISDIR(found.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "is a folder")
+            if not stat.S_ISREG(found.st_mode):
+                raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file; delete it first")
+        _give(os.fstat(folder), lambda uid, gid: os.chown(staged, uid, gid))
+        os.rename(staged, parts[-1], dst_dir_fd=folder)
+        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        return _state("/".join(parts), found), created
+
+
+def remove(root: Path, parts: Parts) -> None:
+    """Remove a file, a link or an empty folder. Raises NotFound, Conflict."""
+    with _explained(parts), _folder(root, parts[:-1]) as folder:
+        found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            os.rmdir(parts[-1], dir_fd=folder)
+        else:
+            os.unlink(parts[-1], dir_fd=folder)
+
+
+def size_of(root: Path, parts: Parts) -> int:
+    """The size of the regular file at this path; 0 where there is none, or something else."""
+    try:
+        with _folder(root, parts[:-1]) as folder:
+            found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return 0
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+
+def scan(
+    root: Path, most: int = MAX_ENTRIES, stopped: Callable[[], bool] = lambda: False
+) -> tuple[dict[str, FileState], bool]:
+    """All regular files below `root` by path, and whether these are all: `most` entries are looked at.
+
+    What can't be read and what is too deep is left out, and then these are not all. Files whose names are no
+    UTF-8 are left out as well; nobody could name them to us. It ends early when `stopped` says so.
+    """
+    files: dict[str, FileState] = {}
+    walk = trees.Walk(root, deepest=MAX_DEPTH, most=most)
+    for number, entry in enumerate(walk):
+        if number % LOOKS == 0 and stopped():
+            return files, False
+        if entry.is_file and _is_text(entry.path):
+            files[entry.path] = _state(entry.path, entry.found)
+    return files, walk.complete
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def digest(root: Path, parts: Parts) -> tuple[FileState, str]:
+    """A regular file's state and the SHA-256 of its content, in hexadecimal. Raises as `open_file`."""
+    descriptor, state = open_file(root, parts)
+    try:
+        hashed = hashlib.sha256()
+        while chunk := os.read(descriptor, CHUNK):
+            hashed.update(chunk)
+    finally:
+        os.close(descriptor)
+    return state, hashed.hexdigest()

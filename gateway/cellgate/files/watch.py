@@ -1,0 +1,82 @@
+"""What a cell did to the workspace's files: told by comparing their states before and after it.
+
+States are compared, not contents: size, times and inode number (`FileState.identity`). A few files are looked
+at right away, because a thread would cost a cell more than they do; many in a thread. It writes no record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from cellgate.files import tree
+from cellgate.files.tree import FileState
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import MIB
+
+FEW_ENTRIES = 32
+MAX_CHANGES = 1000
+MAX_HASHED = 256 * MIB
+
+
+class WorkspaceWatch:
+    """The files of one workspace as they were last seen."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, FileState] = {}
+
+    async def begin(self, root: Path) -> None:
+        """Take the files as they are now."""
+        self._known, _ = await asyncio.to_thread(tree.scan, root)
+
+    def know(self, path: str, state: FileState | None) -> None:
+        """Take over a change that is nobody's cell's; None: it was removed."""
+        if state is None:
+            self._known.pop(path, None)
+        else:
+            self._known[path] = state
+
+    async def changes(self, root: Path) -> list[dict[str, Any]]:
+        """What was created, changed and deleted since the last look, by path; at most 1,000 of them.
+
+        Each as `{"path", "size", "sha256", "action"}`. Of what is more than 256 MiB together, and of what was
+        deleted, there is no hash.
+        """
+        found, complete = tree.scan(root, FEW_ENTRIES)
+        if not complete:
+            found, complete = await asyncio.to_thread(tree.scan, root)
+        known = self._known
+        # What could not be seen this time is not new when it can be seen again.
+        self._known = found if complete else {**known, **found}
+        changed = [
+            (path, state, "changed" if path in known else "created")
+            for path, state in found.items()
+            if path not in known or known[path].identity != state.identity
+        ]
+        deleted = sorted(known.keys() - found.keys()) if complete else []
+        if not changed and not deleted:
+            return []
+        changes = await asyncio.to_thread(_describe, root, sorted(changed, key=lambda c: c[0])[:MAX_CHANGES])
+        gone = [{"path": path, "size": None, "sha256": None, "action": "deleted"} for path in deleted]
+        return (changes + gone)[:MAX_CHANGES]
+
+
+def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dict[str, Any]]:
+    left = MAX_HASHED
+    changes = []
+    for path, state, action in changed:
+        sha256 = None
+        if state.size <= left:
+            left -= state.size
+            sha256 = _digest(root, path)
+        changes.append({"path": path, "size": state.size, "sha256": sha256, "action": action})
+    return changes
+
+
+def _digest(root: Path, path: str) -> str | None:
+    """None for a file that has gone meanwhile."""
+    try:
+        return tree.digest(root, tree.parse_path(path))[1]
+    except CellgateError:
+        return None

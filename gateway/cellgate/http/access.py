@@ -1,0 +1,130 @@
+"""Who is asking: tokens to principals, and which Hosts and Origins may ask.
+
+Pure checks of header values; ``base`` calls them before anything else of a request. Tokens are
+compared as digests in constant time and are never logged. Host is checked against DNS rebinding, Origin
+against foreign web pages.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from cellgate.wire.errors import Forbidden, NotAuthenticated
+
+SCHEMES = ("bearer ", "token ")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who owns sessions. An `admin` may also remove what is recorded of them."""
+
+    name: str
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """Who may ask from where. `tokens` maps SHA-256 digests to principals; empty: nobody needs a token.
+
+    With `any_address` a Host may be any IP address: rebinding needs a name, and probes come by address.
+    """
+
+    tokens: Mapping[bytes, Principal] = field(default_factory=dict)
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    any_address: bool = False
+
+    def authenticate(self, authorization: str, query_token: str | None) -> Principal:
+        """The principal of a request. Raises NotAuthenticated."""
+        if not self.tokens:
+            return Principal("default", admin=True)
+        token = query_token or ""
+        for scheme in SCHEMES:
+            if authorization.lower().startswith(scheme):
+                token = authorization[len(scheme) :].strip() or token
+        if authorization.lower().startswith("basic "):
+            token = _password(authorization[6:]) or token
+        if not token:
+            raise NotAuthenticated(
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
+            )
+        given = digest(token)
+        found: Principal | None = None
+        for known, principal in self.tokens.items():
+            if hmac.compare_digest(given, known):
+                found = principal
+        if found is None:
+            raise NotAuthenticated("This token is not known to the gateway")
+        return found
+
+    def check_host(self, host: str) -> None:
+        """Raises Forbidden for a Host header that is neither loopback nor allowed."""
+        name = _host_name(host)
+        allowed = is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
+        if not (allowed or (self.any_address and _is_address(name))):
+            raise Forbidden(
+                f"Host {name[:100]!r} is not allowed; add it to allowed_hosts if it is this gateway's name"
+            )
+
+    def check_origin(self, origin: str | None, host: str) -> bool:
+        """Whether the request comes from an allowed foreign Origin. Raises Forbidden for any other one."""
+        if origin is None or _origin_host(origin) == host.lower():
+            return False
+        if origin in self.allowed_origins or "*" in self.allowed_origins:
+            return True
+        raise Forbidden(
+            f"Origin {origin[:100]!r} is not allowed; add it to allowed_origins to let its pages in"
+        )
+
+
+def _password(encoded: str) -> str:
+    """The password of HTTP Basic (RFC 7617); the user's name is of no interest here."""
+    try:
+        return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+def digest(token: str) -> bytes:
+    """What is kept and compared instead of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _origin_host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
+
+
+def _host_name(host: str) -> str:
+    try:
+        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

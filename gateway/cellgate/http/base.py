@@ -1,0 +1,340 @@
+"""What every /v1 handler does: access checks, bodies, problem+json answers.
+
+It holds no state but what the request brought. Streaming answers are in ``streaming``; what a
+request means is decided by the handlers of the resources. Errors follow RFC 9457.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any, ClassVar, TypeVar
+
+import msgspec
+from tornado.iostream import StreamClosedError
+from tornado.web import HTTPError, RequestHandler, stream_request_body
+
+from cellgate.http.access import Principal
+from cellgate.http.context import Services
+from cellgate.http.listener.streams import ClientStream
+from cellgate.wire.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, status_of
+from cellgate.wire.models import decode, decode_heavy
+from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
+from cellgate_kernels.structure import is_heavy
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+KIND_SIZE = 64 * 1024
+STEP = 256 * 1024
+"""Bytes of an answer that are written at one go."""
+MAX_JSON_BODY = 16 * 1024 * 1024
+MAX_DRAINED_BODY = 128 * 1024 * 1024
+RETRY_AFTER = "Retry-After"
+
+encode = msgspec.json.Encoder().encode
+
+
+@stream_request_body
+class BaseHandler(RequestHandler):
+    """A handler whose body is read in pieces, so that a refused request is never held in memory."""
+
+    SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
+    public: ClassVar[bool] = False
+    max_body: ClassVar[int] = MAX_JSON_BODY
+    body_types: ClassVar[frozenset[str]] = frozenset(
+        {"application/json", "application/x-www-form-urlencoded"}
+    )
+
+    services: Services
+    principal: Principal
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook: what the application gives to every handler."""
+        self.services = services
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._refused: CellgateError | None = None
+        self._foreign_origin: str | None = None
+        self.disconnected = False
+
+    def set_default_headers(self) -> None:
+        """Headers of every answer. Tornado calls this before `initialize`."""
+        self.set_header("Server", "cellgate")
+        self.set_header("X-Content-Type-Options", "nosniff")
+        self.set_header("Cache-Control", "no-store")
+
+    def prepare(self) -> None:
+        """Check Host, Origin, token and the body's type; a refusal waits until the body was read away."""
+        try:
+            self._check_access()
+            self._check_body()
+        except CellgateError as error:
+            self._refused = error
+            length = self.request.headers.get("Content-Length", "0")
+            if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
+                # Too much to read away: answer now; tornado closes the connection behind an early answer.
+                raise
+
+    def _check_access(self) -> None:
+        policy = self.services.access
+        host = self.request.headers.get("Host", "")
+        policy.check_host(host)
+        origin = self.request.headers.get("Origin")
+        self._foreign_origin = origin if policy.check_origin(origin, host) else None
+        self._allow_origin()
+        if not self.public and self.request.method != "OPTIONS":
+            self.principal = policy.authenticate(
+                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
+            )
+            if (stream := self._stream()) is not None:
+                stream.vouched = True
+
+    def _stream(self) -> ClientStream | None:
+        stream = getattr(self.request.connection, "stream", None)
+        return stream if isinstance(stream, ClientStream) else None
+
+    def _allow_origin(self) -> None:
+        if self._foreign_origin is not None:
+            self.set_header("Access-Control-Allow-Origin", self._foreign_origin)
+            self.set_header("Vary", "Origin")
+
+    def _check_body(self) -> None:
+        headers = self.request.headers
+        length = headers.get("Content-Length", "0")
+        if length.isdecimal() and int(length) > self.max_body:
+            raise self._too_large()
+        if "Transfer-Encoding" in headers:
+            length = "unknown"
+        kind = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind and length != "0" and kind not in self.body_types:
+            raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"The body is larger than the {self.max_body} bytes that are taken here")
+
+    def data_received(self, chunk: bytes) -> None:
+        """Keep the piece, unless the request is refused already."""
+        self._body_size += len(chunk)
+        if self._refused is None and self._body_size > self.max_body:
+            self._refused = self._too_large()
+        if self._refused is None:
+            self._body.append(chunk)
+            if (stream := self._stream()) is not None:
+                stream.hold(len(chunk))
+        else:
+            self._body.clear()
+            if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
+                self.request.connection.stream.close()  # type: ignore[attr-defined]
+
+    async def body(self, kind: type[T]) -> T:
+        """The request's JSON body. Raises InvalidInput."""
+        body = self.raw_body()
+        if is_heavy(body):
+            return await self.services.lanes.texts.run(decode_heavy, body, kind)
+        return decode(body, kind)
+
+    def raw_body(self) -> bytes:
+        """The request's body as it came."""
+        return b"".join(self._body)
+
+    def check(self) -> None:
+        """Raise what `prepare` or the body found wrong. The first line of every method."""
+        if self._refused is not None:
+            raise self._refused
+
+    async def options(self, *_: str) -> None:
+        """Answer a preflight of an allowed origin (CORS)."""
+        self.check()
+        self.set_header("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
+        self.set_header(
+            "Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
+        )
+        self.set_header("Access-Control-Max-Age", "600")
+        self.set_status(204)
+
+    def on_connection_close(self) -> None:
+        """Remember that the client has gone, and end the wait for the rest of its body."""
+        super().on_connection_close()
+        self.disconnected = True
+
+    def answer(self, model: Any, status: int = 200) -> None:
+        """Answer with JSON."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        body = encode(model)
+        # A last newline is kind to terminals; a copy of a large body for it is not kind to memory.
+        self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
+
+    async def answer_parts(self, parts: Sequence[bytes], status: int = 200) -> None:
+        """Answer with JSON that is made already."""
+        self.set_status(status)
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        await self.finish_parts(parts)
+
+    async def finish_parts(self, parts: Sequence[bytes]) -> None:
+        """Finish with this body; a large one is written in steps."""
+        size = sum(map(len, parts))
+        if size <= STEP:
+            self.finish(b"".join(parts))
+            return
+        self.set_header("Content-Length", size)
+        try:
+            await self.write_parts(parts)
+        except StreamClosedError:
+            self.on_connection_close()
+            return
+        self.finish()
+
+    async def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Write all parts, each step when the client has taken the one before.
+
+        Until it has taken the last, all of them count as what is held for it. Raises StreamClosedError.
+        """
+        stream = self._stream()
+        with nullcontext() if stream is None else stream.owing(sum(map(len, parts))):
+            for number, step in enumerate(_steps(parts)):
+                if number:
+                    await asyncio.sleep(0)  # to a quick client there would be no end of this turn
+                self.write(step)
+                await self.flush()
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A query argument that is true or false. Raises InvalidInput."""
+        value = self.get_query_argument(name, "true" if default else "false").lower()
+        if value in {"true", "1"}:
+            return True
+        if value in {"false", "0"}:
+            return False
+        raise InvalidInput(f"{name} must be true or false")
+
+    def number(self, name: str, default: int | None, *, least: int = 0, most: int = 2**53) -> int | None:
+        """A query argument that is a whole number. Raises InvalidInput."""
+        value = self.get_query_argument(name, None)
+        if value is None:
+            return default
+        if not (value.isascii() and value.isdecimal() and len(value) < 17 and least <= int(value) <= most):
+            raise InvalidInput(f"{name} must be a whole number from {least} to {most}")
+        return int(value)
+
+    def event_position(self) -> int:
+        """The seq behind which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        last = self.request.headers.get("Last-Event-ID")
+        if last is not None and self.get_query_argument("after", None) is None:
+            if not (last.isascii() and last.isdecimal() and len(last) < 17):
+                raise InvalidInput("Last-Event-ID must be the seq of an event")
+            return int(last)
+        return self.number("after", 0) or 0
+
+    # Errors
+
+    def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
+        """Answer a failure; in the middle of an answer only a connection that is reset can tell of it.
+
+        Tornado would end the body in order, and half an answer would look like a whole one.
+        """
+        if not self._headers_written:
+            super().send_error(status_code, **kwargs)
+            return
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        logger.warning("%s %s was broken off: %s", self.request.method, self.request.path, error)
+        if (stream := self._stream()) is not None:
+            stream.reset()
+
+    def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
+        """Log only what is our fault; a client's mistake is an access log line."""
+        if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
+            logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
+
+    def write_error(self, status_code: int, **kwargs: Any) -> None:
+        """Answer an exception as a problem; nothing of a stack leaves the server."""
+        error = kwargs.get("exc_info", (None, None, None))[1]
+        if isinstance(error, HTTPError):
+            error = _from_tornado(error, self._methods())
+        if not isinstance(error, CellgateError):
+            error = GatewayFault("The gateway failed at this request; its log says why")
+        self.set_status(status_of(error))
+        if self._refused is not None:
+            error = self._refused
+            self.set_status(status_of(error))
+        self._allow_origin()
+        self._error_headers(error)
+        kind, body = self.problem_body(error)
+        self.set_header("Content-Type", kind)
+        self.finish(body)
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """The media type and the bytes of a refusal."""
+        return "application/problem+json", encode(problem(error, self.get_status()))
+
+    def _error_headers(self, error: CellgateError) -> None:
+        if self.get_status() == 401:
+            self.set_header("WWW-Authenticate", 'Bearer realm="cellgate"')
+        if (seconds := getattr(error, "retry_after", None)) is not None:
+            self.set_header(RETRY_AFTER, str(max(1, round(seconds))))
+        if isinstance(error, MethodNotAllowed):
+            self.set_header("Allow", ", ".join(error.allowed))
+
+    def _methods(self) -> tuple[str, ...]:
+        unimplemented = RequestHandler._unimplemented_method
+        names = [name for name in self.SUPPORTED_METHODS if name != "OPTIONS"]
+        return tuple(n for n in names if getattr(type(self), n.lower()) is not unimplemented)
+
+
+def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, in pieces of at most STEP: short ones together, long ones cut."""
+    short: list[bytes] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > STEP and short:
+            yield b"".join(short)
+            short, size = [], 0
+        if len(part) <= STEP:
+            short.append(part)
+            size += len(part)
+            continue
+        for start in range(0, len(part), STEP):
+            yield part[start : start + STEP]
+    if short:
+        yield b"".join(short)
+
+
+def problem(error: CellgateError, status: int) -> dict[str, Any]:
+    """The members of a problem+json object."""
+    return {
+        "type": f"urn:cellgate:problem:{error.reason}",
+        "title": error.reason.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": error.message,
+        "reason": error.reason,
+    }
+
+
+def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
+    if error.status_code == 404:
+        return NotFound("There is nothing at this path")
+    if error.status_code == 405:
+        return MethodNotAllowed(f"This resource takes {', '.join(methods) or 'no requests'}", allowed=methods)
+    if error.status_code == 413:
+        return TooLarge("The body is too large")
+    if 400 <= error.status_code < 500:
+        return InvalidInput(error.log_message or "The request can't be read")
+    return GatewayFault("The gateway failed at this request; its log says why")
+
+
+class NotFoundHandler(BaseHandler):
+    """Every path that no resource has."""
+
+    def prepare(self) -> None:
+        """Refuse, once access is checked: a stranger can't probe for paths."""
+        super().prepare()
+        if self._refused is None:
+            self._refused = NotFound("There is nothing at this path")
+
+    async def _refuse(self, *_: str) -> None:
+        self.check()
+
+    get = head = post = delete = patch = put = options = _refuse

@@ -1,0 +1,44 @@
+"""What handlers may use: one frozen bundle, put together in ``server.assembly`` for every handler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cellgate.http.access import AccessPolicy
+from cellgate.http.metrics import Metrics
+from cellgate.jobs.jobs import Jobs
+from cellgate.packages.installer import Installer
+from cellgate.record.journal import Journal
+from cellgate.replay.service import Replayer
+from cellgate.sessions.documents import NotebookSessions
+from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.reader import Archive
+from cellgate.sessions.registry import SessionManager
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.threads import ThreadLanes
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of a running gateway. `keep_alive` in seconds between signs of life on a quiet stream."""
+
+    version: str
+    backend: str
+    isolation: str
+    access: AccessPolicy
+    catalog: KernelspecCatalog
+    pool: KernelPool
+    journal: Journal
+    manager: SessionManager
+    archive: Archive
+    files: SessionFiles
+    metrics: Metrics
+    lanes: ThreadLanes
+    jobs: Jobs
+    replayer: Replayer
+    engine: Engine | None = None
+    installer: Installer | None = None
+    notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
+    keep_alive: float = 15.0

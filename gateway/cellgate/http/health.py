@@ -1,0 +1,92 @@
+"""GET /healthz, /readyz, /metrics and /v1/info: how the gateway is, for probes, operators and clients."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from http import HTTPStatus
+from typing import Any
+
+from cellgate.http.base import BaseHandler
+
+
+class HealthHandler(BaseHandler):
+    """Alive: the process answers."""
+
+    public = True
+
+    async def get(self) -> None:
+        """200 as long as the loop turns."""
+        self.check()
+        self.answer({"status": "ok"})
+
+
+class ReadyHandler(BaseHandler):
+    """Ready: new work is taken."""
+
+    public = True
+
+    async def get(self) -> None:
+        """200, or 503 with what is missing."""
+        self.check()
+        services = self.services
+        missing = []
+        if services.manager.closing:
+            missing.append("shutting_down")
+        if not services.journal.writable:
+            missing.append("storage")
+        if services.engine is not None and not services.engine.answers:
+            missing.append("container_engine")
+        pool = services.pool.statistics()
+        if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
+            missing.append("no_kernel_yet")
+        ready = not missing
+        told: dict[str, Any] = {"status": "ready" if ready else "not_ready", "missing": missing}
+        if not_recorded := services.journal.not_recorded:
+            # These sessions need somebody's attention, the others none.
+            told["sessions_not_recorded"] = not_recorded
+        self.answer(
+            told,
+            HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE,
+        )
+
+
+class MetricsHandler(BaseHandler):
+    """Prometheus' text format."""
+
+    async def get(self) -> None:
+        """All metrics."""
+        self.check()
+        self.set_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+        self.finish(self.services.metrics.render())
+
+
+class InfoHandler(BaseHandler):
+    """What this gateway is and offers."""
+
+    async def get(self) -> None:
+        """Version, isolation, kernelspecs, default limits, ceilings, packages that may be installed, pool."""
+        self.check()
+        services = self.services
+        specs = {
+            name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
+        }
+        installer = services.installer
+        allowed = [] if installer is None else sorted(installer.settings.allowed)
+        pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
+        self.answer(
+            {
+                "version": services.version,
+                "backend": services.backend,
+                "isolation": services.isolation,
+                "default_kernel": services.manager.settings.default_kernel,
+                "kernelspecs": {
+                    name: {"display_name": spec.display_name, "language": spec.language}
+                    for name, spec in specs.items()
+                },
+                "limits": services.manager.settings.limits.to_wire(),
+                "ceilings": services.manager.ceilings.to_wire(),
+                "packages": allowed,
+                "pool": pool,
+                "sessions": services.manager.counts(),
+            }
+        )

@@ -1,0 +1,101 @@
+"""What every handler of Jupyter's own interface does besides the access checks of ``base``.
+
+Bodies are read as tolerantly as Jupyter's clients differ, and errors have Jupyter's form. It also knows how a
+session looks as a Jupyter kernel.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from cellgate.http.base import BaseHandler, encode
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionState
+from cellgate.wire.errors import NotFound
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+# Jupyter Server adds these to every request; they tell of its own machine, not of the kernel's, and a kernel
+# with an environment of its own could not come out of the warm pool.
+OF_THE_CLIENT = frozenset({"KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_LAUNCH_TIMEOUT"})
+
+_STATES = {
+    SessionState.STARTING: "starting",
+    SessionState.IDLE: "idle",
+    SessionState.BUSY: "busy",
+}
+
+
+def kernel_id(session: Session) -> str:
+    """The id of a session's kernel for Jupyter clients; it stays over restarts.
+
+    It is the session's key if that is a UUID, else one that is made from it: Jupyter's clients take UUIDs.
+    """
+    key = session.row.key
+    try:
+        if str(uuid.UUID(key)) == key.lower():
+            return key
+    except ValueError:
+        pass
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"cellgate:{session.row.principal}/{key}"))
+
+
+def kernel_model(session: Session) -> dict[str, Any]:
+    """Jupyter's model of a kernel."""
+    return {
+        "id": kernel_id(session),
+        "name": session.row.kernel,
+        "last_activity": session.record.last_activity,
+        "execution_state": _STATES.get(session.state, "dead"),
+        "connections": session.door.connections,
+    }
+
+
+class JupyterHandler(BaseHandler):
+    """A handler below /api."""
+
+    # fetch() calls a string so, and @jupyterlab/services leaves it at that.
+    body_types = BaseHandler.body_types | {"text/plain"}
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """Jupyter's form of an error."""
+        return "application/json", encode({"message": error.message, "reason": error.reason})
+
+    async def fields(self) -> dict[str, Any]:
+        """The request's JSON object; nothing and null are an empty one. Raises InvalidInput."""
+        empty = self.raw_body().strip() in {b"", b"null"}
+        return {} if empty else await self.body(dict[str, Any])
+
+    def text(self, fields: dict[str, Any], name: str) -> str | None:
+        """A field that is a string or absent. Raises InvalidInput."""
+        value = fields.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InvalidInput(f"{name} must be a string")
+        return value or None
+
+    def strings(self, fields: dict[str, Any], name: str) -> dict[str, str]:
+        """A field that maps strings to strings, or is absent. Raises InvalidInput."""
+        try:
+            return msgspec.convert(fields.get(name) or {}, dict[str, str])
+        except msgspec.ValidationError as error:
+            raise InvalidInput(f"{name} does not fit: {error}") from error
+
+    def session_of(self, wanted: str) -> Session:
+        """The principal's live session behind a kernel id, or of this key. Raises NotFound."""
+        known = self.services.manager.get(self.principal.name, wanted)
+        if known is not None and not known.ending:
+            return known
+        for session in self.services.manager.all_live(self.principal.name):
+            if kernel_id(session) == wanted:
+                return session
+        raise NotFound(f"Kernel does not exist: {wanted[:100]}")
+
+    async def start(self, name: str | None, env: dict[str, str]) -> Session:
+        """A session with a fresh kernel."""
+        env = {key: value for key, value in env.items() if key not in OF_THE_CLIENT}
+        body = SessionBody(kernel=name, env=env)
+        session, _ = await self.services.manager.get_or_create(self.principal.name, body)
+        return session

@@ -1,0 +1,232 @@
+"""/api/kernels/{id}/channels: a WebSocket to a session, in Jupyter's wire protocol.
+
+It does handshakes, frames and close codes; what messages mean is ``channels``' affair. A frame that
+can't be read closes the socket with a reason, because its sender would wait for an answer for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable
+from typing import Any
+
+from tornado.iostream import StreamClosedError
+
+from cellgate.channels.client import Client
+from cellgate.channels.frames import FrameFormat
+from cellgate.channels.synthesis import answer_to
+from cellgate.http.jupyter.base import JupyterHandler
+from cellgate.http.listener.frames import WatchedWebSocketHandler
+from cellgate.http.listener.streams import ClientStream, silence
+from cellgate.sessions.session import Session
+from cellgate.wire.errors import QueueFull, ShuttingDown
+from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
+from cellgate_kernels.messages import Channel, MalformedMessage, Message
+from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.tasks import guarded
+from cellgate_kernels.websocket import Subprotocol, decode, negotiate
+
+logger = logging.getLogger(__name__)
+
+GOING_AWAY, UNSUPPORTED_DATA, INVALID_PAYLOAD = 1001, 1003, 1007
+MAX_ID = 1024
+MUCH = 64 * 1024
+FULL_KERNEL_PAUSE = 0.02
+PINGS = 6  # while a client may be silent
+
+
+class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
+    """One WebSocket."""
+
+    _session: Session
+    _client: Client | None = None
+    _subprotocol = Subprotocol.JSON
+    _deflated = False
+    _next_ping: asyncio.TimerHandle | None = None
+
+    def check_origin(self, origin: str) -> bool:
+        """Origin was checked with all else, before the upgrade."""
+        return True
+
+    def select_subprotocol(self, subprotocols: list[str]) -> str | None:
+        """v1 if it is offered, else none: clients without it expect JSON."""
+        self._subprotocol = negotiate(subprotocols)
+        return self._subprotocol or None
+
+    def get_compression_options(self) -> dict[str, Any] | None:
+        """Tornado's hook: compression where it is switched on and offered without bounds for our side.
+
+        Off by default: kernels and clients are near, and it would cost more than it saves.
+        """
+        offered = self.request.headers.get("Sec-WebSocket-Extensions", "")
+        self._deflated = (
+            self._session.door.settings.compression
+            and "permessage-deflate" in offered
+            and "server_max_window_bits" not in offered
+        )
+        return {} if self._deflated else None
+
+    async def get(self, wanted: str) -> None:
+        """The upgrade; a refusal is a plain answer before it."""
+        self.check()
+        self._session = self.session_of(wanted)
+        self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
+        if len(self._session_id) > MAX_ID:
+            raise InvalidInput(f"session_id is longer than {MAX_ID} characters")
+        if self._session.door.full:
+            raise QueueFull("This kernel has as many clients as are taken; try again later", retry_after=10)
+        await WatchedWebSocketHandler.get(self, wanted)
+
+    def open(self, *_: str, **__: str) -> None:
+        """Join the session's clients; a former socket of the same id is closed."""
+        if self._session.ending:
+            self.close(GOING_AWAY, "The kernel has ended")
+            return
+        self.set_nodelay(True)
+        if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
+            # Synchronous clients read only while they wait for an answer; the outbox limits what they miss.
+            stream.spooled = True
+        self._client = self._session.door.connect(
+            self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
+        )
+        former = self._client.socket
+        self._client.attach(self)
+        if former is not None:
+            former.close(GOING_AWAY, "Another WebSocket of this session_id took over")
+        # Not at once: a client's answer would hold up its first request (Nagle's algorithm, on its side).
+        self._ping_later(was_silent=False)
+
+    def _ping_later(self, *, was_silent: bool) -> None:
+        pause = self._session.door.settings.silence / PINGS
+        guarded_ping = guarded(self._ping, "ping", session=self._session.row.key)
+        self._next_ping = asyncio.get_running_loop().call_later(pause, guarded_ping, was_silent)
+
+    def _ping(self, was_silent: bool) -> None:
+        """Ping, again and again, until the client has gone without a word (no FIN, no RST).
+
+        What counts is that its system acknowledges the ping's bytes: synchronous clients answer pings only
+        while they read. Two looks in a row must find it silent, because our own pause looks the same once.
+        """
+        if self.ws_connection is None or self.ws_connection.is_closing():
+            return
+        limit, stream = self._session.door.settings.silence, self.ws_connection.stream
+        assert stream is not None
+        silent = silence(stream.socket) > limit
+        if silent and was_silent:
+            logger.warning("Closed a client's WebSocket: its system has not answered for %g s", limit)
+            stream.close()
+            return
+        self.ping()
+        self._ping_later(was_silent=silent)
+
+    async def send_frames(self, frames: bytes) -> bool:
+        """Write whole frames to the stream and wait until they are taken."""
+        stream = self.ws_connection.stream if self.ws_connection is not None else None
+        if stream is None:
+            return False
+        try:
+            written = stream.write(frames)
+            # What the system took at once costs no turn of the loop, unless it is much: others want theirs.
+            if stream.writing() or len(frames) > MUCH:
+                # Shielded: tornado's stream fails over a write that was cancelled.
+                await asyncio.shield(written)
+        except StreamClosedError:
+            return False
+        return not stream.closed()
+
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        """Hand a client's message on; tornado reads the next one when this is done."""
+        if len(message) > INLINE_BYTES:
+            return self._on_large_message(message)
+        try:
+            return self._take(self._decode(message))
+        except MalformedMessage as error:
+            self._refuse(message, error)
+            return None
+
+    async def _on_large_message(self, message: str | bytes) -> None:
+        try:
+            taken = self._take(await self.services.lanes.texts.run(self._decode, message))
+        except MalformedMessage as error:
+            self._refuse(message, error)
+        else:
+            if taken is not None:
+                await taken
+
+    def _decode(self, message: str | bytes) -> Message:
+        decoded = decode(message, self._subprotocol, is_binary=isinstance(message, bytes))
+        if len(decoded.header.msg_id) > MAX_ID:
+            raise MalformedMessage(f"msg_id is longer than {MAX_ID} characters")
+        return decoded
+
+    def _refuse(self, message: str | bytes, error: MalformedMessage) -> None:
+        code = UNSUPPORTED_DATA if isinstance(message, bytes) else INVALID_PAYLOAD
+        self.close(code, _short(error.message))
+
+    def _take(self, decoded: Message) -> Awaitable[None] | None:
+        if self._client is None:
+            return None
+        self._session.record.touch()
+        if decoded.msg_type == "shutdown_request" and decoded.channel is not Channel.STDIN:
+            self._shut_down(self._client, decoded)
+            return None
+        try:
+            self._session.door.send(self._client, decoded)
+        except KernelDied:
+            return self._send_when_there_is_room(self._client, decoded)
+        # A turn of the loop for the session: it sends the cell before we look for the next message.
+        return asyncio.sleep(0) if decoded.msg_type == "execute_request" else None
+
+    async def _send_when_there_is_room(self, client: Client, message: Message) -> None:
+        """The kernel takes no more for now: neither do we, so the client feels it."""
+        while not self.disconnected and not self._session.ending:
+            await asyncio.sleep(FULL_KERNEL_PAUSE)
+            try:
+                self._session.door.send(client, message)
+            except KernelDied:
+                continue
+            return
+
+    def _shut_down(self, client: Client, message: Message) -> None:
+        """Answer as a kernel would; ours are killed."""
+        try:
+            restart = message.content().get("restart") is True
+        except MalformedMessage:
+            restart = False
+        content = {"status": "ok", "restart": restart}
+        self._session.door.reply(client, answer_to(message, message.channel, "shutdown_reply", content))
+        if not restart:
+            self.services.manager.end_later(self._session, "shutdown_request")
+            return
+        try:
+            self._session.restart().add_done_callback(guarded(_note_failure, "restart for a client"))
+        except ShuttingDown:
+            logger.debug("A client wants a restart of a session that ends")
+
+    def on_close(self) -> None:
+        """The socket is gone."""
+        self.disconnected = True
+        if self._next_ping is not None:
+            self._next_ping.cancel()
+        client, self._client = self._client, None
+        if client is not None and client.socket is self:
+            self._session.door.disconnect(client, returns="session_id" in self.request.query_arguments)
+            self._session.record.touch()
+
+    def on_connection_close(self) -> None:
+        """Tornado's hook, of both bases."""
+        self.disconnected = True
+        WatchedWebSocketHandler.on_connection_close(self)
+
+
+def _short(reason: str) -> str:
+    """A close frame holds 123 bytes of reason (RFC 6455, section 5.5)."""
+    return reason.encode()[:120].decode(errors="ignore")
+
+
+def _note_failure(restarted: asyncio.Future[None]) -> None:
+    error = restarted.exception()
+    if isinstance(error, CellgateError):
+        logger.warning("A restart that a client asked for failed: %s", error.message)

@@ -1,0 +1,115 @@
+"""/api/sessions: Jupyter's own sessions, a path with a kernel. See ``sessions.documents``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
+from cellgate.sessions.documents import NotebookSession
+from cellgate.wire.errors import NotFound
+from cellgate_kernels.errors import InvalidInput
+
+MOST_PATH = 4096
+
+
+class NotebookSessionsBase(JupyterHandler):
+    """What both resources need."""
+
+    def entries(self) -> list[NotebookSession]:
+        """The principal's, oldest first."""
+        live = {kernel_id(session) for session in self.services.manager.all_live(self.principal.name)}
+        return self.services.notebook_sessions.of(self.principal.name, live)
+
+    def model(self, entry: NotebookSession) -> dict[str, Any]:
+        """Jupyter's model of a session."""
+        known = {"id": entry.id, "path": entry.path, "name": entry.name, "type": entry.type}
+        model = {**known, "kernel": kernel_model(self.session_of(entry.kernel_id))}
+        if entry.type == "notebook":
+            model["notebook"] = {"path": entry.path, "name": entry.name}
+        return model
+
+    async def wanted_kernel(self, fields: dict[str, Any]) -> str | None:
+        """The id of the kernel that the body names, started if it names a kernelspec; None: it names none."""
+        kernel = fields.get("kernel") or {}
+        if not isinstance(kernel, dict):
+            raise InvalidInput("kernel must be an object")
+        if (given := self.text(kernel, "id")) is not None:
+            return kernel_id(self.session_of(given))
+        if (name := self.text(kernel, "name")) is not None:
+            return kernel_id(await self.start(name, {}))
+        return None
+
+    def path(self, fields: dict[str, Any]) -> str | None:
+        """The document's path. Raises InvalidInput."""
+        notebook = fields.get("notebook")
+        path = self.text(fields, "path") or (
+            self.text(notebook, "path") if isinstance(notebook, dict) else None
+        )
+        if path is not None and len(path) > MOST_PATH:
+            raise InvalidInput(f"path is longer than {MOST_PATH} characters")
+        return path
+
+
+class NotebookSessionsHandler(NotebookSessionsBase):
+    """The collection."""
+
+    async def get(self) -> None:
+        """All of the principal's."""
+        self.check()
+        self.answer([self.model(entry) for entry in self.entries()])
+
+    async def post(self) -> None:
+        """The session of the path, made if there is none."""
+        self.check()
+        fields = await self.fields()
+        path = self.path(fields)
+        if path is None:
+            raise InvalidInput("path is missing: a session is a document's")
+        entry = next((known for known in self.entries() if known.path == path), None)
+        if entry is None:
+            name, kind = self.text(fields, "name") or "", self.text(fields, "type") or "notebook"
+            wanted = await self.wanted_kernel(fields) or kernel_id(await self.start(None, {}))
+            entry = NotebookSession(self.principal.name, path, name[:MOST_PATH], kind[:100], wanted)
+            self.services.notebook_sessions.put(entry)
+        self.set_header("Location", f"/api/sessions/{entry.id}")
+        self.answer(self.model(entry), 201)
+
+
+class NotebookSessionHandler(NotebookSessionsBase):
+    """One."""
+
+    def entry(self, wanted: str) -> NotebookSession:
+        """The principal's session of this id. Raises NotFound."""
+        for entry in self.entries():
+            if entry.id == wanted:
+                return entry
+        raise NotFound(f"Session not found: session_id={wanted[:100]!r}")
+
+    async def get(self, wanted: str) -> None:
+        """Its model."""
+        self.check()
+        self.answer(self.model(self.entry(wanted)))
+
+    async def patch(self, wanted: str) -> None:
+        """Another path, name, type or kernel; the former kernel lives on."""
+        self.check()
+        entry, fields = self.entry(wanted), await self.fields()
+        changed = replace(
+            entry,
+            path=self.path(fields) or entry.path,
+            name=(self.text(fields, "name") or entry.name)[:MOST_PATH],
+            type=(self.text(fields, "type") or entry.type)[:100],
+            kernel_id=await self.wanted_kernel(fields) or entry.kernel_id,
+        )
+        self.services.notebook_sessions.put(changed)
+        self.answer(self.model(changed))
+
+    async def delete(self, wanted: str) -> None:
+        """End it and its kernel; the record stays."""
+        self.check()
+        entry = self.entry(wanted)
+        session = self.session_of(entry.kernel_id)
+        self.services.notebook_sessions.remove(entry)
+        await self.services.manager.delete(self.principal.name, session.row.key)
+        self.set_status(204)

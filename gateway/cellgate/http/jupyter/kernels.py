@@ -1,0 +1,94 @@
+"""/api and /api/kernels: Jupyter's own interface to the sessions. A kernel of it is a session.
+
+The specification is Jupyter Server's REST interface, as far as kernels go.
+"""
+
+from __future__ import annotations
+
+from cellgate.http.jupyter.base import JupyterHandler, kernel_model
+
+
+class ApiHandler(JupyterHandler):
+    """What answers here."""
+
+    public = True
+
+    async def get(self) -> None:
+        """The version."""
+        self.check()
+        self.answer({"version": self.services.version})
+
+
+class StatusHandler(JupyterHandler):
+    """How much there is to do."""
+
+    async def get(self) -> None:
+        """Counts, as Jupyter Server has them."""
+        self.check()
+        sessions = self.services.manager.all_live(self.principal.name)
+        self.answer(
+            {
+                "kernels": len(sessions),
+                "connections": sum(session.door.connections for session in sessions),
+                "last_activity": max((s.record.last_activity for s in sessions), default=None),
+            }
+        )
+
+
+class KernelsHandler(JupyterHandler):
+    """The collection."""
+
+    async def get(self) -> None:
+        """All live kernels of the principal."""
+        self.check()
+        self.answer(
+            [kernel_model(session) for session in self.services.manager.all_live(self.principal.name)]
+        )
+
+    async def post(self) -> None:
+        """A fresh kernel, warm if one is ready. The environment is this kernel's alone."""
+        self.check()
+        fields = await self.fields()
+        session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
+        model = kernel_model(session)
+        self.set_header("Location", f"/api/kernels/{model['id']}")
+        self.answer(model, 201)
+
+
+class KernelHandler(JupyterHandler):
+    """One kernel."""
+
+    async def get(self, wanted: str) -> None:
+        """Its model; a client that was told the end of a cell finds the kernel idle."""
+        self.check()
+        session = self.session_of(wanted)
+        await session.recorded()
+        self.answer(kernel_model(session))
+
+    async def delete(self, wanted: str) -> None:
+        """End it; the record stays."""
+        self.check()
+        session = self.session_of(wanted)
+        await self.services.manager.delete(self.principal.name, session.row.key)
+        self.set_status(204)
+
+
+class KernelInterruptHandler(JupyterHandler):
+    """Interrupt what runs."""
+
+    async def post(self, wanted: str) -> None:
+        """204, also when nothing runs; whatever the body says."""
+        self.check()
+        self.session_of(wanted).interrupt()
+        self.set_status(204)
+
+
+class KernelRestartHandler(JupyterHandler):
+    """A fresh kernel of the same id."""
+
+    async def post(self, wanted: str) -> None:
+        """The model, once it is ready; whatever the body says."""
+        self.check()
+        session = self.session_of(wanted)
+        await session.restart()
+        self.answer(kernel_model(session))

@@ -1,0 +1,88 @@
+"""/api/kernelspecs and /kernelspecs/{name}/{file}: what kernels there are, in Jupyter's form.
+
+It reads the catalog. How a kernel is isolated and with which environment it starts is nobody's business.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+from pathlib import Path
+from typing import Any
+
+from cellgate.http.jupyter.base import JupyterHandler
+from cellgate.wire.errors import NotFound
+from cellgate_kernels.errors import KernelspecNotFound
+
+RESOURCES = {
+    "logo-32x32.png": "logo-32x32",
+    "logo-64x64.png": "logo-64x64",
+    "logo-svg.svg": "logo-svg",
+    "kernel.js": "kernel.js",
+    "kernel.css": "kernel.css",
+}
+
+
+class KernelspecsBase(JupyterHandler):
+    """How a kernelspec looks."""
+
+    def model(self, name: str) -> dict[str, Any]:
+        """Jupyter's model of a kernelspec. Raises NotFound."""
+        spec = self.services.catalog.get_kernel_spec(name)
+        folder = Path(spec.resource_dir)
+        return {
+            "name": name,
+            "spec": {
+                "argv": spec.argv,
+                "env": {},
+                "display_name": spec.display_name,
+                "language": spec.language,
+                "interrupt_mode": spec.interrupt_mode,
+                "metadata": {k: v for k, v in spec.metadata.items() if k != "kernel_provisioner"},
+            },
+            "resources": {
+                key: f"/kernelspecs/{name}/{file}"
+                for file, key in RESOURCES.items()
+                if (folder / file).is_file()
+            },
+        }
+
+    def known(self, name: str) -> str:
+        """The catalog's own name. Raises NotFound."""
+        try:
+            return self.services.catalog.resolve(name)
+        except KernelspecNotFound as error:
+            raise NotFound(error.message) from error
+
+
+class KernelspecsHandler(KernelspecsBase):
+    """All of them."""
+
+    async def get(self) -> None:
+        """The default's name and all models by name."""
+        self.check()
+        names = self.services.catalog.find_kernel_specs()
+        default = self.services.manager.settings.default_kernel
+        self.answer({"default": default, "kernelspecs": {name: self.model(name) for name in names}})
+
+
+class KernelspecHandler(KernelspecsBase):
+    """One."""
+
+    async def get(self, name: str) -> None:
+        """Its model."""
+        self.check()
+        self.answer(self.model(self.known(name)))
+
+
+class KernelspecResourceHandler(KernelspecsBase):
+    """A logo or a front end's script."""
+
+    async def get(self, name: str, file: str) -> None:
+        """The file's bytes, if it is one of the names that Jupyter knows."""
+        self.check()
+        folder = Path(self.services.catalog.get_kernel_spec(self.known(name)).resource_dir)
+        path = folder / file
+        if file not in RESOURCES or not path.is_file():
+            raise NotFound("This kernelspec has no such file")
+        self.set_header("Content-Type", mimetypes.guess_type(file)[0] or "application/octet-stream")
+        self.finish(await self.services.files.lane.run(path.read_bytes))

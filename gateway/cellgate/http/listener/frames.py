@@ -1,0 +1,45 @@
+"""WebSockets whose stream knows when a message is unfinished, so that nobody holds one for ever.
+
+Tornado limits the size of a message, also of one in fragments, but not its time. This module tells the stream
+where messages begin and end; ``listener.streams`` decides what is too slow. Handlers of WebSockets take
+`WatchedWebSocketHandler` in the place of tornado's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
+
+from cellgate.http.listener.streams import ClientStream
+
+
+class WatchedProtocol(WebSocketProtocol13):
+    """Tornado's protocol, which names its steps by these methods since 4.5."""
+
+    async def _receive_frame(self) -> None:
+        if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
+            self.stream.begins_message()
+        await super()._receive_frame()
+
+    def _handle_message(self, opcode: int, data: bytes) -> Any:
+        # A ping between two fragments ends nothing.
+        if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
+            self.stream.ends_message()
+        return super()._handle_message(opcode, data)
+
+
+class WatchedWebSocketHandler(WebSocketHandler):
+    """A handler of a WebSocket with the protocol above."""
+
+    def get_websocket_protocol(self) -> WebSocketProtocol | None:
+        """Tornado's hook."""
+        protocol = super().get_websocket_protocol()
+        if isinstance(protocol, WebSocketProtocol13):
+            return WatchedProtocol(self, mask_outgoing=False, params=protocol.params)
+        return protocol
+
+    def on_message(self, message: str | bytes) -> Awaitable[None] | None:
+        """Tornado's hook; handlers have their own."""
+        raise NotImplementedError

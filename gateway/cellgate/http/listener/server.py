@@ -1,0 +1,293 @@
+"""The HTTP server: accepts connections within a limit, looks after their pace, survives a lack of files.
+
+Tornado parses and answers; this subclass decides who is let in and who has to go. When all places are taken,
+those go that have waited longest without a request that showed a token; only when there is none of these is
+the new one refused. A lack of open files (EMFILE) makes it accept later, not
+at once again. It knows no routes: those are the application's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httpserver import HTTPServer
+from tornado.httputil import (
+    HTTPConnection,
+    HTTPHeaders,
+    HTTPInputError,
+    HTTPMessageDelegate,
+    RequestStartLine,
+    ResponseStartLine,
+)
+
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.listener.streams import ClientStream, Phase, say
+from cellgate_kernels.budget import ByteBudget, largest
+from cellgate_kernels.tasks import guarded
+
+logger = logging.getLogger(__name__)
+
+MAX_HEADERS = 100
+ACCEPTS_A_TURN = 32
+"""Connections accepted before the requests of those that are there are read: fewer than there may be."""
+
+LOOK_SECONDS = 1.0
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
+LOG_SECONDS = 60.0
+FEW_TO_EVICT = 64
+"""The part of all connections (one in so many) that go at once when there is no place."""
+
+
+class Listener(HTTPServer):
+    """Tornado's server with limits. `closed_by_us` is told the reason for each connection that it ends."""
+
+    def initialize(  # type: ignore[override]
+        self,
+        *arguments: Any,
+        settings: ListenerSettings,
+        closed_by_us: Callable[[str], None],
+        **options: Any,
+    ) -> None:
+        """Tornado's constructor."""
+        super().initialize(*arguments, **options)
+        self._closed_by_us = closed_by_us
+        self._limits = settings
+        self._streams: set[ClientStream] = set()
+        self._origins: Counter[str] = Counter()
+        self._listening: dict[int, socket.socket] = {}
+        self.memory = ByteBudget(settings.memory, largest)
+        self._pause = 0.0
+        self._resume: asyncio.TimerHandle | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._looked = 0.0
+        self._told = float("-inf")
+        self._failures = 0
+        self._guarded_accept = guarded(self._accept, "accepting")
+        self._guarded_look = guarded(self._look_after, "look after connections")
+
+    # Accepting
+
+    def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept connections from these sockets, and begin to look after those."""
+        for sock in sockets:
+            number = sock.fileno()
+            self._sockets[number] = self._listening[number] = sock
+            self._handlers[number] = lambda number=number: self._leave(number)  # type: ignore[misc]
+        self._listen()
+        if self._look is None:
+            self._looked = time.monotonic()
+            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_look)
+
+    def _listen(self) -> None:
+        self._resume = None
+        loop = asyncio.get_running_loop()
+        for number, sock in self._listening.items():
+            loop.add_reader(number, self._guarded_accept, sock)
+
+    def _leave(self, number: int) -> None:
+        asyncio.get_running_loop().remove_reader(number)
+        del self._listening[number]
+
+    def _accept(self, sock: socket.socket) -> None:
+        for _ in range(min(ACCEPTS_A_TURN, max(1, self._limits.connections // 8))):
+            try:
+                connection, address = sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_later(error)
+                return
+            self._pause = 0.0
+            self._admit(connection, address)
+
+    def _accept_later(self, error: OSError) -> None:
+        """There is no file or memory for a connection: make room, and look again after a pause."""
+        loop = asyncio.get_running_loop()
+        for number in self._listening:
+            loop.remove_reader(number)
+        self._pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, 2 * self._pause))
+        self._resume = loop.call_later(self._pause, guarded(self._listen, "listening"))
+        self._failures += 1
+        now = time.monotonic()
+        if now - self._told > LOG_SECONDS:
+            logger.error(
+                "Can't accept connections: %s (%d times since this was last told; %d are open)",
+                error.strerror,
+                self._failures,
+                len(self._streams),
+            )
+            self._told, self._failures = now, 0
+        self._evict(self._streams, "no_open_files")
+
+    def _admit(self, connection: socket.socket, address: Any) -> None:
+        origin = origin_of(address)
+        most = self._most_of(origin)
+        if most is not None and self._origins[origin] >= most:
+            self._evict([s for s in self._streams if s.origin == origin], "evicted")
+        if len(self._streams) >= self._limits.connections:
+            self._evict(self._streams, "evicted")
+        full = len(self._streams) >= self._limits.connections
+        if full or (most is not None and self._origins[origin] >= most):
+            self._closed_by_us("refused")
+            say(connection, 503, "too_many_connections", "All connections are in use; try again later")
+            connection.close()
+            return
+        try:
+            stream = ClientStream(
+                connection,
+                origin,
+                self,
+                max_buffer_size=self.max_buffer_size,
+                read_chunk_size=self.read_chunk_size,
+            )
+        except OSError:
+            # It has gone already.
+            connection.close()
+            return
+        self._streams.add(stream)
+        self._origins[origin] += 1
+        self.handle_stream(stream, address)
+
+    def _most_of(self, origin: str) -> int | None:
+        if self._limits.per_address is not None:
+            return self._limits.per_address
+        return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
+
+    def _evict(self, streams: Iterable[ClientStream], why: str) -> None:
+        """Close those that have waited longest without having shown a token with a request, whole or not."""
+        count = max(1, self._limits.connections // FEW_TO_EVICT)
+        leaving = [stream for stream in streams if not stream.vouched]
+        for stream in sorted(leaving, key=lambda stream: stream.since)[:count]:
+            self._closed_by_us(why)
+            stream.drop()
+
+    # Looking after them
+
+    def _look_after(self) -> None:
+        loop, now = asyncio.get_running_loop(), time.monotonic()
+        self._look = loop.call_later(LOOK_SECONDS, self._guarded_look)
+        was_held_up = now - self._looked > 2 * LOOK_SECONDS
+        self._looked = now
+        if was_held_up:
+            # What the clients sent in that time has not been read yet.
+            return
+        for stream in tuple(self._streams):
+            if (late := stream.late(now, self._limits)) is not None:
+                self._closed_by_us(late)
+                stream.refuse(late)
+
+    def given_up(self, stream: ClientStream, why: str) -> None:
+        """It is about to be closed, because clients hold too much and it holds most."""
+        self._closed_by_us(why)
+        logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
+
+    def closed(self, stream: ClientStream) -> None:
+        """Its place is free."""
+        self._streams.discard(stream)
+        self._origins[stream.origin] -= 1
+        if not self._origins[stream.origin]:
+            del self._origins[stream.origin]
+
+    def connections(self) -> Mapping[str, float]:
+        """How many there are, by phase."""
+        counts = Counter(stream.phase for stream in self._streams)
+        return {phase: float(counts[phase]) for phase in Phase}
+
+    def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
+        """Tornado's hook: the next request of a connection may come."""
+        delegate = super().start_request(server_conn, request_conn)
+        stream = request_conn.stream if isinstance(request_conn, HTTP1Connection) else None
+        if not isinstance(stream, ClientStream):
+            return delegate
+        setattr(request_conn, _PARSE, _parse_few)
+        stream.waits()
+        return _Request(delegate, stream)
+
+    async def close_all_connections(self) -> None:
+        """Close all connections, and look after them no more."""
+        for timer in (self._look, self._resume):
+            if timer is not None:
+                timer.cancel()
+        self._look = self._resume = None
+        # Tornado does not know WebSockets any more, nor a download that is sent beside its stream.
+        for stream in list(self._streams):
+            stream.drop()
+        await super().close_all_connections()
+
+    def stop(self) -> None:
+        """Accept no more."""
+        if self._resume is not None:
+            self._resume.cancel()
+            self._resume = None
+        super().stop()
+
+
+_PARSE = "_parse_headers"
+_parse: Callable[[object, bytes], tuple[str, HTTPHeaders]] = getattr(HTTP1Connection, _PARSE)
+
+
+def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
+    """As tornado's own method, which needs no connection; each of many headers would cost its parsing."""
+    if data.strip().count(b"\n") > MAX_HEADERS:
+        raise HTTPInputError(f"More than {MAX_HEADERS} headers")
+    return _parse(None, data)
+
+
+class _Request(HTTPMessageDelegate):
+    """Tells the stream how far its request has come, and when it waits for us and not for its client."""
+
+    def __init__(self, inner: HTTPMessageDelegate, stream: ClientStream) -> None:
+        self._inner = inner
+        self._stream = stream
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._stream.reads()
+        return self._wait(self._inner.headers_received(start_line, headers))
+
+    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
+        return self._wait(self._inner.data_received(chunk))
+
+    def _wait(self, done: Awaitable[None] | None) -> Awaitable[None] | None:
+        return None if done is None else self._busy(done)
+
+    async def _busy(self, done: Awaitable[None]) -> None:
+        self._stream.busy = True
+        try:
+            await done
+        finally:
+            self._stream.busy = False
+
+    def finish(self) -> None:
+        self._stream.answers()
+        self._inner.finish()
+
+    def on_connection_close(self) -> None:
+        self._inner.on_connection_close()
+
+
+LOOPBACK = "loopback"
+
+
+def origin_of(address: Any) -> str:
+    """What counts as one remote address: an IPv4 address, a /64 of IPv6, or loopback and Unix sockets."""
+    text = address[0] if isinstance(address, tuple) else ""
+    try:
+        ip = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return LOOPBACK
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        elif not ip.is_loopback:
+            return ip.packed[:8].hex()
+    return LOOPBACK if ip.is_loopback else str(ip)

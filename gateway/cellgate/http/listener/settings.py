@@ -1,0 +1,71 @@
+"""What a client's connection may do, as numbers, and how many open files there are for connections.
+
+It measures nothing but the limit of open files. ``listener.streams`` and ``listener.server`` keep the limits.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+from cellgate_kernels.limits import MIB
+
+MOST_CONNECTIONS = 4096
+MOST_OPEN_FILES = 65_536
+FILES_OF_A_KERNEL = 16
+FILES_OF_OUR_OWN = 128
+FEWEST_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerSettings:
+    """Limits of connections. Durations in seconds, sizes in bytes.
+
+    `head_timeout`: for a whole request head, from its first byte, and from the connection's begin to the end
+    of its first head. `idle_timeout`: between two requests. `body_timeout`: in each such time a body or a
+    WebSocket message must grow by `body_rate` bytes a second, or end. `answer_timeout`: how long a client may
+    take nothing of its answer. `connections`: in all; `per_address`: of one remote address, None for half of
+    all, with loopback left out. `memory`: what may be held for all clients together, of unfinished messages
+    and of answers that they have not taken.
+    """
+
+    connections: int = MOST_CONNECTIONS
+    per_address: int | None = None
+    head_timeout: float = 10.0
+    idle_timeout: float = 120.0
+    body_timeout: float = 60.0
+    body_rate: int = 1024
+    answer_timeout: float = 180.0
+    memory: int = 512 * MIB
+
+
+def raise_open_files() -> int:
+    """Let this process open as many files as its hard limit allows, within reason; how many these are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def too_few(open_files: int, kernels: int, connections: int) -> str | None:
+    """What is to be told of a limit of open files that so many kernels and connections may reach."""
+    left = open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels
+    if connections <= left:
+        return None
+    return (
+        f"The gateway may open {open_files} files, of which {kernels} kernels (max_kernels) need up to"
+        f" {FILES_OF_A_KERNEL * kernels}: that leaves {max(0, left)} for {connections} connections"
+        " (max_connections). Beyond that new ones wait, and kernels don't start; raise RLIMIT_NOFILE"
+        " (`ulimit -n`, `LimitNOFILE=`), or lower one of the two"
+    )
+
+
+def connections_for(open_files: int, kernels: int) -> int:
+    """How many connections leave enough open files for `kernels` kernels and for the gateway itself.
+
+    A connection may need a second one: the file that it fetches or brings.
+    """
+    left = (open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels) // 2
+    return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, max(left, open_files // 4)))

@@ -1,0 +1,356 @@
+"""One client's connection: what it is about at the moment, and whether it takes longer than it may.
+
+A stream counts its bytes and knows its phase; ``listener.server`` looks at all of them once a second, and
+nothing waits for a timer of its own. It knows the bytes of no protocol: ``listener.server`` and
+``listener.frames`` tell it where a request or a message begins and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+from tornado.iostream import IOStream, UnsatisfiableReadError
+
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate_kernels.budget import ByteBudget
+from cellgate_kernels.tasks import guarded
+
+_INT = struct.Struct("=i")
+_TCP_INFO = struct.Struct("=3xB20xI28xI")
+"""tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
+_AT_ONCE = struct.pack("ii", 1, 0)
+"""For SO_LINGER: on, and for no seconds."""
+
+
+class Phase(StrEnum):
+    """What a connection is about: waiting for a request, reading its body, answering, or a WebSocket."""
+
+    WAITING = "waiting"
+    BODY = "body"
+    ANSWER = "answer"
+    WEBSOCKET = "websocket"
+
+
+class Late(StrEnum):
+    """Why a connection was closed by us."""
+
+    HEAD = "head_timeout"
+    IDLE = "idle_timeout"
+    BODY = "body_timeout"
+    FRAME = "frame_timeout"
+    ANSWER = "answer_timeout"
+
+
+class Owner(Protocol):
+    """What a stream tells its server. `memory`: of all that clients hold."""
+
+    memory: ByteBudget
+
+    def given_up(self, stream: ClientStream, why: str) -> None:
+        """The stream is about to be closed, because it holds too much."""
+
+    def closed(self, stream: ClientStream) -> None:
+        """The stream's socket is closed."""
+
+
+class ClientStream(IOStream):
+    """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
+
+    `vouched`: the client has shown a token. `busy`: what it waits for is our own work. `sending`: somebody
+    writes to the socket beside this stream, and counts in `sent`. `spooled`: what the client does not read
+    waits within limits of its own, and may wait long.
+
+    What it keeps in memory for the client counts in the server's budget: a message that is not whole yet,
+    what was written and the system has not taken, and what others say they keep (`owing`).
+    """
+
+    def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
+        self.origin = origin
+        self.phase = Phase.WAITING
+        self.vouched = self.busy = self.sending = self.spooled = False
+        self.received = self.sent = 0
+        self._owner = owner
+        self._incoming = self._owed = 0
+        # What was written and not all taken: where each piece ends, and its bytes, all of which stay.
+        self._unsent: deque[tuple[int, int]] = deque()
+        self._unsent_bytes = self._written = self._flushed = 0
+        self._first = True
+        self._gone = self._given_up = False
+        self._counting = False
+        self._message_at = 0
+        self.since = self._window = self._write_window = time.monotonic()
+        self._phase_mark = self._window_mark = self._answer_mark = 0
+        self._taken_mark = -1
+        super().__init__(connection, **options)
+
+    # What happens on it
+
+    def waits(self) -> None:
+        """The next request may come now, and some of it may be here already. Whoever sends it has shown no
+        token yet.
+        """
+        self._first = self.received == 0
+        self._enter(Phase.WAITING)
+        self._phase_mark -= self._read_buffer_size
+        self.vouched = False
+        self._release()
+
+    def reads(self) -> None:
+        """The request's head is here; its body follows."""
+        self._enter(Phase.BODY)
+        self._answer_mark = self.sent
+
+    def answers(self) -> None:
+        """The request is here as a whole."""
+        self._enter(Phase.ANSWER)
+        self._release()
+
+    def begins_message(self) -> None:
+        """A WebSocket waits for its next message; some of its bytes may be here already."""
+        self._enter(Phase.WEBSOCKET)
+        self.busy = False
+        self._counting = True
+        self._message_at = self.received - self._read_buffer_size
+        self._release()
+        self.hold(self._read_buffer_size)
+
+    def ends_message(self) -> None:
+        """The message is here as a whole; what takes long now is our own work."""
+        self.busy = True
+        self._release()
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.since = self._window = self._write_window = time.monotonic()
+        self._phase_mark = self._window_mark = self.received
+
+    # What it holds
+
+    @property
+    def held(self) -> int:
+        """Bytes in memory for this client."""
+        return self._incoming + self._unsent_bytes + self._owed
+
+    def hold(self, count: int) -> None:
+        """Count bytes of an unfinished message that stay in memory."""
+        self._incoming += count
+        self._count()
+
+    @contextmanager
+    def owing(self, count: int) -> Iterator[None]:
+        """Somebody keeps so many bytes of an answer until the client has taken it."""
+        self._owed += count
+        self._count()
+        try:
+            yield
+        finally:
+            self._owed -= count
+            self._count()
+
+    def _release(self) -> None:
+        if self._incoming:
+            self._incoming = 0
+            self._count()
+
+    def _count(self) -> None:
+        if held := 0 if self._gone or self._given_up else self.held:
+            self._owner.memory.hold(self, held)
+        else:
+            self._owner.memory.release(self)
+
+    def give_up(self) -> None:
+        """The budget's order: close it. Not at once, for it may be the one that reads or writes just now."""
+        self._given_up = True
+        self._owner.given_up(self, "unfinished" if self._incoming else "unread")
+        asyncio.get_running_loop().call_soon(guarded(self._end, "end of a connection"))
+
+    def _end(self) -> None:
+        if self.writing():
+            self._forget_unsent()
+        self.drop()
+
+    # Whether it takes too long
+
+    def late(self, now: float, settings: ListenerSettings) -> Late | None:
+        """What it is late with, if it is; asked again and again."""
+        match self.phase:
+            case Phase.WAITING:
+                return self._late_with_head(now, settings)
+            case Phase.BODY:
+                return Late.BODY if self._stalls(now, settings, begun=True) else None
+            case Phase.WEBSOCKET:
+                if self._stalls(now, settings, begun=self._in_message()):
+                    return Late.FRAME
+                unread = not self.spooled and self._is_unread(now, settings.answer_timeout)
+                return Late.ANSWER if unread else None
+            case Phase.ANSWER:
+                return Late.ANSWER if self._is_unread(now, settings.answer_timeout) else None
+
+    def _late_with_head(self, now: float, settings: ListenerSettings) -> Late | None:
+        if self._first:
+            return Late.HEAD if now - self.since > settings.head_timeout else None
+        if self.received == self._phase_mark:
+            # Nothing yet: the time for the head begins with its first byte.
+            self._window = now
+            return Late.IDLE if now - self.since > settings.idle_timeout else None
+        return Late.HEAD if now - self._window > settings.head_timeout else None
+
+    def _in_message(self) -> bool:
+        return self.received > self._message_at
+
+    def _stalls(self, now: float, settings: ListenerSettings, *, begun: bool) -> bool:
+        """Whether less came in a whole window than must. A window ends whenever we are not waiting."""
+        if self.busy or not begun:
+            self._window, self._window_mark = now, self.received
+            return False
+        if now - self._window <= settings.body_timeout:
+            return False
+        came = self.received - self._window_mark
+        self._window, self._window_mark = now, self.received
+        return came < settings.body_rate * settings.body_timeout
+
+    def _is_unread(self, now: float, timeout: float) -> bool:
+        if not (self.sending or self.writing()):
+            self._write_window = now
+        elif (taken := self.sent - _queued(self.socket)) != self._taken_mark:
+            self._write_window, self._taken_mark = now, taken
+        return now - self._write_window > timeout
+
+    # Its end
+
+    def refuse(self, why: Late) -> None:
+        """Close it, with an answer where one can still be given."""
+        if why in {Late.HEAD, Late.BODY} and self.received > self._phase_mark:
+            self._last_words(408, "request_timeout", "The request did not arrive in time")
+        if why is Late.ANSWER:
+            self._forget_unsent()
+        self.drop()
+
+    def reset(self) -> None:
+        """Close it in the middle of an answer, so that the client can't take what it got for the whole.
+
+        An orderly end would say just that to a client of HTTP/1.0.
+        """
+        if not self.closed():
+            self._forget_unsent()
+            self.close()
+
+    def _forget_unsent(self) -> None:
+        """Let the end be a reset: the system would otherwise keep unsent bytes for long (socket(7))."""
+        _quietly(lambda: self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE))
+
+    def drop(self) -> None:
+        """Close it, also for those who use the socket beside this stream."""
+        if not self.closed():
+            _quietly(lambda: self.socket.shutdown(socket.SHUT_RDWR))
+            self.close()
+
+    def _last_words(self, status: int, reason: str, detail: str) -> None:
+        if self.closed() or self.writing() or (self.phase is Phase.BODY and self.sent > self._answer_mark):
+            return
+        say(self.socket, status, reason, detail)
+
+    def close(self, exc_info: Any = False) -> None:
+        """As tornado's, but a request that can't be read is told so."""
+        if isinstance(exc_info, UnsatisfiableReadError):
+            if self.phase is Phase.WAITING:
+                self._last_words(431, "too_large", "The request's head is too large")
+            elif self.phase is Phase.BODY:
+                self._last_words(400, "bad_request", "The request's chunks can't be read")
+        super().close(exc_info)
+
+    def close_fd(self) -> None:
+        """Tornado's hook."""
+        super().close_fd()
+        if not self._gone:
+            self._gone = True
+            self._count()
+            self._owner.closed(self)
+
+    # Tornado's hooks for the bytes
+
+    def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
+        """Count what comes."""
+        count = super().read_from_fd(buf)
+        if count:
+            self.received += count
+            if self._counting:
+                self.hold(count)
+        return count
+
+    def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
+        """Count what stays."""
+        self._written += len(data)
+        written = super().write(data)
+        if self._flushed < self._written:
+            self._unsent.append((self._written, len(data)))
+            self._unsent_bytes += len(data)
+            self._count()
+        return written
+
+    def write_to_fd(self, data: memoryview) -> int:
+        """Count what goes."""
+        count = super().write_to_fd(data)
+        self.sent += count
+        self._flushed += count
+        if self._unsent and self._unsent[0][0] <= self._flushed:
+            while self._unsent and self._unsent[0][0] <= self._flushed:
+                _, size = self._unsent.popleft()
+                self._unsent_bytes -= size
+            self._count()
+        return count
+
+
+def _queued(connection: socket.socket) -> int:
+    """Bytes that the peer's system has not taken yet (tcp(7), SIOCOUTQ)."""
+    (count,) = _INT.unpack(fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(_INT.size)))
+    return int(count)
+
+
+def silence(connection: socket.socket) -> float:
+    """Seconds for which the peer's system has left unacknowledged what was sent (tcp(7), TCP_INFO).
+
+    A peer that reads nothing is not silent: it acknowledges, also the probes of its closed window.
+    """
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    probes, unacknowledged, milliseconds = _TCP_INFO.unpack(info)
+    return milliseconds / 1000 if probes or unacknowledged else 0.0
+
+
+def say(connection: socket.socket, status: int, reason: str, detail: str) -> None:
+    """Send a problem over a socket that is about to be closed; it may be lost, as the connection is."""
+    title = reason.replace("_", " ").capitalize()
+    body = msgspec.json.encode(
+        {
+            "type": f"urn:cellgate:problem:{reason}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+            "reason": reason,
+        }
+    )
+    head = (
+        f"HTTP/1.1 {status} {title}\r\nServer: cellgate\r\nContent-Type: application/problem+json\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+    )
+    _quietly(lambda: connection.send(head.encode() + body, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL))
+    _quietly(lambda: connection.shutdown(socket.SHUT_WR))
+
+
+def _quietly(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except OSError:
+        # The client has gone: that is what this connection was closed for anyway.
+        return

@@ -1,0 +1,133 @@
+"""Events to a client as they happen: NDJSON or Server-Sent Events, with signs of life while it is quiet.
+
+The format is chosen by the Accept header. A stream reads from a cursor over the event log, so a slow client
+holds no memory of the gateway's; a client that has gone ends it. Source of the SSE format: WHATWG HTML,
+"Server-sent events".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from enum import StrEnum
+from typing import Any
+
+from tornado.iostream import StreamClosedError
+
+from cellgate.http.base import BaseHandler, encode, problem
+from cellgate.http.context import Services
+from cellgate.record.rows import EventRow
+from cellgate.wire.errors import NotAcceptable, status_of
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.tasks import Supervisor
+
+Batches = AsyncGenerator[list[EventRow], None]
+
+
+class Format(StrEnum):
+    """How an answer is written, by its media type."""
+
+    JSON = "application/json"
+    NDJSON = "application/x-ndjson"
+    SSE = "text/event-stream"
+
+
+KEEP_ALIVE = {Format.NDJSON: b'{"type":"keepalive"}\n', Format.SSE: b": keep-alive\n\n"}
+
+
+def _ndjson(row: EventRow) -> tuple[bytes, ...]:
+    return row.body, b"\n"
+
+
+def _sse(row: EventRow) -> tuple[bytes, ...]:
+    return b"id: %d\nevent: %s\ndata: " % (row.seq, row.type.encode()), row.body, b"\n\n"
+
+
+_WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
+
+
+async def _next(batches: Batches) -> list[EventRow] | None:
+    return await anext(batches, None)
+
+
+class StreamingHandler(BaseHandler):
+    """A handler that can answer with a stream of events."""
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_connection_close(self) -> None:
+        """Wake a stream that waits for events nobody will read."""
+        super().on_connection_close()
+        if not self._gone.done():
+            self._gone.set_result(None)
+
+    def accepted(self) -> Format:
+        """The format that the Accept header asks for first. Raises NotAcceptable."""
+        accept = self.request.headers.get("Accept", "*/*")
+        for part in accept.split(","):
+            kind = part.partition(";")[0].strip().lower()
+            if kind in {"", "*/*", "application/*", "application/json"}:
+                return Format.JSON
+            if kind in {Format.NDJSON, "application/ndjson", "application/jsonl"}:
+                return Format.NDJSON
+            if kind == Format.SSE:
+                return Format.SSE
+        raise NotAcceptable(f"Accept must name one of {', '.join(Format)}")
+
+    async def stream(self, batches: Batches, form: Format) -> None:
+        """Write all events of `batches` until they end or the client has gone."""
+        self.set_header("Content-Type", f"{form}; charset=utf-8")
+        self.set_header("X-Accel-Buffering", "no")
+        # Nagle's algorithm against delayed acknowledgements would cost 40 ms an event.
+        self.request.connection.stream.set_nodelay(True)  # type: ignore[union-attr]
+        async with aclosing(batches):
+            try:
+                await self._write_batches(batches, form)
+            except StreamClosedError:
+                self.on_connection_close()
+            except CellgateError as error:
+                # The status line is long gone: the failure is the stream's last line.
+                self._write_problem(error, form)
+
+    async def _write_batches(self, batches: Batches, form: Format) -> None:
+        write, tasks = _WRITERS[form], Supervisor()
+        await self.flush()
+        while not self.disconnected:
+            upcoming = tasks.share(_next(batches), "next events")
+            try:
+                rows = await self._await_batch(upcoming, form)
+            finally:
+                if not upcoming.done():
+                    upcoming.cancel()
+                    await asyncio.wait([upcoming])
+            if rows is None:
+                return
+            await self.write_parts([part for row in rows for part in write(row)])
+
+    async def _await_batch(
+        self, upcoming: asyncio.Future[list[EventRow] | None], form: Format
+    ) -> list[EventRow] | None:
+        """The next batch; None at the end of the events or when the client has gone."""
+        while not self.disconnected:
+            waiting: set[asyncio.Future[Any]] = {upcoming, self._gone}
+            done, _ = await asyncio.wait(
+                waiting,
+                timeout=self.services.keep_alive,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if upcoming in done:
+                return upcoming.result()
+            if not done:
+                self.write(KEEP_ALIVE[form])
+                await self.flush()
+        return None
+
+    def _write_problem(self, error: CellgateError, form: Format) -> None:
+        body = encode(
+            {"type": "problem", **{k: v for k, v in problem(error, status_of(error)).items() if k != "type"}}
+        )
+        self.write(body + b"\n" if form is Format.NDJSON else b"event: problem\ndata: %s\n\n" % body)

@@ -1,0 +1,33 @@
+"""GET /v1/sessions/{s}/audit and /audit/verify: the chain of a session's rows, and whether it holds."""
+
+from __future__ import annotations
+
+from cellgate.http.v1.download import DownloadHandler
+
+
+class AuditHandler(DownloadHandler):
+    """The rows themselves."""
+
+    async def get(self, key: str) -> None:
+        """NDJSON: ``{"hash", "row"}`` a line, the row byte for byte as it was hashed."""
+        self.check()
+        await self.while_there(self._audit(key))
+
+    async def _audit(self, key: str) -> None:
+        moment = await self.services.archive.moment(self.principal.name, key)
+        if not self.known(moment.head.hex()):
+            parts = self.services.archive.exports.audit(moment)
+            await self.send(parts, kind="application/x-ndjson", name=f"{key}.audit.ndjson")
+
+
+class AuditVerifyHandler(DownloadHandler):
+    """The check of the rows."""
+
+    async def get(self, key: str) -> None:
+        """Read all rows again and follow the chain."""
+        self.check()
+        await self.while_there(self._verify(key))
+
+    async def _verify(self, key: str) -> None:
+        archive = self.services.archive
+        self.answer(await archive.exports.verify(await archive.moment(self.principal.name, key)))

@@ -1,0 +1,107 @@
+"""/v1/sessions/{s}/execute-blocks: several blocks of code, one after another until one fails.
+
+Each block is an execution like any other, recorded as the cell that ran; ``execution.blocks`` says what a
+block becomes. A result is sent as soon as it is there, so that no more than one is held in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tornado.iostream import StreamClosedError
+
+from cellgate.execution.blocks import FAILED, Block, BlocksBody, check_blocks, exit_code
+from cellgate.execution.request import check_execute
+from cellgate.execution.results import ResultBuilder
+from cellgate.http.base import encode, problem
+from cellgate.http.v1.executions import ExecutionAnswers
+from cellgate.sessions.session import Session
+from cellgate.wire.errors import status_of
+from cellgate.wire.models import ExecuteBody
+from cellgate_kernels.encoding import encode_in_steps
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.structure import INLINE_BYTES
+
+
+class BlocksHandler(ExecutionAnswers):
+    """Run blocks in a session."""
+
+    async def post(self, key: str) -> None:
+        """Check all blocks, then run them; an absent session is made."""
+        self.check()
+        view, body = self.view(), await self.body(BlocksBody)
+        if len(self.raw_body()) > INLINE_BYTES:
+            blocks = await self.services.lanes.texts.run(check_blocks, body)
+        else:
+            blocks = check_blocks(body)
+        wishes = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
+        check_execute(wishes, self.services.manager.ceilings, interactive=False)
+        session = await self.services.files.session(self.principal.name, key)
+        language = self.services.catalog.get_kernel_spec(session.row.kernel).language
+        cells = [ExecuteBody(block.cell(language), body.timeout) for block in blocks]
+        self._begun = False
+        self._texts: list[str] = []
+        code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), wishes, view)
+        output = await self.services.archive.encoded("".join(self._texts))
+        await self._send(
+            [b'],"exit_code":%d,"output":' % code, *output, b',"problem":%s}\n' % encode(failure)]
+        )
+
+    async def _run_all(
+        self,
+        session: Session,
+        work: list[tuple[Block, ExecuteBody]],
+        wishes: ExecuteBody,
+        view: dict[str, Any],
+    ) -> tuple[int, dict[str, Any] | None]:
+        """The exit code, and why a later block could not be run at all; for the first one that is raised."""
+        for block, cell in work:
+            try:
+                result = await self._run(session, block, cell, wishes, view)
+            except CellgateError as error:
+                if not self._begun:
+                    raise
+                return FAILED, problem(error, status_of(error))
+            parts, text, code = result
+            await self._send([b"," if self._begun else b'{"blocks":[', *parts])
+            self._begun = True
+            self._add_text(text)
+            if code:
+                return code, None
+        return 0, None
+
+    async def _run(
+        self, session: Session, block: Block, cell: ExecuteBody, wishes: ExecuteBody, view: dict[str, Any]
+    ) -> tuple[list[bytes], str, int]:
+        """The result in JSON, its text, and the exit code."""
+        if block.file is not None:
+            await self.services.files.write(session, block.file, block.code.encode())
+        run = session.submit(check_execute(cell, self.services.manager.ceilings, interactive=False))
+        builder = run.builder
+        self.interrupt_when_gone(session, run, wishes)
+        await run.wait()
+        return await self.services.archive.made(
+            builder or await self.execution(session, run.id), _block_result, view
+        )
+
+    def _add_text(self, text: str) -> None:
+        if text and self._texts and not self._texts[-1].endswith("\n"):
+            self._texts.append("\n")
+        if text:
+            self._texts.append(text)
+
+    async def _send(self, parts: list[bytes]) -> None:
+        """Write parts of the answer, if there is still somebody who reads it."""
+        if self.disconnected:
+            return
+        if not self._begun:
+            self.set_header("Content-Type", "application/json; charset=utf-8")
+        try:
+            await self.write_parts(parts)
+        except StreamClosedError:
+            self.on_connection_close()
+
+
+def _block_result(builder: ResultBuilder, view: dict[str, Any]) -> tuple[list[bytes], str, int]:
+    result = builder.result(**view)
+    return encode_in_steps(result), result["text"], exit_code(result)

@@ -1,0 +1,32 @@
+"""What nbconvert makes of a session's notebook, as a download in which nothing runs.
+
+``v1.notebook`` hands over to it for every format but Jupyter's own; the conversion is a job.
+"""
+
+from __future__ import annotations
+
+from cellgate.http.v1.download import DownloadHandler
+from cellgate.jobs.convert import check_form, extension_of
+from cellgate.record.pages import PAGE_POLICY
+
+
+async def answer_converted(handler: DownloadHandler, key: str, form: str) -> None:
+    """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
+    converted = check_form(form)
+    outputs = handler.flag("outputs", default=True)
+    archive, jobs = handler.services.archive, handler.services.jobs
+    moment = await archive.moment(handler.principal.name, key)
+    head = moment.head.hex()
+    if handler.known(f"{head}-{form}" if outputs else f"{head}-{form}-code"):
+        return
+    with jobs.file() as made:
+        with jobs.file() as given:
+            await given.take(archive.exports.notebook(moment, outputs=outputs))
+            await jobs.run("cellgate.jobs.convert", form, given=given, made=made)
+        # Only a script's name depends on its language, and that is read from the whole record.
+        metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
+        extension = extension_of(form, metadata.get("language_info", {}))
+        handler.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+        handler.set_header("Content-Length", made.size)
+        kind = f"{converted.media_type}; charset=utf-8"
+        await handler.send(made.parts(), kind=kind, name=f"{key}{extension}")

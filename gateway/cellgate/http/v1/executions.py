@@ -1,0 +1,250 @@
+"""/v1/sessions/{s}/execute, /executions and the one-shot /v1/execute: run cells, look at them, stop them."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from cellgate.execution.blocks import cell_of
+from cellgate.execution.pictures import parse_images
+from cellgate.execution.request import ExecuteRequest, check_execute
+from cellgate.execution.results import ResultBuilder, encoded_result
+from cellgate.execution.run import ExecutionRun
+from cellgate.http.base import BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.packages.settings import not_allowed
+from cellgate.sessions.session import Session
+from cellgate.wire.errors import Conflict, NotFound
+from cellgate.wire.models import (
+    ExecuteBody,
+    InputBody,
+    OneShotBody,
+    SessionBody,
+    check_session_key,
+    check_text,
+)
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.specs.languages import parse_language
+from cellgate_kernels.structure import INLINE_BYTES
+from cellgate_kernels.tasks import guarded
+
+MAX_IDEMPOTENCY_KEY = 255
+
+
+def in_language(
+    services: Services, session: Session, request: ExecuteRequest, language: str | None
+) -> ExecuteRequest:
+    """The request as a cell of the session's kernel. Raises InvalidInput for one that it can't serve."""
+    spec = services.catalog.get_kernel_spec(session.row.kernel)
+    if request.env and spec.language != "python":
+        raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+    if language is None:
+        return request
+    return replace(request, code=cell_of(parse_language(language), request.code, spec.language))
+
+
+def check_packages(services: Services, request: ExecuteRequest) -> None:
+    """Raises PackagesNotAllowed for a cell that wants packages of a gateway that has none."""
+    if request.packages is not None and services.installer is None:
+        raise not_allowed()
+
+
+def _request_hash(request: ExecuteRequest, language: str | None) -> str:
+    relevant = f"{language or ''}{replace(request, allow_stdin=False)!r}"
+    return hashlib.sha256(relevant.encode()).hexdigest()
+
+
+class ExecutionAnswers(StreamingHandler):
+    """How an execution is answered: a result, a stream, or its model at once."""
+
+    def view(self) -> dict[str, Any]:
+        """The query's wishes for a result. Raises InvalidInput."""
+        return {
+            "plain": self.flag("plain"),
+            "max_text": self.number("max_text", None, least=100),
+            "images": parse_images(self.get_query_argument("images", "inline")),
+        }
+
+    async def answer_run(
+        self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
+    ) -> None:
+        """Answer a submitted execution as the request wants it."""
+        if not body.wait and form is Format.JSON:
+            path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
+            self.set_header("Location", path)
+            await self.answer_result(await self.execution(session, run.id), view, 202)
+        elif form is Format.JSON:
+            builder = run.builder
+            self.interrupt_when_gone(session, run, body)
+            await run.wait()
+            if not self.disconnected:
+                await self.answer_result(builder or await self.execution(session, run.id), view)
+        else:
+            self.interrupt_when_gone(session, run, body)
+            async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
+                await self.stream(batches, form)
+
+    def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
+        """Stop the cell if its client leaves and said that it should."""
+        if body.on_disconnect == "interrupt":
+            stop = guarded(
+                lambda _: session.stop(run.id, "client_disconnected"),
+                "interrupt for a client that left",
+                session=session.row.key,
+                execution=run.id,
+            )
+            self._gone.add_done_callback(stop)
+
+    async def execution(self, session: Session, execution: str) -> ResultBuilder:
+        """What there is so far of an execution of a live session."""
+        return await self.services.archive.execution(session.row.principal, session.row.key, execution)
+
+    async def answer_result(self, builder: ResultBuilder, view: dict[str, Any], status: int = 200) -> None:
+        """Answer with the result."""
+        await self.answer_parts(await self.services.archive.made(builder, encoded_result, view), status)
+
+
+class ExecuteHandler(ExecutionAnswers):
+    """Run a cell in a session."""
+
+    async def post(self, key: str) -> None:
+        """Queue the cell; an absent session is made."""
+        self.check()
+        form, view = self.accepted(), self.view()
+        body = await self.body(ExecuteBody)
+        interactive = form is not Format.JSON or not body.wait
+        request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
+        check_packages(self.services, request)
+        idempotency = await self._idempotency(request, body.language)
+        body_of_session = await self._session_body(key, body.language)
+        session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
+        request = in_language(self.services, session, request, body.language)
+        if idempotency is not None:
+            known = await session.known(*idempotency)
+            if known is not None:
+                await self._answer_known(session, known, form, body, view)
+                return
+        if session.ending:
+            # It ended for idleness in the very moment of this request: the next one takes its place.
+            session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
+        run = session.submit(request, idempotency=idempotency)
+        await self.answer_run(session, run, form, body, view)
+
+    async def _session_body(self, key: str, language: str | None) -> SessionBody:
+        """The session to run in; one that never was is made with a kernel of the code's language."""
+        body = SessionBody(session=check_session_key(key))
+        if language is not None:
+            parse_language(language)
+            try:
+                await self.services.archive.row(self.principal.name, key)
+            except NotFound:
+                return structs.replace(body, language=language)
+        return body
+
+    async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
+        key = self.request.headers.get("Idempotency-Key")
+        if key is None:
+            return None
+        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
+            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+        check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
+        if len(self.raw_body()) > INLINE_BYTES:
+            return key, await self.services.lanes.texts.run(_request_hash, request, language)
+        return key, _request_hash(request, language)
+
+    async def _answer_known(
+        self,
+        session: Session,
+        known: ExecutionRun | tuple[str, int],
+        form: Format,
+        body: ExecuteBody,
+        view: dict[str, Any],
+    ) -> None:
+        if isinstance(known, ExecutionRun):
+            await self.answer_run(session, known, form, body, view)
+            return
+        execution, first_seq = known
+        if form is Format.JSON:
+            builder = await self.execution(session, execution)
+            await self.answer_result(builder, view, 200 if body.wait else 202)
+            return
+        async with aclosing(session.log.follow_execution(execution, first_seq - 1)) as batches:
+            await self.stream(batches, form)
+
+
+class OneShotHandler(ExecutionAnswers):
+    """Run a cell in a fresh kernel that is thrown away."""
+
+    async def post(self) -> None:
+        """With `record` a session of it stays in the record; without, nothing does."""
+        self.check()
+        form, view = self.accepted(), self.view()
+        body = await self.body(OneShotBody)
+        request = check_execute(body, self.services.manager.ceilings, interactive=False)
+        check_packages(self.services, request)
+        if not body.wait:
+            raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
+        manager = self.services.manager
+        wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
+        request = replace(request, env=())
+        session = await manager.open_one_shot(self.principal.name, wanted, record=body.record)
+        try:
+            run = session.submit(request)
+            await self.answer_run(session, run, form, body, view)
+        finally:
+            manager.end_later(session, "one_shot")
+
+
+class ExecutionsHandler(BaseHandler):
+    """The list of a session's executions."""
+
+    async def get(self, key: str) -> None:
+        """A page, oldest first."""
+        self.check()
+        limit = self.number("limit", 100, least=1, most=1000) or 100
+        after = self.number("after", 0) or 0
+        models, following = await self.services.archive.executions(
+            self.principal.name, key, limit=limit, after=after
+        )
+        self.answer({"executions": models, "next": following})
+
+
+class ExecutionHandler(ExecutionAnswers):
+    """One execution."""
+
+    async def get(self, key: str, execution: str) -> None:
+        """The result so far."""
+        self.check()
+        view = self.view()
+        builder = await self.services.archive.execution(self.principal.name, key, execution)
+        await self.answer_result(builder, view)
+
+
+class CancelHandler(BaseHandler):
+    """Stop one execution."""
+
+    async def post(self, key: str, execution: str) -> None:
+        """Take it out of the queue, or interrupt it; 409 when it has ended."""
+        self.check()
+        session = self.services.manager.get(self.principal.name, check_session_key(key))
+        if session is None or session.find(execution) is None:
+            await self.services.archive.execution(self.principal.name, key, execution)
+            raise Conflict("This execution has ended already")
+        session.stop(execution)
+        self.set_status(204)
+
+
+class InputHandler(BaseHandler):
+    """Answer a cell's input()."""
+
+    async def post(self, key: str, execution: str) -> None:
+        """Send one line to the kernel."""
+        self.check()
+        value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
+        self.services.manager.live(self.principal.name, key).answer(execution, value)
+        self.set_status(204)

@@ -1,0 +1,276 @@
+"""/v1/sessions/{s}/files: the workspace's files, streamed both ways.
+
+A download is always an attachment and never rendered: a file may hold anything. An upload goes to disk as it
+comes and into the workspace when it is complete. Paths and folders are ``files``' affair, forms are
+``multipart``'s.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import quote
+
+from tornado.http1connection import HTTP1Connection
+from tornado.iostream import StreamClosedError
+
+from cellgate.files.listing import Stop, file_model
+from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
+from cellgate.files.upload import Upload
+from cellgate.http.base import MAX_DRAINED_BODY, BaseHandler
+from cellgate.http.context import Services
+from cellgate.http.multipart import FormReader
+from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
+from cellgate.sessions.files import Incoming, Staged
+from cellgate.sessions.session import Session
+from cellgate.wire.errors import UnsupportedMedia
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+MAX_UPLOAD = 1 << 40
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+
+
+class UploadHandler(BaseHandler):
+    """A handler whose body goes to disk. Subclasses say how, by `begin` and `receive`."""
+
+    max_body = MAX_UPLOAD
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._incoming: Incoming | None = None
+        self._session: Session | None = None
+
+    async def prepare(self) -> None:  # type: ignore[override]
+        """After the checks of every handler: find the session and its room, before the body is read."""
+        super().prepare()
+        if self._refused is not None or self.request.method not in {"PUT", "POST"}:
+            return
+        if self._length() > WIDE:
+            read_wide(self.request.connection)
+        try:
+            await self._begin()
+        except CellgateError as error:
+            self._refused = error
+            if self._length() > MAX_DRAINED_BODY:
+                raise
+
+    def _length(self) -> int:
+        length = self.request.headers.get("Content-Length", "0")
+        return int(length) if length.isdecimal() else 0
+
+    async def _begin(self) -> None:
+        key = self.path_args[0]
+        self.begin()
+        files = self.services.files
+        self._session = await files.session(self.principal.name, key)
+        self._incoming = await files.reserve(self._session, self._length(), self.target())
+
+    def begin(self) -> None:
+        """Check what can be checked before anything is made. Raises InvalidInput, UnsupportedMedia."""
+
+    def target(self) -> Parts | None:
+        """The path of the only file that comes, if it is known."""
+        return None
+
+    async def receive(self, chunk: bytes | memoryview) -> None:
+        """Take a chunk of the body, which is another's after the next."""
+        raise NotImplementedError
+
+    def new_upload(self) -> Upload:
+        """An upload that ends with this request."""
+        assert self._incoming is not None
+        return self.services.files.begin(self._incoming)
+
+    async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
+        """Hand the chunk on, unless the request is refused already; tornado waits for it."""
+        if self._refused is None and self.request.method in {"PUT", "POST"}:
+            try:
+                await self.receive(chunk)
+            except CellgateError as error:
+                self._refused = error
+        else:
+            super().data_received(bytes(chunk))
+
+    def on_connection_close(self) -> None:
+        """The client has gone: nothing of its upload stays."""
+        super().on_connection_close()
+        self._discard()
+
+    def on_finish(self) -> None:
+        """What was placed is not the upload's any more."""
+        self._discard()
+
+    def _discard(self) -> None:
+        if self._incoming is not None:
+            self.services.files.discard_later(self._incoming)
+
+    def _check_body(self) -> None:
+        """Any type will do: what the bytes are is the session's affair."""
+
+
+class FilesHandler(UploadHandler):
+    """The workspace as a whole."""
+
+    def initialize(self, services: Services) -> None:
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self._stop = Stop()
+
+    def on_connection_close(self) -> None:
+        """Nobody reads the listing any more."""
+        super().on_connection_close()
+        self._stop.set()
+
+    def begin(self) -> None:
+        """Read the form's boundary."""
+        self._form = FormReader(self.request.headers.get("Content-Type", ""))
+        self._staged: dict[int, Staged] = {}
+
+    async def receive(self, chunk: bytes | memoryview) -> None:
+        """Take a piece of the form."""
+        for number, name, data in self._form.feed(bytes(chunk)):
+            if number not in self._staged:
+                self._staged[number] = Staged(parse_path(name), self.new_upload())
+            await self._staged[number].upload.write(data)
+
+    async def get(self, key: str) -> None:
+        """A page of the files, by path."""
+        self.check()
+        limit = self.number("limit", 1000, least=1, most=10_000) or 1000
+        after = self.get_query_argument("after", "", strip=False)
+        models, following, complete = await self.services.files.page(
+            self.principal.name, key, limit=limit, after=after, stop=self._stop
+        )
+        self.answer({"files": models, "next": following, "complete": complete})
+
+    async def post(self, _: str) -> None:
+        """Put the files of a multipart form into the workspace, all or none."""
+        self.check()
+        assert self._session is not None
+        assert self._incoming is not None
+        self._form.end()
+        staged = list(self._staged.values())
+        if len({each.parts for each in staged}) < len(staged):
+            raise InvalidInput("Two files of the form have the same name")
+        if not staged:
+            raise InvalidInput("The form has no file: each needs a filename in its Content-Disposition")
+        for each in staged:
+            await each.upload.finish()
+        if not self.disconnected:
+            models = await self.services.files.place(self._session, self._incoming, staged)
+            self.answer({"files": models}, 201)
+
+
+class FileHandler(UploadHandler):
+    """One file."""
+
+    def begin(self) -> None:
+        """Check the path."""
+        kind = self.request.headers.get("Content-Type", "")
+        if kind.startswith("multipart/"):
+            raise UnsupportedMedia("PUT takes the file's bytes as they are; POST to .../files takes forms")
+        self._parts: Parts = parse_path(self.path_args[1])
+        self._upload: Upload | None = None
+
+    def target(self) -> Parts | None:
+        """What is replaced need not have room beside what replaces it."""
+        return self._parts
+
+    async def receive(self, chunk: bytes | memoryview) -> None:
+        """Take a piece of the file."""
+        if self._upload is None:
+            self._upload = self.new_upload()
+        await self._upload.write(chunk)
+
+    async def put(self, *_: str) -> None:
+        """Put the body into the workspace under this path, whole; folders on the way are made."""
+        self.check()
+        assert self._session is not None
+        assert self._incoming is not None
+        upload = self._upload or self.new_upload()
+        await upload.finish()
+        if self.disconnected:
+            return
+        (model,) = await self.services.files.place(
+            self._session, self._incoming, [Staged(self._parts, upload)]
+        )
+        self.answer(model, 201 if model["action"] == "created" else 200)
+
+    async def delete(self, key: str, path: str) -> None:
+        """Remove a file, a link or an empty folder."""
+        self.check()
+        await self.services.files.remove(self.principal.name, key, parse_path(path))
+        self.set_status(204)
+
+    async def head(self, key: str, path: str) -> None:
+        """As GET, without the file."""
+        await self.get(key, path)
+
+    async def get(self, key: str, path: str) -> None:
+        """The file, or the range of it that is asked for."""
+        self.check()
+        descriptor, file = await self.services.files.open(self.principal.name, key, parse_path(path))
+        try:
+            await self._send(descriptor, file)
+        except StreamClosedError:
+            self.on_connection_close()
+        finally:
+            os.close(descriptor)
+
+    async def _send(self, descriptor: int, file: FileState) -> None:
+        etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
+        self.set_header("Etag", etag)
+        self.set_header("Accept-Ranges", "bytes")
+        self.set_header("Last-Modified", file_model(file, "")["modified"])
+        self.set_header("Content-Type", "application/octet-stream")
+        self.set_header("Content-Security-Policy", "sandbox")
+        name = quote(file.path.rpartition("/")[2], safe="")
+        self.set_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+        if self.check_etag_header():
+            self.set_status(304)
+            return
+        start, end = self._range(file.size)
+        self.set_header("Content-Length", str(end - start))
+        if self.request.method == "HEAD":
+            self.finish()
+            return
+        connection = self.request.connection
+        if end - start > WIDE and can_send(connection):
+            await self.flush()
+            assert isinstance(connection, HTTP1Connection)
+            if not await send_file(connection, descriptor, start, end, self.services.files.lane):
+                connection.stream.close()
+            return
+        offset = start
+        while offset < end:
+            chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
+            if not chunk:
+                # It was cut short meanwhile: only a broken connection can say so now.
+                assert self.request.connection is not None
+                self.request.connection.stream.close()  # type: ignore[attr-defined]
+                return
+            offset += len(chunk)
+            self.write(chunk)
+            await self.flush()
+
+    def _range(self, size: int) -> tuple[int, int]:
+        """First byte and the byte behind the last, by the Range header (RFC 9110, section 14)."""
+        wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
+        if wanted is None or wanted[0] == "bytes=-":
+            return 0, size
+        if wanted[1]:
+            start, end = int(wanted[1]), min(size, int(wanted[2]) + 1 if wanted[2] else size)
+        else:
+            start, end = max(0, size - int(wanted[2])), size
+        if start >= end:
+            self.set_header("Content-Range", f"bytes */{size}")
+            self.set_status(416)
+            return 0, 0
+        self.set_status(206)
+        self.set_header("Content-Range", f"bytes {start}-{end - 1}/{size}")
+        return start, end
+
+    def compute_etag(self) -> None:
+        """Tornado would hash what is written at the end."""
+        return

@@ -1,0 +1,40 @@
+"""GET /v1/sessions/{s}/notebook and /bundle: a session as a Jupyter notebook, alone or with all it needs."""
+
+from __future__ import annotations
+
+from cellgate.http.v1.converted import answer_converted
+from cellgate.http.v1.download import DownloadHandler
+
+
+class NotebookHandler(DownloadHandler):
+    """The notebook, as a download."""
+
+    async def get(self, key: str) -> None:
+        """nbformat 4.5; the ETag is the head of the session's hash chain."""
+        self.check()
+        form = self.get_query_argument("format", "ipynb")
+        if form not in {"ipynb", "notebook"}:
+            await self.while_there(answer_converted(self, key, form))
+            return
+        await self.while_there(self._notebook(key, outputs=self.flag("outputs", default=True)))
+
+    async def _notebook(self, key: str, *, outputs: bool) -> None:
+        moment = await self.services.archive.moment(self.principal.name, key)
+        if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):
+            parts = self.services.archive.exports.notebook(moment, outputs=outputs)
+            await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
+
+
+class BundleHandler(DownloadHandler):
+    """The bundle: notebook, files, lock, rows, README."""
+
+    async def get(self, key: str) -> None:
+        """A zip file, sent while it is made; it has no ETag, for the files may change without a row."""
+        self.check()
+        await self.while_there(self._bundle(key))
+
+    async def _bundle(self, key: str) -> None:
+        services = self.services
+        moment = await services.archive.moment(self.principal.name, key)
+        parts = services.archive.exports.bundle(moment, services.manager.workspace(moment.session))
+        await self.send(parts, kind="application/zip", name=f"{key}.zip")

@@ -1,0 +1,47 @@
+"""/v1/sessions/{s}/executions/{id}/output/{index}: one output of an execution, whole, as a file.
+
+It is user code's and may hold anything, so it is an attachment that no browser renders.
+"""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+
+from cellgate.execution.pictures import output_bytes
+from cellgate.execution.results import ResultBuilder
+from cellgate.http.base import BaseHandler
+from cellgate.wire.errors import NotFound
+from cellgate_kernels.errors import InvalidInput
+
+_MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
+
+
+class OutputHandler(BaseHandler):
+    """One output."""
+
+    async def get(self, key: str, execution: str, index: str) -> None:
+        """The image, or the whole text; `type` picks another representation of a display."""
+        self.check()
+        plain, wanted = self.flag("plain"), self.get_query_argument("type", None)
+        if not (index.isascii() and index.isdecimal() and len(index) < 8):
+            raise InvalidInput("The index of an output is a whole number, from 0")
+        archive = self.services.archive
+        builder = await archive.execution(self.principal.name, key, execution)
+        mime, body = await archive.made(builder, _output, int(index), wanted, plain=plain)
+        # A name that user code made up must not get into a header.
+        known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"
+        extension = mimetypes.guess_extension(known) or ".bin"
+        self.set_header("Content-Type", f"{known}; charset=utf-8" if known.startswith("text/") else known)
+        self.set_header("Content-Security-Policy", "sandbox")
+        name = f"output-{execution[:8]}-{int(index)}{extension}"
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        await self.finish_parts([body])
+
+
+def _output(builder: ResultBuilder, index: int, wanted: str | None, *, plain: bool) -> tuple[str, bytes]:
+    """The media type and the bytes of one output. Raises NotFound."""
+    outputs = builder.result(plain=plain)["outputs"]
+    if index >= len(outputs):
+        raise NotFound(f"This execution has {len(outputs)} outputs")
+    return output_bytes(outputs[index], wanted)

@@ -1,0 +1,58 @@
+"""/v1/sessions/{s}/packages: what a session has installed beside its kernel's environment; changes of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from cellgate.http.base import BaseHandler
+from cellgate.packages.requirements import parse_change
+from cellgate.packages.settings import not_allowed
+from cellgate.wire.models import check_session_key
+from cellgate_kernels.errors import InvalidInput
+
+
+class PackagesBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """POST .../packages."""
+
+    install: list[str] = []
+    uninstall: list[str] = []
+    upgrade: bool = False
+    constraints: list[str] = []
+
+
+class PackagesHandler(BaseHandler):
+    """The packages of one session."""
+
+    async def get(self, key: str) -> None:
+        """Those that are there now; of a session that has ended none are left."""
+        self.check()
+        session = self.services.manager.get(self.principal.name, check_session_key(key))
+        if session is None:
+            await self.services.archive.row(self.principal.name, key)
+        self.answer({"packages": [] if session is None else session.slot.packages.models()})
+
+    async def post(self, key: str) -> None:
+        """Install and remove; an absent session is made. Answered when it is done."""
+        self.check()
+        body = await self.body(PackagesBody)
+        change = await self.services.files.lane.run(
+            parse_change, body.install, body.uninstall, upgrade=body.upgrade, constraints=body.constraints
+        )
+        if not change.install and not change.uninstall:
+            raise InvalidInput("Give requirements to install, or names to uninstall")
+        if self.services.installer is None:
+            raise not_allowed()
+        self.services.installer.settings.check(change.names)
+        session = await self.services.files.session(self.principal.name, key)
+        changed = await session.slot.packages.change(
+            session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
+        )
+        session.touch()
+        await session.log.commit()
+        self.answer(
+            {
+                "installed": [package.to_wire() for package in changed.installed],
+                "removed": [package.to_wire() for package in changed.removed],
+                "packages": session.slot.packages.models(),
+            }
+        )

@@ -1,0 +1,114 @@
+"""POST /v1/sessions/{s}/replay: run the recorded cells again, and report what is not as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from tornado.iostream import StreamClosedError
+
+from cellgate.http.base import encode, problem
+from cellgate.http.streaming import KEEP_ALIVE, Format, StreamingHandler
+from cellgate.record.pages import PAGE_POLICY
+from cellgate.replay.cells import RecordedCell
+from cellgate.replay.numbers import check_rtol
+from cellgate.replay.report import NewRun
+from cellgate.wire.errors import NotAcceptable, status_of
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.tasks import Supervisor
+
+
+class ReplayBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """POST /v1/sessions/{s}/replay."""
+
+    anyway: bool = False
+    rtol: float = 0.0
+
+
+class ReplayHandler(StreamingHandler):
+    """Replay a session."""
+
+    async def post(self, key: str) -> None:
+        """The report as JSON or, by `?format=html`, as a page; as NDJSON a line for each cell before."""
+        self.check()
+        form = self.get_query_argument("format", "json")
+        if form not in {"json", "html"}:
+            raise NotAcceptable(f"format {form[:40]!r} is not offered here; there are json and html")
+        streamed = self.accepted_or_html(form) is Format.NDJSON
+        body = await self.body(ReplayBody)
+        rtol = check_rtol(body.rtol)
+        replay = Supervisor().share(
+            self.services.replayer.replay(
+                self.principal.name,
+                key,
+                anyway=body.anyway,
+                rtol=rtol,
+                form=form,
+                listen=self._tell if streamed else _ignore,
+            ),
+            f"replay {key}",
+            session=key,
+        )
+        try:
+            report = await self._report(replay, keep_alive=streamed)
+        except CellgateError as error:
+            if not self._headers_written:
+                raise
+            told = {**problem(error, status_of(error)), "type": "problem"}
+            report = encode(told)
+        finally:
+            replay.cancel()
+            await asyncio.gather(replay, return_exceptions=True)
+        if report is not None:
+            self._answer(report, key, form, streamed=streamed)
+
+    def accepted_or_html(self, form: str) -> Format:
+        """What the Accept header asks for; a browser that wants the page may ask for anything."""
+        return Format.JSON if form == "html" else self.accepted()
+
+    async def _report(self, replay: asyncio.Task[bytes], *, keep_alive: bool) -> bytes | None:
+        """The report; None when the client has gone before."""
+        while not self.disconnected:
+            waiting: set[asyncio.Future[Any]] = {replay, self._gone}
+            await asyncio.wait(waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED)
+            if replay.done():
+                return None if self.disconnected else replay.result()
+            if keep_alive and not self.disconnected:
+                await self._write_line(KEEP_ALIVE[Format.NDJSON])
+        return None
+
+    async def _tell(self, cell: RecordedCell, run: NewRun | None) -> None:
+        line = {"type": "cell", "cell": cell.number, "execution": cell.execution}
+        await self._write_line(encode({**line, "status": None if run is None else run.status}) + b"\n")
+
+    async def _write_line(self, line: bytes) -> None:
+        self.set_header_once("Content-Type", f"{Format.NDJSON}; charset=utf-8")
+        self.write(line)
+        try:
+            await self.flush()
+        except StreamClosedError:
+            self.on_connection_close()
+
+    def set_header_once(self, name: str, value: str) -> None:
+        """Set a header unless all have been sent."""
+        if not self._headers_written:
+            self.set_header(name, value)
+
+    def _answer(self, report: bytes, key: str, form: str, *, streamed: bool) -> None:
+        if streamed:
+            self.set_header_once("Content-Type", f"{Format.NDJSON}; charset=utf-8")
+            line = report if report.startswith(b'{"type":') else b'{"type":"report",' + report.strip()[1:]
+            self.finish(line.rstrip() + b"\n")
+            return
+        if form == "html":
+            self.set_header("Content-Type", "text/html; charset=utf-8")
+            self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+            self.set_header("Content-Disposition", f'attachment; filename="{key}-replay.html"')
+        else:
+            self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.finish(report)
+
+
+async def _ignore(_cell: RecordedCell, _run: NewRun | None) -> None:
+    """Nobody wants to hear of single cells."""

@@ -1,0 +1,1 @@
+"""Heavy work on what user code made, in processes of its own."""

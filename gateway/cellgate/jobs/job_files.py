@@ -1,0 +1,108 @@
+"""What jobs are given and what they make, on disk rather than in memory: unnamed files.
+
+A session's notebook can be as large as its outputs together, and so can what is made of it. A file is
+written and read in threads, and is gone when it is closed. It knows no job; ``jobs`` runs them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cellgate.wire.errors import StorageError, not_written
+from cellgate_kernels.threads import Lane
+
+PART = 512 * 1024
+
+
+class JobFile:
+    """A job's stdin, which is written in order and then finished, or its stdout, which the job writes.
+
+    As a context manager it closes itself. `reserve`: bytes that stay free on the folder's disk, because the
+    record needs them more. `lane`: whose threads read and write it.
+    """
+
+    def __init__(self, folder: Path, reserve: int, lane: Lane) -> None:
+        self._reserve = reserve
+        self._lane = lane
+        try:
+            self.file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed by __exit__
+        except OSError as error:
+            raise self.explained(error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.file.close()
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return os.fstat(self.file.fileno()).st_size
+
+    @property
+    def room(self) -> int:
+        """Bytes that it may still grow by."""
+        disk = os.fstatvfs(self.file.fileno())
+        return max(0, disk.f_bavail * disk.f_frsize - self._reserve)
+
+    async def write(self, part: bytes) -> None:
+        """Add to it. Raises StorageError."""
+        try:
+            await self._lane.run(self._write, part)
+        except OSError as error:
+            raise self.explained(error) from error
+
+    def _write(self, part: bytes) -> None:
+        if self.room < len(part):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.file.write(part)
+
+    async def take(self, parts: AsyncGenerator[bytes, None]) -> None:
+        """Add all parts, each when it is made. Raises StorageError, and what making them raises."""
+        async with aclosing(parts):
+            async for part in parts:
+                await self.write(part)
+
+    async def finish(self) -> None:
+        """Make it ready to be read from its beginning. Raises StorageError."""
+        try:
+            # Also writes what is still in the buffer.
+            await self._lane.run(self.file.seek, 0)
+        except OSError as error:
+            raise self.explained(error) from error
+
+    async def parts(self) -> AsyncGenerator[bytes, None]:
+        """All that is in it, in parts of 512 KiB. Raises StorageError."""
+        offset = 0
+        while part := await self._read(PART, offset):
+            yield part
+            offset += len(part)
+
+    async def read(self) -> bytes:
+        """All that is in it at once. Raises StorageError."""
+        return await self._read(self.size, 0)
+
+    async def _read(self, count: int, offset: int) -> bytes:
+        try:
+            return await self._lane.run(os.pread, self.file.fileno(), count, offset)
+        except OSError as error:
+            raise StorageError(f"A copy of this session can't be read: {error.strerror}") from error
+
+    @staticmethod
+    def explained(error: OSError) -> StorageError:
+        """What it means that such a file can't be written."""
+        full = "There is no room on the gateway's disk for a copy of this session's notebook"
+        return not_written(error, full, "A copy of this session's notebook can't be written")

@@ -1,0 +1,105 @@
+"""Heavy work on what user code made, in a process of its own: conversions, comparisons.
+
+A job is a module of ours that reads stdin and writes stdout, both of them files. In a process it can't block
+the loop, a crash or a bomb in it ends nothing but the job, and a deadline can end it. `Jobs` starts few at a
+time; what a job does is its module's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+
+from cellgate.jobs.job_files import JobFile
+from cellgate.record.turns import Turns
+from cellgate.wire.errors import JobFailed, QueueFull
+from cellgate_kernels.limits import GIB
+from cellgate_kernels.threads import Lane
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE, MOST_WAITING = 2, 16
+DEADLINE = 300.0
+MEMORY = 4 * GIB
+NICE = 10
+
+
+class Jobs:
+    """Runs jobs, two at a time; sixteen may wait, for as long as one may take, and more are refused.
+
+    Their files are in `folder`, are read and written by threads of `lane`, and leave `reserve` bytes of the
+    disk free.
+    """
+
+    def __init__(self, folder: Path, reserve: int, lane: Lane, deadline: float = DEADLINE) -> None:
+        self._folder, self._reserve = folder, reserve
+        self._lane = lane
+        self._deadline = deadline
+        refusal = "Too many conversions are under way; try again later"
+        self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
+
+    def file(self) -> JobFile:
+        """Something to be given to a job, or to be written by it. Raises StorageError."""
+        return JobFile(self._folder, self._reserve, self._lane)
+
+    async def run(self, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
+        """Run the module from `given` to `made`. Raises JobFailed, QueueFull and StorageError.
+
+        A job that finds no room for what it makes leaves with EX_IOERR.
+        """
+        async with self._turns.turn():
+            await given.finish()
+            await self._run(module, arguments, given, made)
+
+    async def _run(self, module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile) -> None:
+        # Jobs that run side by side must not use the same room.
+        room = made.room // MOST_AT_ONCE
+        try:
+            process = await self._start(module, arguments, given, made)
+        except OSError as error:
+            raise QueueFull(f"No job can be started now: {error.strerror}", retry_after=5) from error
+        try:
+            # Cells and the loop come first.
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
+            async with asyncio.timeout(self._deadline):
+                _, said = await process.communicate()
+        except TimeoutError as error:
+            raise JobFailed(f"This took more than {self._deadline:g} s and was given up") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode == os.EX_IOERR or (process.returncode and made.size >= room):
+            raise made.explained(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        if process.returncode:
+            logger.warning(
+                "Job %s failed (%d): %s", module, process.returncode, said[-2000:].decode(errors="replace")
+            )
+            raise JobFailed("What this session shows can't be converted; the gateway's log says why")
+
+    @staticmethod
+    async def _start(
+        module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile
+    ) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            module,
+            *arguments,
+            stdin=given.file,
+            stdout=made.file,
+            stderr=asyncio.subprocess.PIPE,
+            # Nothing of the gateway's environment, which may hold its token; only where our modules are.
+            env={
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "LANG": "C.UTF-8",
+                "HOME": "/nonexistent",
+            },
+        )

@@ -1,0 +1,216 @@
+"""The Model Context Protocol over HTTP: each MCP session has tools, and a session of the gateway, of its own.
+
+An ASGI application that stands in front of the SDK's: it checks Host, Origin and token, makes an MCP server
+for each client that begins, sends a client's later requests to its own, and ends what was left or unused. A
+client's token is the gateway's: what it may do is decided there, and its sessions are its principal's. The
+tools are ``tools``; ``cli.mcp`` starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.tasks import Supervisor
+
+PATH = "/mcp"
+MAX_SESSIONS = 200
+_SESSION_ID = "mcp-session-id"
+_VERSION = "mcp-protocol-version"
+_ATTEMPTS = 1
+
+Serve = Callable[[Session], ASGIApp]
+"""Makes the MCP application for a session of the gateway; it has a lifespan."""
+
+
+class _Client:
+    """One MCP session. `owner` is its token's hash; `used` is when its last request ended (monotonic)."""
+
+    def __init__(self, owner: bytes) -> None:
+        self.owner = owner
+        self.id: str | None = None
+        self.used = time.monotonic()
+        self.requests = 0
+        self.app: ASGIApp | None = None
+        self.over = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def live(self, session: Session, app: ASGIApp, ready: asyncio.Event) -> None:
+        """Keeps the application open until `over` is set; then ends the session of the gateway."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_end, session)
+            await stack.enter_async_context(app.router.lifespan_context(app))  # type: ignore[attr-defined]
+            self.app = app
+            ready.set()
+            await self.over.wait()
+
+
+async def _end(session: Session) -> None:
+    # A gateway that has gone takes its sessions along; one that answers later ends them when they are idle.
+    with contextlib.suppress(GatewayError):
+        await session.end()
+
+
+class McpDoor:
+    """The application; it needs a server that knows ASGI's lifespan.
+
+    `url` is the gateway's; `idle` is how many seconds a client may be away.
+    """
+
+    def __init__(
+        self, url: str, serve: Serve, security: TransportSecuritySettings, *, kernel: str | None, idle: float
+    ) -> None:
+        self._url = url
+        self._serve = serve
+        self._security = TransportSecurityMiddleware(security)
+        self._kernel = kernel
+        self._idle = idle
+        self._clients: set[_Client] = set()
+        self._by_id: dict[str, _Client] = {}
+        self._tasks = Supervisor()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        """From the server's start to its end, which is that of all sessions."""
+        await receive()
+        pause = min(30.0, self._idle / 4)
+        reaper = self._tasks.repeat(self._reap, "reaper", pause=pause)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        reaper.cancel()
+        await asyncio.wait([reaper])
+        await asyncio.gather(*(self._close(client) for client in list(self._clients)))
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's life."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
+        assert scope["type"] == "http"
+        request = Request(scope, receive)
+        refusal = await self._refusal(request)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        wanted = request.headers.get(_SESSION_ID)
+        token = _token(request)
+        if wanted is None:
+            await self._begin(token, scope, receive, send)
+            return
+        client = self._by_id.get(wanted)
+        if client is None or not hmac.compare_digest(client.owner, _hash(token)):
+            await _problem(404, INVALID_REQUEST, "Session not found")(scope, receive, send)
+            return
+        await self._forward(client, scope, receive, send)
+        if request.method == "DELETE":
+            await self._close(client)
+
+    async def _refusal(self, request: Request) -> Response | None:
+        if request.url.path != PATH:
+            return _problem(404, INVALID_REQUEST, f"The server is at {PATH}")
+        refusal = await self._security.validate_request(request, is_post=request.method == "POST")
+        if refusal is not None:
+            return refusal
+        version = request.headers.get(_VERSION)
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            # Newer ones have no sessions, in which the tools' variables live. Clients then fall back.
+            data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}
+            return _problem(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
+        if request.headers.get(_SESSION_ID) is None:
+            return await self._stranger(_token(request))
+        return None
+
+    async def _stranger(self, token: str | None) -> Response | None:
+        """Why a client without a session may not begin one."""
+        if len(self._clients) >= MAX_SESSIONS:
+            return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
+        try:
+            async with contextlib.aclosing(
+                Gateway(self._url, token, attempts=_ATTEMPTS).sessions()
+            ) as listed:
+                await anext(listed, None)
+        except (NotAuthenticated, InvalidInput):
+            refused = _problem(401, INVALID_REQUEST, "The gateway's token is needed, as a bearer token")
+            refused.headers["WWW-Authenticate"] = 'Bearer realm="cellgate"'
+            return refused
+        except GatewayError as error:
+            return _problem(503, INTERNAL_ERROR, f"{error.reason}: {error.message}")
+        return None
+
+    async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request of no session: if it is answered well, a session has begun."""
+        session = Gateway(self._url, token).session(kernel=self._kernel)
+        client = _Client(_hash(token))
+        self._clients.add(client)
+        ready = asyncio.Event()
+        client.task = self._tasks.start(client.live(session, self._serve(session), ready), "MCP session")
+        client.task.add_done_callback(lambda _: ready.set())
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 400:
+                headers = {name.lower(): value for name, value in message["headers"]}
+                client.id = headers.get(_SESSION_ID.encode(), b"").decode() or None
+                if client.id is not None:
+                    self._by_id[client.id] = client
+            await send(message)
+
+        try:
+            await ready.wait()
+            await self._forward(client, scope, receive, watched)
+        finally:
+            if client.id is None:
+                await self._close(client)
+
+    async def _forward(self, client: _Client, scope: Scope, receive: Receive, send: Send) -> None:
+        if client.app is None:
+            await _problem(503, INTERNAL_ERROR, "The session could not be made")(scope, receive, send)
+            return
+        client.requests += 1
+        try:
+            await client.app(scope, receive, send)
+        finally:
+            client.requests -= 1
+            client.used = time.monotonic()
+
+    async def _reap(self) -> float:
+        """Ends the sessions of clients that have been away too long; the seconds until the next look."""
+        before = time.monotonic() - self._idle
+        for client in list(self._clients):
+            if not client.requests and client.used < before:
+                await self._close(client)
+        return min(30.0, self._idle / 4)
+
+    async def _close(self, client: _Client) -> None:
+        self._by_id.pop(client.id or "", None)
+        client.over.set()
+        if client.task is not None:
+            await asyncio.wait([client.task])
+        self._clients.discard(client)
+
+
+def _token(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() or None if scheme.lower() == "bearer" else None
+
+
+def _hash(token: str | None) -> bytes:
+    return hashlib.sha256((token or "").encode()).digest()
+
+
+def _problem(status: int, code: int, text: str, data: object = None) -> Response:
+    error = {"code": code, "message": text} | ({} if data is None else {"data": data})
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status)

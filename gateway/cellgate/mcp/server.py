@@ -1,0 +1,87 @@
+"""Runs ``http``'s application as a web server: which hosts and origins it takes, how it starts and ends.
+
+uvicorn serves it, because the SDK's applications are ASGI and tornado has no door for those.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.types import ASGIApp
+
+from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session
+from cellgate.mcp.http import PATH, McpDoor
+from cellgate.mcp.tools import SessionTools
+from cellgate_kernels.errors import InvalidInput
+
+_LAST_WORDS = 2  # seconds that open requests have when the server ends
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What is served: tools for sessions of the gateway at `url`; see ``tools`` and ``http``."""
+
+    url: str
+    version: str
+    kernel: str | None
+    notebooks: Path | None
+    max_text: int
+    hosts: Sequence[str]
+    origins: Sequence[str]
+    idle: float
+
+
+async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], object]) -> None:
+    """Serves clients on `listener` until SIGINT or SIGTERM. `ready` is given the address.
+
+    Raises InvalidInput when anybody on the network could use a gateway that asks for no token.
+    """
+    ip, port = listener.getsockname()[:2]
+    if not ipaddress.ip_address(ip).is_loopback and await _open_to_all(what.url):
+        raise InvalidInput(
+            f"The gateway at {what.url} does not ask for a token, or is not there: serve on loopback only"
+        )
+
+    def application(session: Session) -> ASGIApp:
+        server = SessionTools(session, what.notebooks, what.max_text).server(what.version)
+        # The door's checks and its idle time are for all sessions.
+        free = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        return server.streamable_http_app(
+            streamable_http_path=PATH, transport_security=free, session_idle_timeout=None
+        )
+
+    security = _security(ip, port, what.hosts, what.origins)
+    config = uvicorn.Config(
+        McpDoor(what.url, application, security, kernel=what.kernel, idle=what.idle),
+        lifespan="on",
+        log_level="warning",
+        ws="none",
+        timeout_graceful_shutdown=_LAST_WORDS,
+        server_header=False,
+    )
+    ready(f"http://{f'[{ip}]' if ':' in ip else ip}:{port}{PATH}")
+    await uvicorn.Server(config).serve(sockets=[listener])
+
+
+async def _open_to_all(url: str) -> bool:
+    try:
+        async for _ in Gateway(url).sessions():
+            break
+    except GatewayError as error:
+        return not isinstance(error, NotAuthenticated)
+    return True
+
+
+def _security(ip: str, port: int, hosts: Sequence[str], origins: Sequence[str]) -> TransportSecuritySettings:
+    """Loopback under the port, and what was named. A name is meant with and without a port."""
+    own = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", f"[{ip}]" if ":" in ip else ip)]
+    return TransportSecuritySettings(
+        allowed_hosts=[*own, *hosts, *(f"{host}:*" for host in hosts)],
+        allowed_origins=[*(f"http://{name}" for name in own), *origins],
+    )

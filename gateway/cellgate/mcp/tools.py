@@ -1,0 +1,265 @@
+"""One session as tools of the Model Context Protocol: what a language model may do, and how it is told.
+
+It is a client of the gateway's HTTP interface (``client``) and stands on the protocol's SDK, the
+extra ``mcp``; ``cli.mcp`` starts it, ``http`` one for each client. Texts are cut to what a model can
+read, with where the rest is; pictures are image content. A cell that raises is a result to read, what the
+gateway refuses a tool's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ImageContent, TextContent
+
+from cellgate.client import Result, Session
+from cellgate.client.calls import session_path
+from cellgate.execution.results import shorten
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.tasks import Supervisor
+
+Content = list[TextContent | ImageContent]
+
+MAX_TEXT = 8000
+"""Characters of one text that a model is shown."""
+
+_PROGRESS = 2.0  # seconds between two signs of progress
+_MOST_IMAGES = 8
+_MOST_FILES = 200
+_MAX_IMAGE = 5 * 1024 * 1024
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_SUFFIXES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
+_INSTRUCTIONS = """
+Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that
+runs is recorded as a notebook. Longer texts come cut in the middle; read_output and read_file give the rest.
+"""
+
+
+class SessionTools:
+    """The tools. The session is made at the first use of one.
+
+    `notebooks` is the local folder that `export_notebook` writes to; None: it only tells the address.
+    """
+
+    def __init__(self, session: Session, notebooks: Path | None, max_text: int = MAX_TEXT) -> None:
+        self._session = session
+        self._notebooks = notebooks
+        self._max_text = max_text
+
+    def server(self, version: str) -> MCPServer[Any]:
+        """A server that offers them."""
+        server: MCPServer[Any] = MCPServer(
+            "cellgate", instructions=_INSTRUCTIONS, version=version, log_level="WARNING"
+        )
+        for tool in (
+            self.run_code,
+            self.run_blocks,
+            self.read_output,
+            self.list_files,
+            self.read_file,
+            self.write_file,
+            self.install_packages,
+            self.interrupt,
+            self.restart,
+            self.export_notebook,
+        ):
+            server.tool(structured_output=False)(tool)
+        return server
+
+    # Running
+
+    async def run_code(
+        self,
+        code: str,
+        context: Context,
+        timeout: float | None = None,
+        language: str | None = None,
+        tables: int | None = None,
+    ) -> Content:
+        """Run code as a notebook cell: Python, unless the session is of another language. Variables stay.
+
+        `timeout` is in seconds. With another `language` (python, bash, javascript, typescript) than the
+        session's the code runs as a program of its own: in the same files, without the session's variables.
+        The text of the last expression is shown, as in a notebook; figures come back as images. With
+        `tables`, a number of rows, DataFrames come as JSON too: schema, the first rows, and total_rows.
+        """
+        execution = ""
+        async with self._told(), _progress(context):
+            # Streamed, so that a call that is taken back takes its cell with it.
+            events = self._session.stream(code, timeout=timeout, stdin=[], language=language, tables=tables)
+            async with aclosing(events):
+                async for event in events:
+                    execution = event.execution or execution
+            return self._content(await self._session.result(execution))
+
+    async def run_blocks(self, markdown: str, context: Context, timeout: float | None = None) -> Content:
+        """Run the fenced blocks of a Markdown text in order, until one fails.
+
+        They are in python, bash, javascript or typescript; in another language than the session's they run as
+        programs of their own. A first line `# filename: NAME` saves the block under that name first.
+        `timeout` in seconds, for each.
+        """
+        async with self._told(), _progress(context):
+            done = await self._session.run_blocks(markdown, timeout=timeout)
+        content = [part for result in done.blocks for part in self._content(result)]
+        if done.problem is not None:
+            content.append(_text(f"[cellgate: the next block did not run: {done.problem.get('detail')}]"))
+        return [*content, _text(f"[cellgate: exit code {done.exit_code}]")]
+
+    async def read_output(self, execution: str, start: int = 0, length: int = MAX_TEXT) -> str:
+        """Read on in the text of an execution that was cut: `length` characters from `start`."""
+        async with self._told():
+            whole = (await self._session.result(execution)).text
+        return _window(whole, start, length)
+
+    def _content(self, result: Result) -> Content:
+        where = f"read_output with execution {result.execution!r}"
+        parts = [shorten(result.text, self._max_text, where)] if result.text else []
+        if result.status not in {"ok", "error"}:
+            parts.append(f"[cellgate: {result.status}" + (f", {result.cause}]" if result.cause else "]"))
+        if result.kernel.replaced:
+            parts.append("[cellgate: the kernel was replaced; its variables are lost, its files are there]")
+        if result.files:
+            named = ", ".join(f"{file.path} ({file.size} bytes)" for file in result.files[:_MOST_FILES])
+            parts.append(shorten(f"[files written: {named}]", self._max_text, "list_files"))
+        parts += [_fitting(table, self._max_text) for table in result.tables]
+        images = list(_images(result))
+        if len(images) > _MOST_IMAGES:
+            parts.append(f"[cellgate: {len(images)} images; the first {_MOST_IMAGES} are shown]")
+        return [_text("\n".join(parts) or "[no output]"), *images[:_MOST_IMAGES]]
+
+    # Files
+
+    async def list_files(self) -> str:
+        """List the session's files: size in bytes and path, one a line."""
+        lines: list[str] = []
+        async with self._told():
+            listed = self._session.files.list()
+            async with aclosing(listed):
+                async for file in listed:
+                    if len(lines) == _MOST_FILES:
+                        lines.append("[cellgate: there are more; list a folder with run_code]")
+                        break
+                    lines.append(f"{file.size}  {file.path}")
+        return "\n".join(lines) or "[no files]"
+
+    async def read_file(self, path: str, start: int = 0, length: int = MAX_TEXT) -> Content:
+        """Read a file of the session: a text, `length` bytes from `start`, or an image as a whole."""
+        start, length = max(0, start), max(1, min(length, 10 * MAX_TEXT))
+        async with self._told():
+            if mime := _SUFFIXES.get(Path(path).suffix.lower()):
+                data = await self._session.files.get(path, length=_MAX_IMAGE + 1)
+                if len(data) > _MAX_IMAGE:
+                    raise ToolError(
+                        f"{path} is larger than {_MAX_IMAGE} bytes; make it smaller with run_code"
+                    )
+                return [ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)]
+            data = await self._session.files.get(path, start=start, length=length + 1)
+        if b"\0" in data:
+            raise ToolError(f"{path} is no text; look into it with run_code")
+        more = f"\n[cellgate: there is more; read on at start {start + length}]" if len(data) > length else ""
+        return [_text(data[:length].decode(errors="replace") + more)]
+
+    async def write_file(self, path: str, text: str) -> str:
+        """Write a text file into the session, in place of one that is there; folders are made."""
+        async with self._told():
+            model = await self._session.files.put(path, text)
+        return f"{model.action} {model.path}, {model.size} bytes"
+
+    async def install_packages(self, requirements: list[str]) -> str:
+        """Install Python packages such as "requests>=2", where the gateway's operator allows them."""
+        async with self._told():
+            changed = await self._session.install(*requirements)
+        named = [f"{package.name} {package.version}" for package in changed.installed]
+        return f"installed: {', '.join(named)}" if named else "all of them were there already"
+
+    # The kernel and its record
+
+    async def interrupt(self) -> str:
+        """Interrupt the code that runs, as Ctrl-C would."""
+        async with self._told():
+            await self._session.interrupt()
+        return "interrupted"
+
+    async def restart(self) -> str:
+        """Start over with a fresh kernel: variables are lost, files stay."""
+        async with self._told():
+            await self._session.restart()
+        return "a fresh kernel; variables are lost, files are there"
+
+    async def export_notebook(self) -> str:
+        """Make a notebook of all that ran so far, for the user; tells where it is."""
+        async with self._told():
+            address = f"{session_path(self._session.name, 'notebook')} of the gateway"
+            if self._notebooks is None:
+                return f"the notebook is at {address}"
+            path = self._notebooks / f"{self._session.name}.ipynb"
+            try:
+                await self._session.save_notebook(path)
+            except OSError as error:
+                raise ToolError(f"{path} can't be written: {error.strerror or error}") from error
+        return f"written: {path} (also at {address})"
+
+    @asynccontextmanager
+    async def _told(self) -> AsyncIterator[None]:
+        """Work on the session; what the gateway refuses is told to the model."""
+        try:
+            await self._session.opened()
+            yield
+        except CellgateError as error:
+            raise ToolError(f"{error.reason}: {error.message}") from error
+
+
+@asynccontextmanager
+async def _progress(context: Context) -> AsyncIterator[None]:
+    """Tells the client every few seconds that the work goes on, if it has asked for that."""
+
+    async def tell() -> None:
+        begun = time.monotonic()
+        while True:
+            await asyncio.sleep(_PROGRESS)
+            seconds = round(time.monotonic() - begun, 1)
+            await context.report_progress(seconds, message=f"running for {seconds:.0f} s")
+
+    tasks = Supervisor()
+    tasks.start(tell(), "progress")
+    try:
+        yield
+    finally:
+        await tasks.cancel()
+
+
+def _text(text: str) -> TextContent:
+    return TextContent(type="text", text=text)
+
+
+def _fitting(table: dict[str, Any], limit: int) -> str:
+    """The table as JSON of at most `limit` characters, with as many of its first rows as that allows."""
+    text, rows = msgspec.json.encode(table).decode(), table.get("data")
+    while len(text) > limit and isinstance(rows, list) and rows:
+        rows = rows[: len(rows) // 2]
+        text = msgspec.json.encode({**table, "data": rows}).decode()
+    return shorten(text, limit, "the result at the gateway")
+
+
+def _window(text: str, start: int, length: int) -> str:
+    start, end = max(0, start), max(0, start) + max(1, min(length, 10 * MAX_TEXT))
+    more = f"\n[cellgate: {len(text)} characters in all; read on at start {end}]" if end < len(text) else ""
+    return text[start:end] + more
+
+
+def _images(result: Result) -> Iterator[ImageContent]:
+    for output in result.outputs:
+        data = output.get("data", {})
+        mime = next((each for each in _IMAGES if isinstance(data.get(each), str)), None)
+        if mime is not None and len(data[mime]) <= 2 * _MAX_IMAGE:
+            yield ImageContent(type="image", data=data[mime].replace("\n", ""), mime_type=mime)

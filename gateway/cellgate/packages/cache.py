@@ -1,0 +1,227 @@
+"""Wheels that were got once, unpacked and compiled, for all sessions; and the locks that need no resolver.
+
+Content-addressed: an entry's name is the SHA-256 of its wheel and the Python it was compiled for. Kernels get
+hard links of its files, read-only, so an entry that goes takes nothing from anybody. Beyond its size the
+entries that were not used for longest go. One gateway uses it; all methods block and belong into a thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cellgate.packages.child import MOST_ENTRIES, folder_bytes
+from cellgate_kernels import trees
+
+TREE, META = "tree", "meta.json"
+_KEY = re.compile(r"[0-9a-f]{64}-[0-9]{2,5}", re.ASCII)
+_COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    """A wheel in the cache. `key` is its entry's name, `size` in bytes unpacked."""
+
+    name: str
+    version: str
+    sha256: str
+    key: str
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """The wheels that a list of requirements needs."""
+
+    wheels: list[Wheel]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A wheel's folder to be: `tree` is filled by whoever made it, then `WheelCache.adopt` takes it."""
+
+    name: str
+    version: str
+    sha256: str
+    key: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        _check_key(self.key)
+
+    @property
+    def tree(self) -> Path:
+        """Where the modules go."""
+        return self.folder / TREE
+
+
+class WheelCache:
+    """Below `root`, up to `most` bytes; locks live `lock_life` seconds."""
+
+    def __init__(self, root: Path, most: int, lock_life: float) -> None:
+        self._wheels = root / "wheels"
+        self._locks = root / "locks"
+        self._most = most
+        self._lock_life = lock_life
+        for folder in (self._wheels, self._locks):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def get(self, key: str) -> Wheel | None:
+        """The wheel of this entry, which counts as used now."""
+        meta = self._wheels / key / META
+        try:
+            wheel = msgspec.json.decode(meta.read_bytes(), type=Wheel)
+            os.utime(meta)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return wheel
+
+    def adopt(self, entries: Iterable[Entry]) -> list[Wheel]:
+        """Take finished folders in; one that is there already is left as it is."""
+        wheels = []
+        for entry in entries:
+            wheel = Wheel(entry.name, entry.version, entry.sha256, entry.key, folder_bytes(entry.tree))
+            (entry.folder / META).write_bytes(msgspec.json.encode(wheel))
+            entry.folder.chmod(0o700)
+            with suppress(FileExistsError):
+                try:
+                    entry.folder.rename(self._wheels / entry.key)
+                except OSError as error:
+                    if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                        raise
+            wheels.append(wheel)
+        return wheels
+
+    def evict(self, spared: Iterable[Wheel] = ()) -> None:
+        """Remove what was not used for longest until the rest fits; those `spared` stay."""
+        keep = {wheel.key for wheel in spared}
+        found = []
+        for folder in self._wheels.iterdir():
+            if (wheel := _meta(folder)) is None:
+                with suppress(OSError):
+                    trees.remove(folder)
+            else:
+                found.append(((folder / META).stat().st_mtime, wheel))
+        total = sum(wheel.size for _, wheel in found)
+        for _, wheel in sorted(found, key=lambda each: each[0]):
+            if total <= self._most:
+                break
+            if wheel.key not in keep:
+                trees.remove(self._wheels / wheel.key)
+                total -= wheel.size
+        self._drop_old_locks()
+
+    def _drop_old_locks(self) -> None:
+        oldest = time.time() - self._lock_life
+        for path in self._locks.iterdir():
+            if path.stat().st_mtime < oldest:
+                path.unlink()
+
+    def lock(self, digest: str) -> list[Wheel] | None:
+        """The wheels of a lock that is young enough and complete."""
+        path = self._locks / digest
+        try:
+            if path.stat().st_mtime < time.time() - self._lock_life:
+                return None
+            wheels = msgspec.json.decode(path.read_bytes(), type=Lock).wheels
+        except (OSError, msgspec.MsgspecError):
+            return None
+        known = [self.get(wheel.key) for wheel in wheels]
+        return wheels if all(known) else None
+
+    def keep_lock(self, digest: str, wheels: Sequence[Wheel]) -> None:
+        """Remember what a list of requirements needs."""
+        draft = self._locks / f"{digest}.new"
+        draft.write_bytes(msgspec.json.encode(Lock(list(wheels))))
+        draft.replace(self._locks / digest)
+
+    def link(self, wheel: Wheel, site: Path) -> list[str]:
+        """Give the wheel's files to the folder `site`; their relative names. Raises OSError.
+
+        Metadata comes last: who sees it sees all. Files that are there already are replaced.
+        """
+        tree = self._wheels / wheel.key / TREE
+        names = sorted(_files(tree), key=lambda name: (".dist-info/" in name, name))
+        made = {site}
+        for name in names:
+            target = site / name
+            _make(target.parent, made)
+            _link(tree / name, target)
+        # Importers remember a folder by its time, to which a change in the same instant is none.
+        os.utime(site, ns=(moment := time.time_ns(), moment))
+        return names
+
+
+def entry_key(sha256: str, python: str) -> str:
+    """The name of an entry: its wheel, and the Python it was compiled for, such as ``311``."""
+    return _check_key(f"{sha256}-{python}")
+
+
+def _check_key(key: str) -> str:
+    """The key, which is a folder's name. Raises ValueError for anything else."""
+    if not _KEY.fullmatch(key):
+        raise ValueError("this is no name of an entry")
+    return key
+
+
+def unlink(site: Path, names: Iterable[str]) -> None:
+    """Take files out of `site`, and the folders that are empty then."""
+    folders: set[Path] = set()
+    for name in names:
+        path = site / name
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        folders.update(parent for parent in path.parents if parent != site and parent.is_relative_to(site))
+    for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _meta(folder: Path) -> Wheel | None:
+    try:
+        return msgspec.json.decode((folder / META).read_bytes(), type=Wheel)
+    except (OSError, msgspec.MsgspecError) as error:
+        if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
+            raise
+        return None
+
+
+def _files(tree: Path) -> list[str]:
+    walk = trees.Walk(tree, most=MOST_ENTRIES)
+    names = [entry.path for entry in walk if not entry.is_folder]
+    if walk.hindered is not None:
+        raise walk.hindered
+    return names
+
+
+def _make(folder: Path, made: set[Path]) -> None:
+    """Make a folder that the kernel's user can read, whatever this process's umask is."""
+    missing = []
+    while folder not in made:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir()
+            each.chmod(0o755)
+        made.add(each)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _COPY_INSTEAD:
+            raise
+        shutil.copy2(source, target)

@@ -1,0 +1,112 @@
+"""Packages that a cell asks for: by lines that run pip, or by what it imports when its request wants that.
+
+It acts before the cell is sent and after it has ended; the cell itself is sent as it is. A line such as
+``%pip install`` then runs the kernel's own pip, which finds what was asked for and says so. An install stops
+when the cell is interrupted or lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from cellgate.execution.run import ExecutionRun
+from cellgate.packages.imports import distribution_of, imported_modules
+from cellgate.packages.requirements import (
+    MOST_REQUIREMENTS,
+    Change,
+    changes_of_cell,
+    may_run_pip,
+    parse_requirement,
+)
+from cellgate.packages.session import Changed, Host, result_of
+from cellgate.wire.errors import PackageNotFound
+from cellgate_kernels.environment import missing_modules
+from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.execution import Status
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.tasks import Supervisor
+
+AUTO, TEMPORARY = "auto", "temporary"
+
+
+async def run_with_packages(run: ExecutionRun, kernel: Kernel, host: Host) -> None:
+    """Run the cell with what it asks for; a refusal or a failure of that is its end."""
+    temporary = await _install_for(run, host)
+    await run.run(kernel)
+    await run.clean_up(kernel)
+    if temporary and not host.packages.closed:
+        await host.packages.change(host, Change(uninstall=temporary), run.emit)
+
+
+async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
+    """Install what the cell asks for; the names of what is to go again after it.
+
+    What is refused or fails ends the execution with an error that says why; the cell then does not run.
+    """
+    kernel, installer = host.current, host.packages.installer
+    if installer is None or kernel is None or kernel.environment is None:
+        return ()
+    try:
+        code = run.request.code
+        for change in await asyncio.to_thread(changes_of_cell, code) if may_run_pip(code) else ():
+            await _apply(run, host, change)
+        if run.request.packages is None or run.unwanted.is_set():
+            return ()
+        modules = await asyncio.to_thread(imported_modules, code)
+        missing = await missing_modules(kernel.connection, kernel.exited, modules)
+        names = [
+            name for each in missing if (name := distribution_of(each)) and installer.settings.allows(name)
+        ]
+        added = await _install_known(run, host, names)
+    except CellgateError as error:
+        if not run.machine.finished:
+            _fail(run, error)
+        return ()
+    return added if run.request.packages == TEMPORARY else ()
+
+
+async def _install_known(run: ExecutionRun, host: Host, names: Iterable[str]) -> tuple[str, ...]:
+    """Install these, those that the index does not have left out: the cell's own error tells of them."""
+    wanted = tuple(map(parse_requirement, dict.fromkeys(names)))
+    if len(wanted) > MOST_REQUIREMENTS:
+        raise InvalidInput(
+            f"The cell imports {len(wanted)} modules that are missing; at most {MOST_REQUIREMENTS} packages"
+            " are installed for one cell"
+        )
+    try:
+        changed = [await _apply(run, host, Change(wanted))] if wanted else []
+    except PackageNotFound:
+        if len(wanted) == 1:
+            return ()
+        changed = []
+        for requirement in wanted:
+            try:
+                changed.append(await _apply(run, host, Change((requirement,))))
+            except PackageNotFound:
+                continue
+    return tuple(package.name for each in changed for package in each.installed)
+
+
+async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
+    """Make the change, unless the cell is not wanted any more before it is done."""
+    if run.unwanted.is_set():
+        return Changed()
+    task = host.packages.begin(host, change, run.emit)
+    tasks = Supervisor(host.packages.ids)
+    unwanted = tasks.start(run.unwanted.wait(), f"install for {run.id}", execution=run.id)
+    try:
+        await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+        await tasks.cancel()
+        await asyncio.wait({task})
+    return Changed() if task.cancelled() else await result_of(task)
+
+
+def _fail(run: ExecutionRun, error: CellgateError) -> None:
+    kind = type(error).__name__
+    told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
+    run.emit("error", told)
+    run.machine.error = told
+    run.lose(Status.ERROR, error.reason)

@@ -1,0 +1,133 @@
+"""A program run to its end on somebody's behalf: pip, an unpacking, a compilation.
+
+It runs in a process group of its own, with exactly the environment it is given, under a deadline, with a
+bound on what it writes below a folder. Of what it says the end is kept, to be searched and logged; no client
+sees it. When the wait for it is cancelled its whole group is killed; when this process is, the system kills
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.wire.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
+from cellgate_kernels import trees
+from cellgate_kernels.limits import GIB
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+LOG_BYTES = 16 * 1024
+MOST_ENTRIES, FAR_TOO_MUCH = 1_000_000, 1 << 62
+MEMORY = 4 * GIB
+LOOK, PAUSE = 0.25, 20
+"""Seconds between two looks at what was written; and the pause after a look, in times of its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`timeout` in seconds; `most` bytes may lie below `folder`."""
+
+    timeout: float
+    folder: Path
+    most: int
+
+
+async def run(argv: Sequence[str], env: Mapping[str, str], bounds: Bounds) -> tuple[int, str]:
+    """The exit code and the end of what was said on stderr and stdout.
+
+    Raises PackageIndexUnavailable when the time is over, QuotaExceeded when too much was written,
+    PackageError when the program can't be started.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *_tied(argv),
+            env=dict(env),
+            cwd=bounds.folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            umask=0o022,
+        )
+    except OSError as error:
+        logger.error("%s can't be started: %s", argv[0], error)
+        raise PackageError("The installer's program can't be started; the gateway's log says why") from error
+    try:
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.most, bounds.most))
+            resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+        async with asyncio.timeout(bounds.timeout):
+            said = await _until_end(process, bounds)
+    except TimeoutError as error:
+        raise PackageIndexUnavailable(
+            f"Installing took more than {bounds.timeout:g} s and was given up; try again, ask for fewer"
+            " packages at once, or let the operator raise ServeApp.package_timeout"
+        ) from error
+    finally:
+        # Also what it left behind: nobody but the group has this id while the leader is not reaped.
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    return process.returncode or 0, said
+
+
+def too_large(most: int) -> QuotaExceeded:
+    """The refusal of packages that take more than `most` bytes."""
+    return QuotaExceeded(
+        f"These packages take more than the {most} bytes that a session may have of them; ask for fewer,"
+        " remove some, or let the operator raise ServeApp.package_disk"
+    )
+
+
+def _tied(argv: Sequence[str]) -> list[str]:
+    setpriv = shutil.which("setpriv", path="/usr/sbin:/usr/bin:/sbin:/bin")
+    return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *argv]
+
+
+async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str:
+    assert process.stdout is not None
+    tail, pause = b"", LOOK
+    tasks = Supervisor()
+    reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
+    try:
+        while True:
+            await asyncio.wait({reading}, timeout=pause)
+            if not reading.done():
+                begun = time.monotonic()
+                if await asyncio.to_thread(folder_bytes, bounds.folder) > bounds.most:
+                    raise too_large(bounds.most)
+                pause = max(LOOK, PAUSE * (time.monotonic() - begun))
+                continue
+            if not (part := reading.result()):
+                break
+            tail = (tail + part)[-LOG_BYTES:]
+            reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
+    finally:
+        await tasks.cancel()
+    await process.wait()
+    return tail.decode(errors="replace")
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of all files below `folder`; what goes meanwhile does not count. Blocks.
+
+    A folder that is deeper, or has more in it, than anybody needs counts as too much. Raises OSError for a
+    lack of open files.
+    """
+    walk = trees.Walk(folder, most=MOST_ENTRIES)
+    total = sum(entry.found.st_size for entry in walk if not entry.is_folder)
+    if walk.hindered is not None:
+        raise walk.hindered
+    return total if walk.complete else FAR_TOO_MUCH

@@ -1,0 +1,19 @@
+"""Names of files and folders inside a folder of ours: one plain name, and nothing that leads elsewhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from cellgate.wire.errors import PackageError
+
+MOST_BYTES = 255
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The place of this name directly in `folder`. Raises PackageError when the name is no single name."""
+    fits = name not in {"", ".", ".."} and not {"/", "\0"} & set(name)
+    place = folder / name
+    if not fits or len(os.fsencode(name)) > MOST_BYTES or place.parent != folder:
+        raise PackageError("A package has a name that can't be one of a file")
+    return place

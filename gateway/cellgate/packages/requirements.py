@@ -1,0 +1,195 @@
+"""Requirements as callers and cells write them, read and checked.
+
+Pure. Only names with versions, extras and markers are requirements here: no options, addresses or paths, and
+nothing that could not be written into one line for an installer (``record.requirement_lines``). In a cell,
+lines that run pip (``%pip install``, ``!pip install``, ``pip install`` in a shell's cell) are found by their
+looks, and stay in the cell: the kernel's own pip then finds what they ask for.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import NormalizedName, canonicalize_name
+
+from cellgate.record.requirement_lines import Line, requirement_line
+from cellgate.wire.models import check_text
+from cellgate_kernels.errors import InvalidInput
+
+MOST_REQUIREMENTS, MOST_CONSTRAINTS = 100, 1000
+MAX_REQUIREMENT, MOST_PARENTHESES = 500, 20
+MAX_TEXT = 128 * 1024
+"""Characters of all texts of one request: the worst ones take half a second to read."""
+MOST_PIP_LINES, MAX_PIP_TEXT = 500, 64 * 1024
+"""Lines of one cell that run pip, and their characters in all: they are read on the loop."""
+
+_PIP = (
+    r"(?:python3?(?:\.\d+)?\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip3?\s+"
+    r"(?P<verb>install|uninstall)\s+(?P<rest>.*)"
+)
+_IN_PYTHON = re.compile(rf"[ \t]*(?:%|!{{1,2}})[ \t]*{_PIP}")
+_IN_SHELL = re.compile(rf"[ \t]*{_PIP}")
+_SHELL_CELL = re.compile(r"\s*%%(?:bash|sh|script\s+(?:/bin/|/usr/bin/)?(?:bash|sh))\b")
+_ENDS = frozenset("();<>|&")
+_FLAGS = re.compile(
+    r"-q+|-v+|--quiet|--verbose|-y|--yes|--user|--no-cache-dir|--no-input|--disable-pip-version-check"
+    r"|--no-warn-script-location|--prefer-binary|--only-binary=\S+|--break-system-packages|--no-color"
+    r"|--(?:progress-bar|root-user-action|timeout|default-timeout|retries)=\S+"
+)
+_WITH_VALUE = frozenset(
+    {"--progress-bar", "--root-user-action", "--timeout", "--default-timeout", "--retries", "--only-binary"}
+)
+_UPGRADE = frozenset({"-U", "--upgrade"})
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A requirement that was read and checked; `line` is all of it, with its marker."""
+
+    name: NormalizedName
+    extras: frozenset[NormalizedName]
+    specifier: SpecifierSet
+    line: Line
+
+    def __str__(self) -> str:
+        return self.line
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be installed and removed, the latter by canonical names.
+
+    `upgrade`: newer versions are wanted, too. `constraints` bound the versions of whatever comes along.
+    """
+
+    install: tuple[Wanted, ...] = ()
+    uninstall: tuple[str, ...] = ()
+    upgrade: bool = False
+    constraints: tuple[Line, ...] = ()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The distributions that are asked for."""
+        return frozenset(wanted.name for wanted in self.install)
+
+
+def parse_requirement(text: str) -> Wanted:
+    """A requirement by name that can be written into a line. Raises InvalidInput."""
+    check_text(text, "a requirement", MAX_REQUIREMENT)
+    shown = ascii(text[:80])
+    if text.lstrip().startswith("-"):
+        raise InvalidInput(f"{shown} is an option of pip's; only requirements are taken, such as 'pandas>=2'")
+    if "\\" in text or not text.isprintable():
+        # Parsers undo escapes inside of a marker's quotes: then what was two characters ends a line.
+        raise InvalidInput(f"{shown} holds a backslash or a control character, which no requirement needs")
+    if text.count("(") > MOST_PARENTHESES:
+        raise InvalidInput(f"{shown} has more than {MOST_PARENTHESES} parentheses")
+    try:
+        requirement = Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        raise InvalidInput(f"{shown} is no requirement such as 'pandas>=2'") from None
+    if requirement.url is not None:
+        raise InvalidInput(f"{shown} names an address; packages are taken from the operator's index only")
+    try:
+        line = requirement_line(requirement)
+    except InvalidInput as error:
+        raise InvalidInput(f"{shown}: {error.message}") from None
+    extras = frozenset(map(canonicalize_name, requirement.extras))
+    return Wanted(canonicalize_name(requirement.name), extras, requirement.specifier, line)
+
+
+def parse_change(
+    install: Sequence[str],
+    uninstall: Sequence[str] = (),
+    *,
+    upgrade: bool = False,
+    constraints: Sequence[str] = (),
+) -> Change:
+    """The texts of a request. Raises InvalidInput. Reading takes its time: it belongs into a thread."""
+    if max(len(install), len(uninstall)) > MOST_REQUIREMENTS or len(constraints) > MOST_CONSTRAINTS:
+        raise InvalidInput(
+            f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are taken at once"
+        )
+    if sum(map(len, (*install, *uninstall, *constraints))) > MAX_TEXT:
+        raise InvalidInput(f"At most {MAX_TEXT} characters of requirements and constraints are taken at once")
+    bounds = tuple(map(parse_requirement, constraints))
+    for bound in bounds:
+        if bound.extras:
+            raise InvalidInput(f"A constraint has no extras: {bound.line[:80]!r}")
+    removed = []
+    for name in uninstall:
+        wanted = parse_requirement(name)
+        if wanted.line != str(wanted.name):
+            raise InvalidInput(f"To uninstall, give the name alone, not {name[:80]!r}")
+        removed.append(wanted.name)
+    lines = tuple(bound.line for bound in bounds)
+    return Change(tuple(map(parse_requirement, install)), tuple(removed), upgrade, lines)
+
+
+def may_run_pip(code: str) -> bool:
+    """Whether the cell's lines are worth reading."""
+    return "pip" in code
+
+
+def changes_of_cell(code: str) -> list[Change]:
+    """What the lines of a Python kernel's cell that run pip ask for, in order. Raises InvalidInput.
+
+    As `parse_change` it belongs into a thread; `may_run_pip` tells at once that there are none.
+    """
+    pattern = _IN_SHELL if _SHELL_CELL.match(code) else _IN_PYTHON
+    lines = code.replace("\\\n", " ").splitlines()
+    found = [match for line in lines if (match := pattern.match(line)) is not None]
+    if len(found) > MOST_PIP_LINES or sum(len(match["rest"]) for match in found) > MAX_PIP_TEXT:
+        raise InvalidInput(
+            f"A cell may run pip in {MOST_PIP_LINES} lines of {MAX_PIP_TEXT} characters in all; install what"
+            " it needs by requests of their own"
+        )
+    return [
+        change for match in found if (change := _change_of_line(match["verb"], match["rest"])) is not None
+    ]
+
+
+def _change_of_line(verb: str, rest: str) -> Change | None:
+    texts: list[str] = []
+    upgrade = False
+    words = _words(rest)
+    for word in words:
+        if word in _WITH_VALUE:
+            next(words, None)
+        elif word in _UPGRADE:
+            upgrade = True
+        elif word.startswith("-") and not _FLAGS.fullmatch(word):
+            raise InvalidInput(
+                f"pip's option {word[:40]!r} is not taken here: name the packages; the operator of the"
+                " gateway chooses where they come from"
+            )
+        elif not word.startswith("-"):
+            texts.append(word)
+    if not texts:
+        return None
+    if verb == "uninstall":
+        return parse_change((), texts)
+    return parse_change(texts, upgrade=upgrade)
+
+
+def _words(rest: str) -> Iterator[str]:
+    """A shell's words up to what is no argument any more."""
+    lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    words: list[str] = []
+    try:
+        for word in lexer:
+            if word and not set(word) - _ENDS:
+                # In 2>/dev/null the number is no word either.
+                if word[0] in "<>" and words and words[-1].isdecimal():
+                    words.pop()
+                break
+            words.append(word)
+    except ValueError as error:
+        raise InvalidInput(f"The line 'pip ... {rest[:80]}' can't be read: {error}") from error
+    return iter(words)

@@ -1,0 +1,286 @@
+"""What one session has installed: put into its kernel's folder of packages, moved along, taken away.
+
+A session's place for its kernel is its `Host`; wheels come from ``installer``. Changes are made one at a
+time, in tasks that end with the session. What is there is also written to a file, for a gateway that adopts
+the kernel. A kernel only reads its folder, where it has any isolation at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from cellgate.files.workspace import KeptFolder, WorkspaceStore
+from cellgate.packages.cache import Wheel, unlink
+from cellgate.packages.child import too_large
+from cellgate.packages.installer import Installer, storage_error
+from cellgate.packages.requirements import Change
+from cellgate.packages.settings import not_allowed
+from cellgate.wire.errors import PackageError, QuotaExceeded, ShuttingDown, storage
+from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.tasks import Supervisor, outcome
+
+Record = Callable[[str, Mapping[str, Any]], object]
+"""Takes an event of the session: its type and its fields."""
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """A package that the session has. `files`: relative to its folder of packages; `size` in bytes.
+
+    `requested`: it was asked for by name, and not only needed by another.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    size: int
+    files: list[str]
+    requested: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """What is told of it."""
+        names = ("name", "version", "sha256", "requested")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a change did."""
+
+    installed: tuple[Installed, ...] = ()
+    removed: tuple[Installed, ...] = ()
+
+
+class Host(Protocol):
+    """The place of a session's kernel, as far as packages are concerned."""
+
+    @property
+    def current(self) -> Kernel | None:
+        """The kernel, if there is one."""
+
+    @property
+    def moving(self) -> asyncio.Lock:
+        """Held while the session's files are moved: no package comes or goes then."""
+
+    @property
+    def packages(self) -> SessionPackages:
+        """The packages of this session."""
+
+
+class SessionPackages:
+    """The packages of one session, of this id in the record. Without an `installer` it has and gets none."""
+
+    def __init__(
+        self, session_id: int, installer: Installer | None, ids: Callable[[], Mapping[str, object]] = dict
+    ) -> None:
+        self.installer = installer
+        self.session_id = session_id
+        self.ids = ids
+        self._installed: dict[str, Installed] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks = Supervisor(ids)
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session is ending, so that nothing is changed any more."""
+        return self._closed
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being installed or removed."""
+        return bool(self._tasks)
+
+    def models(self) -> list[dict[str, Any]]:
+        """The session's packages on the wire, by name."""
+        return [self._installed[name].to_wire() for name in sorted(self._installed)]
+
+    def versions(self) -> dict[str, str]:
+        """The session's versions by canonical names."""
+        return {name: package.version for name, package in self._installed.items()}
+
+    # Changing
+
+    async def change(self, host: Host, change: Change, record: Record) -> Changed:
+        """Install and remove. Raises what `Installer.obtain` does, KernelDied and ShuttingDown.
+
+        What is refused, fails or is cancelled leaves the session as it was.
+        """
+        task = self.begin(host, change, record)
+        try:
+            return await result_of(task)
+        except asyncio.CancelledError:
+            # Who asked has gone: so that nothing goes on for nobody, what can still be stopped is.
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    def begin(self, host: Host, change: Change, record: Record) -> asyncio.Task[Changed]:
+        """As `change`, in a task of the session's."""
+        if self._closed:
+            raise ShuttingDown("The session is ending")
+        return self._tasks.share(self._change(host, change, record), "change of packages")
+
+    async def _change(self, host: Host, change: Change, record: Record) -> Changed:
+        if self.installer is None:
+            raise not_allowed()
+        async with self._one_at_a_time:
+            kernel = host.current
+            if kernel is None:
+                raise KernelDied("The session has no kernel at the moment; restart it, then install")
+            target = self.installer.target(kernel)
+            leaving = [name for name in change.uninstall if name in self._installed]
+            staying = {name: v for name, v in self.versions().items() if name not in leaving}
+            wheels = await self.installer.obtain(change, staying, target)
+            if not wheels and not leaving:
+                return Changed()
+            self._check_room(wheels, staying)
+            applying = self._apply(host, wheels, leaving, change.names, record)
+            return await self._tasks.complete(applying, "placing packages")
+
+    def _check_room(self, wheels: Sequence[Wheel], staying: Iterable[str]) -> None:
+        assert self.installer is not None
+        settings = self.installer.settings
+        sizes = {name: self._installed[name].size for name in staying}
+        sizes |= {wheel.name: wheel.size for wheel in wheels}
+        if sum(sizes.values()) > settings.disk:
+            raise too_large(settings.disk)
+        if len(sizes) > settings.most:
+            raise QuotaExceeded(
+                f"The session would have {len(sizes)} packages, and may have {settings.most}; remove some, or"
+                " let the operator raise ServeApp.package_count"
+            )
+
+    async def _apply(
+        self,
+        host: Host,
+        wheels: Sequence[Wheel],
+        leaving: Sequence[str],
+        requested: frozenset[str],
+        record: Record,
+    ) -> Changed:
+        """Change the folder, then say so; what fails half way is undone."""
+        assert self.installer is not None
+        added: list[Installed] = []
+        async with host.moving:
+            site = self._site(host)
+            replaced = [self._installed[wheel.name] for wheel in wheels if wheel.name in self._installed]
+            gone = [self._installed[name] for name in leaving] + replaced
+            try:
+                await _unlink(site, gone)
+                for wheel in wheels:
+                    files = await self.installer.link(wheel, site)
+                    facts = (wheel.name, wheel.version, wheel.sha256, wheel.size)
+                    added.append(Installed(*facts, files, wheel.name in requested))
+            except OSError as error:
+                # The wheel that failed is among them: its files are those of no other.
+                await _unlink(site, added)
+                self._take_over((), gone)
+                _record(record, (), gone)
+                await self._save()
+                if isinstance(error, FileNotFoundError):
+                    raise PackageError("The cache gave a package up meanwhile; try again") from error
+                raise storage_error(error) from error
+            self._take_over(added, gone)
+        _record(record, added, gone)
+        await self._save()
+        return Changed(tuple(added), tuple(gone))
+
+    def _take_over(self, added: Iterable[Installed], gone: Iterable[Installed]) -> None:
+        for package in gone:
+            del self._installed[package.name]
+        for package in added:
+            self._installed[package.name] = package
+
+    def _site(self, host: Host) -> Path:
+        """The folder that the session's packages are in now."""
+        kernel = host.current
+        if kernel is not None and kernel.packages is not None:
+            return kernel.packages
+        site = self._kept.path
+        site.mkdir(mode=0o700, exist_ok=True)
+        return site
+
+    # The kernel's coming and going
+
+    @property
+    def _kept(self) -> KeptFolder:
+        assert self.installer is not None
+        return WorkspaceStore(self.installer.sites, self.installer.leftovers).of(f"session-{self.session_id}")
+
+    async def restore(self, kernel: Kernel) -> None:
+        """Give a fresh kernel what the session has."""
+        if kernel.packages is not None and self.installer is not None:
+            await self._kept.restore(kernel.packages)
+
+    async def keep(self, kernel: Kernel) -> None:
+        """Take what an ended kernel had, for the next."""
+        if kernel.packages is not None and self.installer is not None:
+            await self._kept.keep(kernel.packages)
+
+    async def load(self) -> None:
+        """Take over what a former gateway had installed in this session."""
+        if self.installer is not None:
+            path = self._state_file
+            with storage("What the session has installed can't be read"):
+                found = await asyncio.to_thread(_load, path)
+            self._installed = {package.name: package for package in found}
+
+    @property
+    def _state_file(self) -> Path:
+        assert self.installer is not None
+        return self.installer.states / f"{self.session_id}.json"
+
+    async def _save(self) -> None:
+        try:
+            await asyncio.to_thread(_save, self._state_file, list(self._installed.values()))
+        except OSError as error:
+            raise storage_error(error) from error
+
+    async def close(self) -> None:
+        """Cancel what is under way, and take no more."""
+        self._closed = True
+        await self._tasks.cancel()
+
+    async def forget(self) -> None:
+        """Remove all: the session has ended."""
+        self._installed.clear()
+        if self.installer is not None:
+            await self.installer.leftovers.remove(self._state_file, self._kept.path)
+
+
+async def result_of(task: asyncio.Task[Changed]) -> Changed:
+    """What a change did; see `SessionPackages.change` for what it raises."""
+    return await outcome(task, lambda: ShuttingDown("The session has ended meanwhile"))
+
+
+async def _unlink(site: Path, packages: Iterable[Installed]) -> None:
+    for package in packages:
+        await asyncio.to_thread(unlink, site, package.files)
+
+
+def _record(record: Record, added: Sequence[Installed], gone: Sequence[Installed]) -> None:
+    new = {package.name for package in added}
+    left = [package for package in gone if package.name not in new]
+    for action, packages in (("removed", left), ("installed", added)):
+        if packages:
+            record("packages", {"action": action, "packages": [package.to_wire() for package in packages]})
+
+
+def _load(path: Path) -> list[Installed]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Installed])
+    except FileNotFoundError:
+        return []
+
+
+def _save(path: Path, packages: list[Installed]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_bytes(msgspec.json.encode(packages))
+    draft.replace(path)

@@ -1,0 +1,215 @@
+"""Copies of a record: made of one moment while a gateway writes, and put back into a data folder.
+
+A copy is a single file in the newest schema with all that was committed when it was begun, also what was in
+the redo log alone. It is checked like any record before it is called good. Nothing here asks a gateway; what
+it reads it reads as ``verify_store`` does.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cellgate.record import purge, salvage, schema
+from cellgate.record.findings import Finding
+from cellgate.record.lock import RecordLock
+from cellgate.record.migrations import VERSION, version_of
+from cellgate.record.opening import damage_told, open_copy
+from cellgate.record.place import resolved
+from cellgate.record.redo import beside, last_beside, read_beside
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import RecordDamaged, StorageError, not_written
+
+STEP_PAGES = 1024
+ATTEMPTS = 20
+_SUFFIXES = ("-journal", "-wal", "-shm", ".lock", ".redo", ".last")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was made: its size, and what the check of it found."""
+
+    bytes: int
+    findings: list[Finding]
+
+    @property
+    def problems(self) -> list[Finding]:
+        """What is not valid."""
+        return [found for found in self.findings if not found.valid]
+
+
+def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Copied:
+    """Write a copy of the record to `target`, readable by its owner only; a gateway may be using the record.
+
+    `progress` is told how many pages of how many are copied. Raises StorageError, and leaves no file, when
+    the copy can't be made or `target` exists and is not to be replaced.
+    """
+    record = resolved(record)
+    if not record.is_file():
+        raise StorageError(f"There is no record at {record}")
+    if not target.parent.is_dir():
+        raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
+    if not replace and os.path.lexists(target):
+        raise StorageError(f"{target} exists; choose another name, or replace it with --force")
+    with _draft(target) as draft:
+        try:
+            findings = _make(record, draft, progress)
+        except RecordDamaged as error:
+            raise RecordDamaged(f"The record {record}", error.why) from error
+        size = draft.stat().st_size
+        _publish(draft, target, replace=replace)
+    return Copied(size, findings)
+
+
+def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress: Progress) -> Copied:
+    """Make the copy at `source` the record of a data folder that no gateway uses.
+
+    A record that is there is kept under another name, if it is to be replaced at all. With `anyway` a copy
+    is taken in which the check finds something. Raises StorageError; then the folder is as it was.
+    """
+    if not source.is_file():
+        raise StorageError(f"There is no file {source}")
+    source = resolved(source)
+    lock = RecordLock(record)
+    record = lock.record
+    try:
+        if os.path.lexists(record) and not replace:
+            raise StorageError(f"There is a record at {record}; it is set aside and replaced with --force")
+        with _draft(record) as draft:
+            try:
+                findings = _make(source, draft, progress)
+            except RecordDamaged as error:
+                raise StorageError(
+                    f"{source} is no backup of a record, or is damaged ({error.why}); restore another one"
+                ) from error
+            copied = Copied(draft.stat().st_size, findings)
+            if copied.problems and not anyway:
+                first = copied.problems[0]
+                raise StorageError(
+                    f"{source} is not valid: {first.subject}: {first.problem}; restore it with --anyway"
+                )
+            _set_aside(record)
+            _publish(draft, record, replace=True)
+    finally:
+        lock.release()
+    return copied
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """A path beside the target, with an empty file of ours; what is left there at the end is removed."""
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StorageError(f"{target} can't be written: {error.strerror}") from error
+    try:
+        yield draft
+    except OSError as error:
+        full = f"There is no space left for {target}; free some on its disk"
+        raise not_written(error, full, f"{target} can't be written") from error
+    finally:
+        for suffix in ("", *_SUFFIXES):
+            with suppress(FileNotFoundError):
+                draft.with_name(draft.name + suffix).unlink()
+
+
+def _make(source: Path, draft: Path, progress: Progress) -> list[Finding]:
+    """Copy the record, bring the copy up to date and check it. Raises StorageError and OSError."""
+    try:
+        _copy(source, draft, progress)
+        return _finish(draft)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, source) from error
+
+
+def _copy(source: Path, draft: Path, progress: Progress) -> None:
+    """Copy the tables, and the redo log as it was a moment before them: together they miss nothing."""
+    with closing(schema.open_reader(source)) as db, damage_told(f"The record {source}"):
+        version = version_of(db, source)
+        if not version:
+            raise StorageError(f"{source} is no record")
+        for _ in range(ATTEMPTS):
+            seed = _expected(db, version)
+            files = _read_log(source)
+            db.execute("BEGIN")
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            if _expected(db, version) == seed:
+                break
+            # A gateway has started or ended in between.
+            db.execute("ROLLBACK")
+        else:
+            raise StorageError(f"Gateways start and end all the time with {source}; try again")
+        with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+            db.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(total - left, total))
+        db.execute("ROLLBACK")
+    for path, content in zip((beside(draft), last_beside(draft)), files, strict=True):
+        if content is not None:
+            path.write_bytes(content)
+
+
+def _expected(db: sqlite3.Connection, version: int) -> bytes | None:
+    return schema.expected_log(db) if version >= salvage.FIRST_WITH_SEED else None
+
+
+def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
+    """The redo log and its last number: the number first, for what is counted later is in the log too."""
+    last, log = read_beside(last_beside(record)), read_beside(beside(record))
+    return log, last
+
+
+def _finish(draft: Path) -> list[Finding]:
+    """Bring the copy up to date, take in the log, end purges, and check it."""
+    with closing(open_copy(draft)) as db:
+        purge.finish_all(db)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        assert version == VERSION
+    findings = list(check_record(draft))
+    for path in draft.parent.glob(f"{draft.name}.redo.damaged-*"):
+        # The copy tells of the damage; the damaged log itself stays with the record.
+        path.unlink()
+    descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return findings
+
+
+def _publish(draft: Path, target: Path, *, replace: bool) -> None:
+    """Give the finished copy its name, which is taken from no other file unless that is to be replaced."""
+    if replace:
+        draft.replace(target)
+    else:
+        try:
+            os.link(draft, target)
+        except FileExistsError as error:
+            raise StorageError(f"{target} exists; choose another name, or replace it with --force") from error
+        except OSError:
+            # A file system without second names.
+            if os.path.lexists(target):
+                raise StorageError(f"{target} exists; choose another name") from None
+            draft.rename(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _set_aside(record: Path) -> None:
+    """Keep a record that is replaced, with all its files, under a name that tells when."""
+    kept = record.with_name(f"{record.name}.replaced-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
+    for suffix in ("", "-wal", "-journal", ".redo", ".last"):
+        with suppress(FileNotFoundError):
+            record.with_name(record.name + suffix).rename(kept.with_name(kept.name + suffix))
+    with suppress(FileNotFoundError):
+        record.with_name(record.name + "-shm").unlink()

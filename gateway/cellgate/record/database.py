@@ -1,0 +1,84 @@
+"""What keeps a database off the event loop: a connection with a thread of its own.
+
+It knows no SQL (that is ``schema``) and decides nothing about when to write (that is ``journal``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from cellgate.record.schema import storage_error
+from cellgate.wire.errors import StorageError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Database:
+    """A connection and the one thread that uses it."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._connection: sqlite3.Connection | None = None
+
+    async def open(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Connect. Raises what `connect` raises."""
+        loop = asyncio.get_running_loop()
+        self._connection = await loop.run_in_executor(self._thread, connect)
+
+    def run(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> asyncio.Future[T]:
+        """Run a function of the connection in the thread, after all before. Raises StorageError."""
+        return asyncio.wrap_future(self._submit(query, *args, **kwargs))
+
+    def start(
+        self,
+        guarded_then: Callable[[Future[T]], None],
+        query: Callable[Concatenate[sqlite3.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None:
+        """As `run`, but call `guarded_then` on the loop with the outcome: a turn of the loop sooner."""
+        loop = asyncio.get_running_loop()
+        running = self._submit(query, *args, **kwargs)
+        running.add_done_callback(lambda done: loop.call_soon_threadsafe(guarded_then, done))
+
+    def _submit(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Future[T]:
+        connection = self._connection
+        if connection is None:
+            raise StorageError("The record is closed")
+
+        def call() -> T:
+            try:
+                return query(connection, *args, **kwargs)
+            except sqlite3.Error as error:
+                raise storage_error(error) from error
+
+        return self._thread.submit(call)
+
+    async def close(self) -> None:
+        """Disconnect after all that runs, and end the thread. May be called again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        self._thread.shutdown()
+
+
+def has_room(folder: Path, reserve: int) -> bool:
+    """Whether the file system of `folder` has `reserve` bytes left; True where it does not say.
+
+    One system call of microseconds on a local file system, which SQLite's WAL needs anyway.
+    """
+    if not reserve:
+        return True
+    told = os.statvfs(folder)
+    return not told.f_blocks or told.f_bavail * told.f_frsize >= reserve

@@ -1,0 +1,160 @@
+"""Carries purges through: row by row in the tables, then out of the redo log and out of the database's log.
+
+A purge has begun before it comes here (``purge.begin``): nobody sees the session any more. This does the
+rest in the background, however many purges there are, and never keeps others from writing: rows are removed
+in short steps between the groups of other sessions, and the database's log is cut when nobody reads it, by a
+connection that waits for nobody. What is not done when the gateway ends is done after its next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from cellgate.record import purge, schema
+from cellgate.record.database import Database
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.tasks import Supervisor
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+TELL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
+
+    Both fail with StorageError when the journal is closed before; then the next gateway goes on.
+    """
+
+    session_id: int
+    number: int
+    removed: asyncio.Future[None]
+    erased: asyncio.Future[None]
+
+
+class Eraser:
+    """Of one journal. `out_of_log` returns when no commit up to a number is in the redo log any more.
+
+    `ended` is called with each session of which nothing is left.
+    """
+
+    def __init__(
+        self,
+        record: Path,
+        writer: Database,
+        out_of_log: Callable[[int], Awaitable[None]],
+        ended: Callable[[int], None],
+    ) -> None:
+        self._record = record
+        self._writer = writer
+        self._out_of_log = out_of_log
+        self._ended = ended
+        self._tasks = Supervisor(lambda: {"record": str(record)}, self._failed)
+        self._to_remove: deque[Purge] = deque()
+        self._to_erase: list[Purge] = []
+        self._removing = self._erasing = False
+
+    def add(self, session_id: int, number: int) -> Purge:
+        """Erase what is left of a session whose last commits have numbers up to `number`."""
+        loop = asyncio.get_running_loop()
+        purged = Purge(session_id, number, loop.create_future(), loop.create_future())
+        for future in (purged.removed, purged.erased):
+            # Nobody has to wait for them.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._to_remove.append(purged)
+        if not self._removing:
+            self._removing = True
+            self._tasks.start(self._remove_all(), "remove purged rows")
+        return purged
+
+    async def _remove_all(self) -> None:
+        while self._to_remove:
+            purged = self._to_remove[0]
+            await self._until_done(self._remove, purged)
+            self._to_remove.popleft()
+            _done(purged.removed)
+            self._to_erase.append(purged)
+            if not self._erasing:
+                self._erasing = True
+                self._tasks.start(self._erase_all(), "erase purged rows")
+        self._removing = False
+
+    async def _erase_all(self) -> None:
+        while self._to_erase:
+            some = self._to_erase.copy()
+            await self._until_done(self._erase, some)
+            del self._to_erase[: len(some)]
+            for purged in some:
+                self._ended(purged.session_id)
+                _done(purged.erased)
+        self._erasing = False
+
+    async def _until_done(self, step: Callable[[T], Awaitable[None]], what: T) -> None:
+        """Do it; while the storage fails, again and again, but at a slow pace."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return await step(what)
+            except StorageError as error:
+                if pause == FIRST_PAUSE:
+                    logger.error("Purged records could not be erased for now: %s", error.message)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _remove(self, purged: Purge) -> None:
+        more = True
+        while more:
+            # Groups of other sessions go in between.
+            more = await self._writer.run(purge.remove_some, purged.session_id)
+
+    async def _erase(self, some: list[Purge]) -> None:
+        await self._out_of_log(max(purged.number for purged in some))
+        await self._empty_log()
+        await self._writer.run(purge.end, [purged.session_id for purged in some])
+
+    async def _empty_log(self) -> None:
+        """Cut the database's log, once those are through who read it at the moment."""
+        pause, begun, told = FIRST_PAUSE, time.monotonic(), False
+        database = Database("record-eraser")
+        try:
+            await database.open(lambda: schema.open_eraser(self._record))
+            while not await database.run(purge.empty_log):
+                if not told and time.monotonic() - begun > TELL_SECONDS:
+                    told = True
+                    logger.warning("Purged bytes wait for a reader of the database's log to end")
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+        finally:
+            await database.close()
+
+    def _failed(self, _: str, error: Exception) -> None:
+        self._give_up(StorageError(f"Purged records could not be erased: {error}"))
+
+    def _give_up(self, error: StorageError) -> None:
+        waiting = [*self._to_remove, *self._to_erase]
+        self._to_remove.clear()
+        self._to_erase.clear()
+        for future in (future for purged in waiting for future in (purged.removed, purged.erased)):
+            if not future.done():
+                future.set_exception(error)
+
+    async def close(self) -> None:
+        """Stop; what is left to do is known to the record. May be called again."""
+        await self._tasks.cancel()
+        self._give_up(StorageError("The record is closed; the next gateway erases what was purged"))
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,450 @@
+"""A session's event log: numbers and chains each event, stores it, and wakes those who follow.
+
+An event is made once, as the bytes that are hashed, stored and streamed. This module holds no outputs
+and knows no execution's state; it talks to a store (``journal`` or ``memory``) and to ``chain``.
+
+A follower is a cursor, not a queue: it reads forward from a sequence number, from the short memory while
+that reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and
+one that comes back later reads on where it was. It is shown durable events only: a gateway that crashed
+gives the numbers of what was lost to other events, which who came back would else never see.
+
+A large event is encoded and hashed in a thread. Those that come meanwhile have their numbers at once, and
+wait for their place in the chain; so do the rows that must not be stored before them (`then`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.clock import now
+from cellgate.record.rows import EventRow, storable
+from cellgate.wire.errors import LogClosed, NotRecorded, RecordGone, StorageError
+from cellgate_kernels.encoding import encode, encode_in_steps
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
+
+LARGE_EVENT = 1024 * 1024
+"""Bytes from which on an event is made in a thread: half a hundredth of a second."""
+MEMORY_EVENTS = 512
+MEMORY_BYTES = 1024 * 1024
+BATCH_EVENTS = 256
+BATCH_BYTES = 1024 * 1024
+
+
+class EventStore(Protocol):
+    """Where rows go: the journal, or memory for what is not to be recorded."""
+
+    def reserve(self, event_type: str, size: int) -> None:
+        """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
+
+    def unreserve(self, size: int) -> None:
+        """The row is here, or does not come."""
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+        """Take a row; it is durable after the next `commit`. `reserved`: whether room was kept for it.
+
+        Raises StorageFull when there is no room.
+        """
+
+    async def commit(self, session_id: int | None = None) -> None:
+        """Return when all rows appended before are durable. Raises StorageError.
+
+        Raises NotRecorded when nothing more is recorded of this session.
+        """
+
+    def refuse(self, session_id: int, why: str) -> None:
+        """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
+
+    def check_writable(self, session_id: int | None = None) -> None:
+        """Raises StorageError while rows can't be written, so that nothing new is begun."""
+
+    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
+        """Why nothing more is recorded of the session, None while it is."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more waits to be written than should."""
+
+    async def room(self) -> None:
+        """Return when the store is not `full` any more."""
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+    ) -> list[EventRow]:
+        """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
+
+
+UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
+"""What the encoder raises for what is no JSON."""
+
+
+def _countable(count: object) -> bool:
+    return count is None or (isinstance(count, int) and storable(count))
+
+
+def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
+    """In a thread: the body of a large event, and its link to the chain."""
+    body = b"".join(encode_in_steps(event))
+    return body, link(head, body)
+
+
+class EventLog:
+    """The events of one session. `append` is quick and never waits.
+
+    `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
+    `lane`: threads for large events; without one they are made at once.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        session_id: int,
+        key: str,
+        *,
+        last_seq: int = 0,
+        head: bytes = GENESIS,
+        lane: Lane | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.key = key
+        self.last_seq = self.head_seq = last_seq
+        self.head = head
+        self._store = store
+        self._lane = lane
+        # What waits for the chain, in order: events and their sizes, and what is to be done between them.
+        self._unchained: deque[tuple[dict[str, Any], int] | Callable[[], None]] = deque()
+        self._chained = asyncio.Event()
+        self._tasks = Supervisor(lambda: {"session": key})
+        self._visible = self._durable = last_seq
+        self._withheld: deque[int] = deque()
+        self._memory: deque[EventRow] = deque()
+        self._memory_bytes = 0
+        self._followers: set[asyncio.Event] = set()
+        self._closed = False
+        self._overdue: list[int] = []
+        self._failures = 0
+        self._failure: StorageError | None = None
+        self._recorded = True
+
+    @property
+    def followed(self) -> bool:
+        """Whether somebody follows it now."""
+        return bool(self._followers)
+
+    def append(
+        self,
+        event_type: str,
+        execution: str | None,
+        fields: Mapping[str, Any],
+        *,
+        withhold: bool = False,
+        size: int = 0,
+    ) -> dict[str, Any]:
+        """Number, chain and store an event; returns it as the wire shows it. It must not change afterwards.
+
+        With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq. `size`:
+        about how many bytes it has, where that may be many. Raises StorageFull when there is no room for it.
+        Raises LogClosed after `close`: whoever gives the session a kernel again goes on with a log of his
+        own, and rows of two logs can't follow on each other.
+        """
+        if self._closed:
+            raise LogClosed("The session has ended; nothing more is recorded of it")
+        seq = self.last_seq + 1
+        event: dict[str, Any] = {
+            "seq": seq,
+            "session": self.key,
+            "execution": execution,
+            "type": event_type,
+            "at": now(),
+            **fields,
+        }
+        if event_type == "finished" and not _countable(fields.get("execution_count")):
+            self._store.refuse(self.session_id, "a cell's execution count can't be stored")
+        if self._lane is not None and (self._unchained or size > LARGE_EVENT):
+            reserved = max(size, 1)
+            self._store.reserve(event_type, reserved)
+            self._unchained.append((event, reserved))
+            if len(self._unchained) == 1:
+                self._tasks.start(self._chain_up(self._lane), "large event", self._break_off)
+        else:
+            self._chain(event, *self._made(event))
+        self.last_seq = seq
+        if withhold:
+            self._withheld.append(seq)
+        self._publish()
+        return event
+
+    def then(self, save: Callable[[], None]) -> None:
+        """Call `save` when the store has all events so far, which mostly is now."""
+        if self._unchained:
+            self._unchained.append(save)
+        else:
+            save()
+
+    def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
+        try:
+            body = encode(event)
+        except UNWRITABLE as error:
+            body = self._refuse(event, error)
+        return body, link(self.head, body)
+
+    def _refuse(self, event: dict[str, Any], error: Exception) -> bytes:
+        self._store.refuse(self.session_id, f"a {event['type']} event can't be written down: {error}")
+        return b"{}"  # nothing of it is stored
+
+    def _chain(self, event: dict[str, Any], body: bytes, head: bytes, *, reserved: bool = False) -> None:
+        row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], body, head)
+        self._store.append(row, reserved=reserved)
+        self.head_seq, self.head = row.seq, head
+        if self._followers:
+            self._remember(row)
+
+    async def _chain_up(self, lane: Lane) -> None:
+        """Make what waits, in order, the large ones in threads."""
+        while self._unchained:
+            first = self._unchained[0]
+            if callable(first):
+                first()
+            else:
+                event, size = first
+                if size > LARGE_EVENT:
+                    try:
+                        made = await lane.run(_make, event, self.head)
+                    except UNWRITABLE as error:
+                        body = self._refuse(event, error)
+                        made = body, link(self.head, body)
+                else:
+                    made = self._made(event)
+                self._chain(event, *made, reserved=True)
+                self._store.unreserve(size)
+            self._unchained.popleft()
+            self._chained.set()
+            self._publish()
+
+    def _break_off(self, error: Exception) -> None:
+        """Where the chain was broken off nothing can follow."""
+        self._store.refuse(self.session_id, f"an event could not be written down: {error}")
+        self._store.unreserve(sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained))
+        self._unchained.clear()
+        self.head_seq = self.last_seq
+        self._chained.set()
+        self._publish()
+
+    async def chained(self) -> None:
+        """Return when the store has all events so far."""
+        seq = self.last_seq
+        while self.head_seq < seq:
+            self._chained.clear()
+            await self._chained.wait()
+
+    async def release(self, seq: int) -> None:
+        """Make the withheld event `seq` durable, then show it and what follows it.
+
+        Raises StorageError when it could not be made durable now; then it is shown once a later commit is.
+        """
+        if seq in self._withheld and seq not in self._overdue:
+            self._overdue.append(seq)
+        await self.commit()
+
+    def _publish(self) -> None:
+        self._visible = min(self._withheld[0] - 1, self.head_seq) if self._withheld else self.head_seq
+        if not self._recorded:
+            self._visible = min(self._visible, self._durable)
+        for follower in self._followers:
+            follower.set()
+
+    def _remember(self, row: EventRow) -> None:
+        self._memory.append(row)
+        self._memory_bytes += len(row.body)
+        while len(self._memory) > MEMORY_EVENTS or self._memory_bytes > MEMORY_BYTES:
+            self._memory_bytes -= len(self._memory.popleft().body)
+
+    async def commit(self) -> None:
+        """Return when all events so far are durable. Raises StorageError, to all followers too."""
+        await self.chained()
+        await self._commit()
+
+    async def _commit(self) -> None:
+        durable = self.head_seq
+        try:
+            await self._store.commit(self.session_id)
+        except StorageError as error:
+            self._failures += 1
+            self._recorded = not isinstance(error, NotRecorded)
+            self._failure = error
+            self._publish()
+            raise
+        self._durable = max(self._durable, durable)
+        for seq in [seq for seq in self._overdue if seq <= durable]:
+            self._overdue.remove(seq)
+            self._withheld.remove(seq)
+        self._publish()
+
+    def close(self) -> None:
+        """Take no more events, and end all followers once they have read what is there."""
+        self._closed = True
+        self._publish()
+
+    def reopen(self) -> None:
+        """Take events again after `close`: the session got a kernel once more."""
+        self._closed = False
+
+    async def read(self, after: int, until: int | None = None) -> list[EventRow]:
+        """A batch of visible events behind `after`, possibly empty, durable ones. Does not wait for new ones.
+
+        Raises StorageError when they can't be made durable now, and RecordGone when they were purged.
+        """
+        until = self._visible if until is None else min(until, self._visible)
+        if after >= until:
+            return []
+        if until > self._durable:
+            try:
+                await self._commit()
+            except NotRecorded:
+                # What was recorded before can still be read; `follow` then tells why it ends there.
+                until = self._durable
+                if after >= until:
+                    return []
+        if self._memory and self._memory[0].seq <= after + 1:
+            return self._from_memory(after, until)
+        rows = await self._store.events(
+            self.session_id, after=after, until=until, limit=BATCH_EVENTS, max_bytes=BATCH_BYTES
+        )
+        if not rows:
+            self._end_at(after)
+        return rows
+
+    def _end_at(self, last: int) -> None:
+        """The store has nothing after this event. If it has refused that, followers are told so.
+
+        Raises RecordGone where the whole record is gone: a follower would take nothing for the end.
+        """
+        failure = self._store.failure_of(self.session_id)
+        if not isinstance(failure, NotRecorded):
+            raise RecordGone("The record of this session was purged while it was read")
+        self._recorded, self._failure, self._durable = False, failure, last
+        self._publish()
+
+    def _from_memory(self, after: int, until: int) -> list[EventRow]:
+        start = after + 1 - self._memory[0].seq
+        count = min(until - after, BATCH_EVENTS)
+        return [self._memory[index] for index in range(start, start + count)]
+
+    async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
+        """Batches of events behind `after`, then live ones, until `close`. Close the iterator when done."""
+        wake = asyncio.Event()
+        known_failures = self._failures
+        self._followers.add(wake)
+        try:
+            while True:
+                wake.clear()
+                closed = self._closed
+                if rows := await self.read(after):
+                    after = rows[-1].seq
+                    yield rows
+                elif self._failure is not None and (self._failures > known_failures or not self._recorded):
+                    raise self._failure
+                elif closed and not self._unchained:
+                    return
+                else:
+                    await wake.wait()
+        finally:
+            self._followers.discard(wake)
+            if not self._followers:
+                self._memory.clear()
+                self._memory_bytes = 0
+
+    async def follow_execution(self, execution: str, after: int) -> AsyncGenerator[list[EventRow], None]:
+        """Like `follow`, of one execution only, until its `finished`."""
+        async with aclosing(self.follow(after)) as batches:
+            async for rows in batches:
+                mine = [row for row in rows if row.execution == execution]
+                if mine:
+                    yield mine
+                if mine and mine[-1].type == "finished":
+                    return
+
+
+class MemoryStore:
+    """Rows of a session that is not to be recorded; gone with it. Its one execution's caps bound it."""
+
+    def __init__(self) -> None:
+        self._rows: list[EventRow] = []
+        self._forgotten = 0
+        self._refused: NotRecorded | None = None
+
+    def reserve(self, event_type: str, size: int) -> None:
+        """There is always room."""
+
+    def unreserve(self, size: int) -> None:
+        """There is always room."""
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+        """Keep the row."""
+        if self._refused is None:
+            self._rows.append(row)
+
+    def forget(self) -> None:
+        """Drop all rows so far, when nobody is to read them any more."""
+        self._forgotten += len(self._rows)
+        self._rows.clear()
+
+    async def commit(self, session_id: int | None = None) -> None:
+        """Memory is as durable as it gets. Raises NotRecorded after `refuse`."""
+        self.check_writable(session_id)
+
+    def refuse(self, session_id: int, why: str) -> None:
+        """Keep nothing more."""
+        assert session_id
+        self._refused = NotRecorded(f"Nothing more of this session can be told: {why}")
+
+    def failure_of(self, session_id: int) -> NotRecorded | None:
+        """Why nothing more is kept, None while it is."""
+        assert session_id
+        return self._refused
+
+    def check_writable(self, session_id: int | None = None) -> None:
+        """Memory can always be written, but for what can't be written down. Raises NotRecorded after that."""
+        assert session_id != 0
+        if self._refused is not None:
+            raise self._refused
+
+    @property
+    def full(self) -> bool:
+        """Never: the caps of its execution bound it."""
+        return False
+
+    async def room(self) -> None:
+        """There is always room."""
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = 1 << 20,
+    ) -> list[EventRow]:
+        """As `EventStore.events`."""
+        assert all(row.session_id == session_id for row in self._rows[:1])
+        rows: list[EventRow] = []
+        size = 0
+        first = max(0, after - self._forgotten)
+        for row in self._rows[first : None if until is None else max(0, until - self._forgotten)]:
+            if len(rows) >= limit or (rows and size + len(row.body) > max_bytes):
+                break
+            rows.append(row)
+            size += len(row.body)
+        return rows

@@ -1,0 +1,137 @@
+"""A session read from the database and written out, part by part: notebook, audit trail and their check.
+
+All of it belongs into a thread of its own (``Journal.long_read``): it reads a whole session, and holds no
+more of it than one cell. It sees the rows up to a given head and no later one, so that an export is of one
+moment however long it takes. It reads in short steps, so it never keeps the database's log from being
+written back; rows never change and are only ever removed all at once, by a purge, so a step that misses one
+ends the export. What a bundle holds besides is ``bundle``'s affair.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+
+from cellgate.record import chain, schema
+from cellgate.record.keys import SigningKey
+from cellgate.record.notebook import Export, Notebook
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.survey import Survey
+from cellgate.wire.errors import RecordGone, StorageError
+from cellgate_kernels.limits import MIB
+
+PART = 256 * 1024
+"""Bytes that a part has at least, but for the last."""
+STEP_ROWS, STEP_BYTES = 256, 2 * MIB
+"""What one step reads at most; a row that is larger is a step by itself."""
+
+
+class Reading:
+    """The rows of a session, up to the `head` of row `until`. As `Rows` they are given whole or not at all.
+
+    `going_on` is called before each step and ends the reading by raising.
+    """
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        session: SessionRow,
+        until: int,
+        head: bytes,
+        going_on: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self.until = until
+        self.head = head
+        self.going_on = going_on
+        self._db = db
+
+    def read(self, first: int, last: int) -> Iterator[EventRow]:
+        """The rows from seq `first` to `last`, in order. Raises RecordGone or StorageError for a gap."""
+        due = first
+        for row in self._steps(first, last):
+            if row.seq != due:
+                break
+            due += 1
+            yield row
+        if due <= last:
+            self.check_there()
+            raise StorageError(
+                f"Row {due} of this session's record is missing; `cellgate verify --data-dir` tells more"
+            )
+
+    def all(self) -> Iterator[EventRow]:
+        """All rows, whole as by `read`. Raises StorageError when the last is another than it was."""
+        head = chain.GENESIS
+        for row in self.read(1, self.until):
+            head = row.hash
+            yield row
+        if head != self.head:
+            raise StorageError("The record of this session changed while it was read")
+
+    def as_found(self) -> Iterator[EventRow]:
+        """The rows that are there, for who looks for gaps itself."""
+        return self._steps(1, self.until)
+
+    def _steps(self, first: int, last: int) -> Iterator[EventRow]:
+        after = first - 1
+        while after < last:
+            self.going_on()
+            rows = schema.events(self._db, self.session.id, after, last, STEP_ROWS, STEP_BYTES)
+            if not rows:
+                return
+            yield from rows
+            after = rows[-1].seq
+
+    def check_there(self) -> None:
+        """Raises RecordGone when the session was purged since the reading began."""
+        if not schema.is_there(self._db, self.session.id):
+            raise RecordGone("The record of this session was purged while it was read")
+
+
+def read_notebook(reading: Reading, export: Export) -> Notebook:
+    """The notebook of all rows. Raises RecordGone and StorageError when some are not there any more."""
+    survey = Survey()
+    for row in reading.all():
+        survey.add(row)
+    return Notebook(reading.session, survey, reading, export)
+
+
+def notebook_parts(reading: Reading, export: Export, key: SigningKey | None) -> Iterator[bytes]:
+    """The sealed notebook as a file's bytes."""
+    pieces = (part.encode() for part in read_notebook(reading, export).write(key))
+    return in_parts(pieces, reading.going_on)
+
+
+def audit_parts(reading: Reading) -> Iterator[bytes]:
+    """The rows as NDJSON: each line has a row's hash and its exact bytes, see `audit_line`."""
+    return in_parts(map(audit_line, reading.all()), reading.going_on)
+
+
+def audit_line(row: EventRow) -> bytes:
+    """The row as a line: ``{"hash":"<64 hex digits>","row":<the row's bytes as they were hashed>}``."""
+    return b'{"hash":"%s","row":%s}\n' % (row.hash.hex().encode(), row.body)
+
+
+def check(reading: Reading) -> chain.Verification:
+    """Whether the chain holds up to its head. Raises RecordGone: a purge is no damage."""
+    rows = ((row.seq, row.body, row.hash) for row in reading.as_found())
+    found = chain.verify(rows, head=reading.head)
+    if not found.valid:
+        reading.check_there()
+    return found
+
+
+def in_parts(pieces: Iterator[bytes], going_on: Callable[[], None]) -> Iterator[bytes]:
+    """The same bytes in parts of a good size, for as long as it is `going_on`."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        going_on()
+        held.append(piece)
+        size += len(piece)
+        if size >= PART:
+            yield b"".join(held)
+            held.clear()
+            size = 0
+    yield b"".join(held)

@@ -1,0 +1,163 @@
+"""Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
+
+Each export is made by a thread, with a connection of its own (``Journal.long_read``), at the gateway's own
+pace and into a spill; its client reads from there. So a client that reads slowly keeps no thread, no
+connection, no turn and nothing of the database, and costs no memory. This module finds out how far the record
+goes and who may make an export now, then lets ``export`` and ``bundle`` write. Whose session it
+is was checked by ``sessions.reader``.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cellgate.record import export
+from cellgate.record.bundle import Contents, bundle_parts
+from cellgate.record.chain import Verification
+from cellgate.record.clock import now
+from cellgate.record.export import Reading
+from cellgate.record.journal import Journal
+from cellgate.record.keys import SigningKey
+from cellgate.record.notebook import NOTEBOOK_CAP, Export
+from cellgate.record.rows import SessionRow
+from cellgate.record.seal import head_statement
+from cellgate.record.spill import Spill, Spills
+from cellgate.record.turns import Turns
+from cellgate.wire.errors import RecordGone, StorageError
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import GIB
+from cellgate_kernels.tasks import Supervisor
+
+Parts = AsyncGenerator[bytes, None]
+Making = Callable[[Reading], Iterator[bytes]]
+
+MOST_AT_ONCE, MOST_WAITING, PATIENCE = 4, 32, 60.0
+"""Exports and checks that are made at once, that wait for it, and for how many seconds. What is made and
+being sent is none of them.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A session and how far its record goes: `rows` of them, the last with the hash `head`."""
+
+    session: SessionRow
+    rows: int
+    head: bytes
+
+    def reading(self, db: sqlite3.Connection, going_on: Callable[[], None]) -> Reading:
+        """The rows up to here."""
+        return Reading(db, self.session, self.rows, self.head, going_on)
+
+
+class Exports:
+    """Makes exports of moments. `key` signs them, if there is one. `close` it before the journal."""
+
+    def __init__(self, journal: Journal, version: str, key: SigningKey | None, spills: Spills) -> None:
+        self._journal = journal
+        self._version = version
+        self._key = key
+        self._spills = spills
+        self._turns = Turns(
+            MOST_AT_ONCE, MOST_WAITING, PATIENCE, "Too many exports are being made; try again later"
+        )
+        self._makers = Supervisor(dict)
+
+    async def close(self) -> None:
+        """Give up what is being made."""
+        await self._makers.cancel()
+
+    async def moment(self, session: SessionRow) -> Moment:
+        """The record of a session as it is now. Raises RecordGone."""
+        await self._journal.commit()
+        last = await self._journal.last_event(session.id)
+        if last is None:
+            raise RecordGone("The record of this session was purged")
+        return Moment(session, *last)
+
+    def notebook(self, moment: Moment, *, outputs: bool = True) -> Parts:
+        """The notebook's bytes."""
+        told = self._told(outputs=outputs, cap=NOTEBOOK_CAP)
+        return self._parts(moment, lambda reading: export.notebook_parts(reading, told, self._key))
+
+    def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
+        """The archive's bytes. Files of the workspace are those that are there when their turn comes."""
+        return self._parts(moment, lambda reading: self._bundle(reading, workspace))
+
+    def _bundle(self, reading: Reading, workspace: Path | None) -> Iterator[bytes]:
+        told = self._told(outputs=True, cap=None)
+        notebook = export.read_notebook(reading, told)
+        contents = Contents(
+            session=reading.session.key,
+            exported_at=told.exported_at,
+            environment=notebook.environment,
+            notebook=(part.encode() for part in notebook.write(self._key)),
+            rows=export.audit_parts(reading),
+            workspace=workspace,
+            most_bytes=int(reading.session.limits.get("disk", GIB)),
+            check_there=reading.check_there,
+        )
+        yield from export.in_parts(bundle_parts(contents, self._key), reading.going_on)
+
+    def audit(self, moment: Moment) -> Parts:
+        """The rows as NDJSON."""
+        return self._parts(moment, export.audit_parts)
+
+    async def verify(self, moment: Moment) -> dict[str, Any]:
+        """The wire's answer to whether the chain holds; with a key, its head is signed."""
+        async with self._turns.turn():
+            found = await self._journal.long_read(partial(_check, moment))
+        answer = {"valid": found.valid, "rows": found.rows, "head": found.head.hex()}
+        if found.first_bad is not None:
+            return {**answer, "first_bad": found.first_bad}
+        if self._key is None:
+            return answer
+        session = moment.session
+        statement = head_statement(session.principal, session.key, found.rows, found.head.hex())
+        return {**answer, "key": self._key.public, "signature": self._key.sign(statement)}
+
+    def _told(self, *, outputs: bool, cap: int | None) -> Export:
+        return Export(gateway_version=self._version, exported_at=now(), outputs=outputs, cap=cap)
+
+    async def _parts(self, moment: Moment, make: Making) -> Parts:
+        """What `make` gives. Who leaves early ends the making too."""
+        spill = self._spills.open()
+        making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
+        try:
+            async with aclosing(spill.parts()) as parts:
+                async for part in parts:
+                    yield part
+        finally:
+            making.cancel()
+
+    async def _make(self, moment: Moment, make: Making, spill: Spill) -> None:
+        error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
+        try:
+            async with self._turns.turn():
+                await self._journal.long_read(partial(_write, moment, make, spill))
+            error = None
+        except CellgateError as known:
+            error = known
+        finally:
+            spill.end(error)
+
+
+def _write(
+    moment: Moment, make: Making, spill: Spill, db: sqlite3.Connection, going_on: Callable[[], None]
+) -> None:
+    try:
+        with spill.writing():
+            for part in make(moment.reading(db, going_on)):
+                spill.write(part)
+    except OSError as error:
+        raise StorageError(f"A file of the session can't be read: {error.strerror}") from error
+
+
+def _check(moment: Moment, db: sqlite3.Connection, going_on: Callable[[], None]) -> Verification:
+    return export.check(moment.reading(db, going_on))

@@ -1,0 +1,127 @@
+"""The format of the redo log's file: groups of rows as frames, and how to find them again in damaged bytes.
+
+Pure: bytes in, groups out. ``redo`` writes the file, ``salvage`` reads it.
+
+The file has two halves. A half is frames from its start on, and zeros behind them. A frame is a magic word,
+a number, a length, a check, and the rows, as MessagePack. The check is the CRC-32 of all the rest, begun with
+the log's own random seed: bytes that a client had put into its rows can't pass for a frame of the log.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from cellgate.record.group import Group
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.limits import KIB, MIB
+
+HALF_BYTES = MIB // 2
+LOG_BYTES = 2 * HALF_BYTES
+MOST_BYTES = 64 * KIB
+"""Of one frame. What is larger would cost more by being written twice than the transaction does."""
+SEED_BYTES = 16
+
+_MAGIC, _FORMER_MAGIC = b"CGR2", b"CGR1"
+_BEGINNING = re.compile(re.escape(_MAGIC) + b"|" + re.escape(_FORMER_MAGIC))
+_HEAD = struct.Struct(">4sQI")
+_CHECK = struct.Struct(">I")
+_FRONT = _HEAD.size + _CHECK.size
+_Rows = tuple[list[SessionRow], list[ExecutionRow], list[EventRow]]
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Rows).decode
+
+UNENCODABLE = (ValueError, OverflowError, TypeError, RecursionError, msgspec.MsgspecError)
+"""What `encode_rows` raises for rows that MessagePack has no form for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What was found: whole frames by number, and whether there were bytes that belong to none of them."""
+
+    groups: dict[int, Group]
+    rubbish: bool
+
+    @property
+    def highest(self) -> int:
+        """The highest number of a whole frame, 0 when there is none."""
+        return max(self.groups, default=0)
+
+
+def encode_rows(group: Group) -> bytes:
+    """The group's rows as MessagePack. Raises one of `UNENCODABLE`."""
+    return _encode((list(group.sessions.values()), list(group.executions.values()), group.events))
+
+
+def seed_check(seed: bytes) -> int:
+    """What the checks of a log with this seed begin with."""
+    return zlib.crc32(seed)
+
+
+def frame(number: int, group: Group, start: int) -> bytes:
+    """The group as a frame of a log whose checks begin with `start`. Raises one of `UNENCODABLE`."""
+    rows = encode_rows(group)
+    head = _HEAD.pack(_MAGIC, number, len(rows))
+    return head + _CHECK.pack(zlib.crc32(rows, zlib.crc32(head, start))) + rows
+
+
+def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frames:
+    """The whole frames in a log's bytes that were made with one of the seeds.
+
+    `former`: logs of versions without seeds are read too. After bytes that are no frame the search goes on
+    with what looks like the next one. Raises StorageError for a whole frame with rows of another version.
+    """
+    starts = {_MAGIC: [seed_check(seed) for seed in seeds]} | ({_FORMER_MAGIC: [0]} if former else {})
+    groups: dict[int, Group] = {}
+    rubbish = False
+    for half in (data[:HALF_BYTES], data[HALF_BYTES:]):
+        position, content = 0, len(half.rstrip(b"\0"))
+        while position < content:
+            if (end := _whole(half, position, starts)) is not None:
+                number = _HEAD.unpack_from(half, position)[1]
+                groups[number] = _group(number, half[position + _FRONT : end])
+                position = end
+            else:
+                rubbish = True
+                position = _next(half, position + 1)
+    return Frames(groups, rubbish)
+
+
+def _whole(data: bytes, position: int, starts: dict[bytes, list[int]]) -> int | None:
+    """Where the frame that begins here ends, None when there is no whole one."""
+    if position + _FRONT > len(data):
+        return None
+    magic, _, length = _HEAD.unpack_from(data, position)
+    (check,) = _CHECK.unpack_from(data, position + _HEAD.size)
+    end: int = position + _FRONT + length
+    if magic not in starts or end > len(data) or end - position > MOST_BYTES:
+        return None
+    head, rows = data[position : position + _HEAD.size], data[position + _FRONT : end]
+    fits = any(zlib.crc32(rows, zlib.crc32(head, start)) == check for start in starts[magic])
+    return end if fits else None
+
+
+def _next(data: bytes, position: int) -> int:
+    found = _BEGINNING.search(data, position)
+    return len(data) if found is None else found.start()
+
+
+def _group(number: int, rows: bytes) -> Group:
+    try:
+        sessions, executions, events = _decode(rows)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StorageError(
+            f"The redo log holds rows of another version: {error}. Start the version that wrote them once"
+        ) from error
+    return Group(
+        {row.id: row for row in sessions},
+        {(row.session_id, row.id): row for row in executions},
+        events,
+        number=number,
+    )

@@ -1,0 +1,95 @@
+"""What goes into one transaction of the record: rows, and who waits for them to be written.
+
+A plain data structure; ``journal`` fills it, writes it and settles it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.wire.errors import StorageError
+
+ROW_COST = 384
+"""Bytes that a row takes in memory besides its body."""
+
+
+def cost(row: EventRow) -> int:
+    """Bytes that the row takes in memory."""
+    return len(row.body) + ROW_COST
+
+
+@dataclass(slots=True)
+class Group:
+    """Of a session or an execution only the last row counts. `number`: the commit's, once it has one."""
+
+    sessions: dict[int, SessionRow] = field(default_factory=dict)
+    executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
+    events: list[EventRow] = field(default_factory=list)
+    size: int = 0
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    number: int = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (self.events or self.executions or self.sessions)
+
+    def concerns(self, sessions: Mapping[int, str]) -> bool:
+        """Whether rows of one of these sessions are in it."""
+        if not sessions:
+            return False
+        return any(session_id in sessions for session_id in self.by_session())
+
+    def drop(self, session_id: int) -> int:
+        """Forget all rows of a session; returns how much smaller the group is now."""
+        self.sessions.pop(session_id, None)
+        self.executions = {key: row for key, row in self.executions.items() if key[0] != session_id}
+        freed = sum(cost(row) for row in self.events if row.session_id == session_id)
+        self.events = [row for row in self.events if row.session_id != session_id]
+        self.size -= freed
+        return freed
+
+    def absorb(self, later: Group) -> None:
+        """Add what came later, and who waits for it."""
+        self.sessions |= later.sessions
+        self.executions |= later.executions
+        self.events += later.events
+        self.size += later.size
+        self.waiters += later.waiters
+        self.number = max(self.number, later.number)
+
+    def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest of these executions that was requested under the idempotency key."""
+        found = (
+            row
+            for row in self.executions.values()
+            if row.session_id == session_id and row.idempotency_key == idempotency_key
+        )
+        return max(found, key=attrgetter("number"), default=None)
+
+    def by_session(self) -> dict[int, Group]:
+        """The same rows in a group for each session; nobody waits for those."""
+        parts: defaultdict[int, Group] = defaultdict(Group)
+        for session in self.sessions.values():
+            parts[session.id].sessions[session.id] = session
+        for key, execution in self.executions.items():
+            parts[execution.session_id].executions[key] = execution
+        for event in self.events:
+            parts[event.session_id].events.append(event)
+        return parts
+
+    def settle(self, error: StorageError | None) -> None:
+        """Tell who waits how it went."""
+        for waiter in self.waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self.waiters = []

@@ -1,0 +1,568 @@
+"""The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
+
+A row is enqueued in microseconds and waits in memory, bounded by `pending_bytes`, until somebody calls
+`commit` or a moment has passed. A small group is committed at once, by the redo log (``redo``); a thread
+writes what has gathered there into the tables, by the SQL of ``schema``. A group that is too large for the
+log, and with sync "full" every group, is committed by that thread's transaction. A group that could not be
+written is kept and tried again, so that a full disk costs waiting, not rows. A session whose rows the tables
+refuse is recorded no further, and says so to who commits for it; others are not concerned. What the rows
+mean is not known here. All methods belong to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
+
+from cellgate.record import purge, schema, upkeep
+from cellgate.record.backlog import Backlog
+from cellgate.record.database import Database, has_room
+from cellgate.record.eraser import Eraser, Purge
+from cellgate.record.group import Group, cost
+from cellgate.record.lock import RecordLock
+from cellgate.record.opening import Beginnings, beginnings, open_writer
+from cellgate.record.queries import Queries
+from cellgate.record.redo import RedoLog
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, check_execution, check_session
+from cellgate.record.schema import Sync
+from cellgate.record.syncing import Syncer
+from cellgate.wire.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
+from cellgate_kernels.errors import GatewayFault
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.tasks import Supervisor, outcome
+
+__all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
+
+logger = logging.getLogger(__name__)
+
+FLUSH_SECONDS = 0.05
+"""How long rows that nobody waits for may lie in memory."""
+APPLY_SECONDS = 0.5
+"""How long rows may be in the redo log and not in the tables: the longer, the more go there at one go."""
+ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
+FLUSH_BYTES = MIB
+RETRY_SECONDS = 1.0
+WATCH_SECONDS = 5.0
+"""Between looks whether the record's files are still ours."""
+MOST_REWINDS = 8
+MOST_PURGED = 65_536
+"""Purged sessions that are remembered, so that nothing is recorded of them any more."""
+
+
+class Journal(Queries):
+    """The rows of all sessions in one file. Made by `open`; `close` it in the end."""
+
+    def __init__(
+        self,
+        path: Path,
+        lock: RecordLock,
+        writer: Database,
+        reader: Database,
+        redo_log: RedoLog,
+        begun: Beginnings,
+        bound: int,
+        room_left: Callable[[], bool],
+    ) -> None:
+        super().__init__(path, reader)
+        self._lock = lock
+        self._room_left = room_left
+        self._writer = writer
+        self._redo = redo_log
+        self._last_id = begun.last_session
+        self._bound = bound
+        self._backlog = Backlog()
+        self._reserved = 0
+        self._in_tables = begun.number
+        # Sessions of which nothing is recorded any more, and why.
+        self._refused = dict(begun.refused)
+        self._purging = set(begun.purges)
+        self._purged: deque[int] = deque(maxlen=MOST_PURGED)
+        self._failure: StorageError | None = None
+        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
+        self._wanted = False
+        self._landed = asyncio.Event()
+        self._landed.set()
+        self._broken: StorageError | None = None
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._apply_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._tasks = Supervisor(lambda: {"record": str(path)})
+        self._lock_is_missed = self._is_blind = False
+        # Who waits for a commit must hear of any fault on the way to it.
+        guard = Supervisor(lambda: {"record": str(path)}, self._fault).guard
+        self._guarded_flush = guard(self._flush, "flush of the record")
+        self._guarded_write = guard(self._write, "write of the record")
+        self._guarded_retry = guard(self._retry, "retry of the record")
+        self._guarded_written = guard(self._written, "end of a write of the record")
+        self._syncer: Syncer | None = None
+        self._eraser = Eraser(path, writer, self._out_of_log, self._erased)
+        for session_id in begun.purges:
+            self._eraser.add(session_id, begun.number)
+
+    @classmethod
+    async def open(
+        cls, path: Path, *, sync: Sync = "normal", pending_bytes: int = 64 * MIB, reserve: int = 0
+    ) -> Journal:
+        """Open or make the record at `path`, which no other process may have open.
+
+        With `sync` "normal" a commit outlives any end of the gateway at once and one of the machine after a
+        second, with "full" both at once. About `pending_bytes` of rows may wait in memory. With less than
+        `reserve` bytes free on the disk, nothing new is to be begun: what runs then still has room for its
+        end.
+
+        Raises StorageError for a folder in use, a file of a newer schema and a file that is no record.
+        """
+        held = await asyncio.to_thread(RecordLock, path)
+        path = held.record
+        writer, reader = Database("record-writer"), Database("record-reader")
+        redo_log = RedoLog.without(path, 0)
+        try:
+            await writer.open(lambda: open_writer(path, sync))
+            held.watch()
+            await reader.open(lambda: schema.open_reader(path))
+            begun = await writer.run(beginnings)
+            make = RedoLog.create if sync == "normal" else RedoLog.without
+            redo_log = await asyncio.to_thread(make, path, begun.number)
+            if redo_log.takes:
+                redo_log = await _expected(writer, redo_log)
+            left = partial(has_room, path.parent, reserve)
+            journal = cls(path, held, writer, reader, redo_log, begun, pending_bytes, left)
+        except BaseException as error:
+            redo_log.close(clean=True)
+            await reader.close()
+            await writer.close()
+            held.release()
+            if isinstance(error, RecordDamaged):
+                raise RecordDamaged(f"The record {path}", error.why) from error
+            raise
+        if sync == "normal":
+            journal._syncer = Syncer(path, redo_log, lambda: journal._in_tables)
+        journal._tasks.repeat(journal._watch, "watch the record's files", pause=WATCH_SECONDS)
+        return journal
+
+    # ---- writing ------------------------------------------------------------------------------------------
+
+    def new_session_id(self) -> int:
+        """An id that no session ever had."""
+        self._last_id += 1
+        return self._last_id
+
+    def save_session(self, row: SessionRow) -> None:
+        """Enqueue the session's row; it replaces an earlier one. Its dicts must not change afterwards.
+
+        A row that the tables can't take ends the recording of its session, as by `refuse`.
+        """
+        if self._takes(row.id, check_session(row)):
+            self._backlog.enqueued.sessions[row.id] = row
+            self._write_soon()
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Enqueue the execution's row; of an earlier one it replaces `last_seq` and `status`."""
+        if self._takes(row.session_id, check_execution(row)):
+            self._backlog.enqueued.executions[row.session_id, row.id] = row
+            self._write_soon()
+
+    def reserve(self, event_type: str, size: int) -> None:
+        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull as `append`."""
+        self._check_room(event_type)
+        self._reserved += size
+        if self.full:
+            self._has_room.clear()
+
+    def unreserve(self, size: int) -> None:
+        """The row is here, or does not come."""
+        self._reserved -= size
+        if not self.full:
+            self._has_room.set()
+
+    def _check_room(self, event_type: str) -> None:
+        if self.pending_bytes >= self._bound and event_type not in ALWAYS_TAKEN:
+            raise StorageFull(
+                "Too much waits to be written to the record; the disk takes nothing, or not enough"
+            )
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+        """Enqueue an event; its session must be saved before the loop's next turn.
+
+        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already; but what
+        says how a session or an execution goes on is always taken: it is small and bounded by their number.
+        So is a row for which room was `reserved`.
+        A row of a session that is not recorded any more is dropped, and `commit` says so.
+        """
+        if not self._takes(row.session_id, None):
+            return
+        if not reserved:
+            self._check_room(row.type)
+        backlog = self._backlog
+        size = cost(row)
+        backlog.enqueued.events.append(row)
+        backlog.enqueued.size += size
+        backlog.size += size
+        if self.full:
+            self._has_room.clear()
+        if backlog.enqueued.size >= FLUSH_BYTES and self.healthy:
+            self._write_next()
+        else:
+            self._write_soon()
+
+    async def commit(self, session_id: int | None = None) -> None:
+        """Return when all that was enqueued before this call is committed; mostly that is at once.
+
+        Raises StorageError when it could not be written now. It stays enqueued and is tried again, by the
+        next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is not recorded
+        any more; what becomes of the other sessions' rows is not told then.
+        """
+        if session_id is not None and (failure := self.failure_of(session_id)) is not None:
+            raise failure
+        if not self._log():
+            await self._landing_of(self._backlog.uncommitted)
+            if session_id is not None and (failure := self.failure_of(session_id)) is not None:
+                raise failure
+
+    def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
+        """Why a session is not recorded any more, None while it is."""
+        if session_id in self._purging:
+            return RecordGone("The record of this session was purged")
+        if (why := self._refused.get(session_id)) is None:
+            return None
+        return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
+
+    def refuse(self, session_id: int, why: str) -> None:
+        """Record nothing more of a session: of what it has to say something can't be stored."""
+        if session_id not in self._refused:
+            logger.error("Session %d is not recorded any more: %s", session_id, why)
+            self._refused[session_id] = why
+            self._backlog.drop(session_id)
+
+    def _takes(self, session_id: int, problem: str | None) -> bool:
+        if self._closed:
+            raise StorageError("The record is closed")
+        if problem is not None:
+            self.refuse(session_id, problem)
+        return session_id not in self._refused and session_id not in self._purging
+
+    @property
+    def not_recorded(self) -> int:
+        """How many sessions are not recorded any more, as `failure_of` tells."""
+        return len(self._refused)
+
+    async def applied(self) -> None:
+        """Return when all that is committed is in the tables. Raises StorageError when that can't be now."""
+        if not self._backlog.committed.empty:
+            await self._landing_of(self._backlog.committed)
+
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest execution requested under the idempotency key, however old.
+
+        It is asked for before each cell of some clients, so nothing is brought into the tables for it.
+        """
+        row = self._backlog.execution_by_key(session_id, idempotency_key)
+        return row or await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
+
+    async def _landing_of(self, group: Group) -> None:
+        if self._broken is not None:
+            raise self._broken
+        waiter = self._loop.create_future()
+        group.waiters.append(waiter)
+        if group is not self._backlog.writing:
+            self._write_next()
+        await waiter
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes in memory that are not in the tables yet, with those that are still being made."""
+        return self._backlog.size + self._reserved
+
+    def check_writable(self, session_id: int | None = None) -> None:
+        """Raises StorageError while the last group could not be written, or the disk is nearly full.
+
+        Raises NotRecorded or RecordGone when this session is not recorded any more.
+        """
+        if session_id is not None and (failure := self.failure_of(session_id)) is not None:
+            raise failure
+        if self._failure is not None:
+            raise self._failure
+        if not self._room_left():
+            raise StorageFull(
+                "There is too little space left for the record; free some on the disk of the data folder"
+            )
+
+    @property
+    def writable(self) -> bool:
+        """Whether `check_writable` raises nothing."""
+        return self.healthy and self._room_left()
+
+    @property
+    def full(self) -> bool:
+        """Whether half of what may wait does: time to hold back those who append."""
+        return self.pending_bytes * 2 >= self._bound
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the last group was written."""
+        return self._failure is None
+
+    async def room(self) -> None:
+        """Return when the journal is not `full`, however long the storage takes; also when it is closed."""
+        await self._has_room.wait()
+
+    def _write_soon(self) -> None:
+        if self._flush_timer is None:
+            self._flush_timer = self._loop.call_later(FLUSH_SECONDS, self._guarded_flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        if not self._log():
+            self._write()
+
+    def _retry(self) -> None:
+        self._flush_timer = None
+        self._write()
+
+    def _cancel_flush(self) -> None:
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+
+    def _cancel_apply(self) -> None:
+        if self._apply_timer is not None:
+            self._apply_timer.cancel()
+            self._apply_timer = None
+
+    def _log(self) -> bool:
+        """Commit what is enqueued by the redo log; whether nothing is left to commit, since it may not do."""
+        backlog = self._backlog
+        if backlog.uncommitted.empty:
+            return True
+        logs = self.healthy and backlog.may_be_logged
+        if not logs or not self._redo.append(backlog.enqueued):
+            return False
+        self._cancel_flush()
+        backlog.log()
+        if self._syncer is not None:
+            self._syncer.soon()
+        if self._redo.crowded or self.full:
+            self._write_next()
+        elif self._apply_timer is None:
+            self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._guarded_write)
+        return True
+
+    def _write_next(self) -> None:
+        """At the loop's next turn, so that what this one enqueues stays together, of all sessions."""
+        if not self._wanted:
+            self._wanted = True
+            self._loop.call_soon(self._guarded_write)
+
+    def _write(self) -> None:
+        """Hand the writer what is to go into the tables, or do it as soon as it has written what it has."""
+        backlog = self._backlog
+        self._wanted = not backlog.writing.empty
+        if self._wanted or self._broken is not None:
+            return
+        group = backlog.take()
+        if group.empty:
+            return
+        if backlog.writing_logged:
+            self._cancel_apply()
+            self._redo.switch()
+        else:
+            self._cancel_flush()
+            # Nothing else is committed until it is written, so a number that fails can be used again.
+            group.number = self._redo.number + 1
+        self._landed.clear()
+        acknowledged = backlog.writing_logged
+        self._writer.start(
+            self._guarded_written, schema.write, group, self._refused.copy(), acknowledged=acknowledged
+        )
+
+    def _written(self, written: Future[dict[int, str]]) -> None:
+        backlog = self._backlog
+        try:
+            refused = written.result()
+        except StorageError as error:
+            self._failed(error)
+        else:
+            self._failure = None
+            self._in_tables = backlog.writing.number
+            if not backlog.writing_logged:
+                self._redo.landed(self._in_tables)
+            for session_id, why in refused.items():
+                self.refuse(session_id, f"the record refused its rows ({why})")
+            backlog.land().settle(None)
+            self._sync()
+            if not self.full:
+                self._has_room.set()
+        finally:
+            self._landed.set()
+        if backlog.enqueued.waiters:
+            self._log()
+        if self._wanted or backlog.waited_for:
+            self._write()
+        elif not backlog.enqueued.empty:
+            self._write_soon()
+
+    def _sync(self) -> None:
+        if self._syncer is None:
+            return
+        if self._redo.cramped:
+            self._syncer.now()
+        else:
+            self._syncer.soon()
+
+    def _failed(self, error: StorageError) -> None:
+        if self.healthy:
+            logger.error("The record can't be written for now: %s", error)
+        self._failure = error
+        self._wanted = False
+        self._backlog.settle(error)
+        self._backlog.put_back()
+        self._cancel_flush()
+        self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._guarded_retry)
+
+    def _fault(self, name: str, error: Exception) -> None:
+        """A mistake of ours, which is in the log by now."""
+        self._stop(StorageError("The record's writer has stopped; the gateway's log says why"))
+
+    def _stop(self, why: StorageError) -> None:
+        """Nothing can be written any more: closed, or the writer failed by a mistake of ours."""
+        self._failure = self._broken = why
+        self._backlog.settle(why)
+
+    async def close(self) -> None:
+        """Write what is enqueued and close the file. May be called again.
+
+        Raises StorageError when that can't be; what was committed is there at the next start all the same.
+        """
+        if self._closing is None:
+            self._closing = Supervisor().share(self._close(), "close record")
+        await outcome(self._closing, GatewayFault)
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._has_room.set()
+        clean = False
+        try:
+            # What begins purges ends before what carries them on.
+            await self._tasks.cancel()
+            await self._eraser.close()
+            await self.commit()
+            await self.applied()
+            if self._broken is not None:
+                raise self._broken
+            await self._writer.run(schema.expect_log, None)
+            clean = True
+        finally:
+            self._cancel_flush()
+            self._cancel_apply()
+            await self._landed.wait()
+            self._stop(StorageError("The record is closed"))
+            if self._syncer is not None:
+                await self._syncer.close()
+            await self._reader.close()
+            await self._writer.close()
+            self._redo.close(clean=clean)
+            self._lock.release()
+
+    async def _watch(self) -> float:
+        """Look whether somebody has removed the files below us; the seconds until the next look."""
+        try:
+            await self._look()
+        except OSError as error:
+            # It says nothing of the files: a network file system may just not answer.
+            if not self._is_blind:
+                logger.error("The files of the record %s can't be looked at for now: %s", self._path, error)
+            self._is_blind = True
+        else:
+            self._is_blind = False
+        return WATCH_SECONDS
+
+    async def _look(self) -> None:
+        if self._broken is not None:
+            return
+        if not self._lock.record_is_ours:
+            logger.critical("The record %s was removed or replaced while it is in use", self._path)
+            self._stop(
+                StorageError(f"The record {self._path} was removed or replaced; start the gateway again")
+            )
+        elif not self._lock.is_ours and not self._lock_is_missed:
+            self._lock_is_missed = True
+            logger.error("The lock file of the record %s was removed while it is in use", self._path)
+        if self._redo.usable and not self._redo.is_ours:
+            logger.error("The redo log of %s was removed; each commit is a transaction now", self._path)
+            self._redo.retire()
+            await self._forget_log()
+
+    async def _forget_log(self) -> None:
+        """Once all is in the tables, no log has to be there at the next start."""
+        try:
+            await self.applied()
+            await self._writer.run(schema.expect_log, None)
+        except StorageError as error:
+            logger.error("The next start will miss the redo log: %s", error.message)
+
+    # ---- purging ------------------------------------------------------------------------------------------
+
+    async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
+        """Remove the record of a session that has ended, but for a tombstone; None when there is none.
+
+        When this returns nobody finds the session any more, and its key is free. What is returned tells when
+        its rows are removed, and when their bytes are gone from the database, its log and the redo log,
+        however long readers keep these in use. Raises StorageError.
+        """
+        if session_id in self._purging:
+            return None
+        self._purging.add(session_id)
+        # Once the tombstone is written somebody must carry on, whoever has left meanwhile.
+        purging = self._purge(session_id, by, reason)
+        return await self._tasks.complete(purging, f"purge of session {session_id}")
+
+    async def _purge(self, session_id: int, by: str, reason: str) -> Purge | None:
+        begun = False
+        try:
+            await self.commit()
+            await self.applied()
+            begun = await self._writer.run(purge.begin, session_id, by=by, reason=reason)
+        finally:
+            if not begun:
+                self._purging.discard(session_id)
+        return self._eraser.add(session_id, self._redo.number) if begun else None
+
+    def _erased(self, session_id: int) -> None:
+        """Nothing is left of it; what somebody says of it all the same is still not taken for a long time."""
+        if len(self._purged) == MOST_PURGED:
+            self._purging.discard(self._purged[0])
+        self._purged.append(session_id)
+        self._refused.pop(session_id, None)
+
+    async def _out_of_log(self, number: int) -> None:
+        """Return when the redo log holds no commit up to `number`. Raises StorageError when that can't be."""
+        for _ in range(MOST_REWINDS):
+            if not self._redo.holds(number):
+                return
+            await self.applied()
+            if self._syncer is not None:
+                await self._syncer.done()
+        raise StorageError("The redo log can't be overwritten")
+
+    async def overdue(self, before: str | None, most_bytes: int | None) -> tuple[SessionRow, str] | None:
+        """The ended session whose record should go first, and why; see `upkeep.overdue`."""
+        await self.commit()
+        return await self._read(upkeep.overdue, before, most_bytes)
+
+
+async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:
+    """The log, once the tables know that it must be there; on a full disk one that takes nothing."""
+    try:
+        await writer.run(schema.expect_log, redo_log.seed)
+    except StorageFull as error:
+        logger.warning("There is no redo log, and each commit is a transaction: %s", error.message)
+        redo_log.close(clean=True)
+    return redo_log

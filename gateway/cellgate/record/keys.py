@@ -1,0 +1,91 @@
+"""The installation's Ed25519 key: it signs what leaves the gateway, so that others can tell who wrote it.
+
+A key is a file of its owner in the data folder, made on demand; without it nothing is signed. What is signed
+is ``seal``'s affair. `cryptography` is loaded only when a key is used.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.regular import open_regular
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+KEY_FILE = "signing.key"
+
+
+class SigningKey:
+    """A private key. `public`: its public half, 64 hex digits (RFC 8032's encoding)."""
+
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> str:
+        """The signature in 128 hex digits."""
+        return self._key.sign(message).hex()
+
+
+def load_key(data_dir: Path) -> SigningKey | None:
+    """The installation's key, if it has one. Raises StorageError for a file that is none, or not private."""
+    path = data_dir / KEY_FILE
+    try:
+        descriptor = open_regular(path, follow=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"The signing key {path} can't be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        if os.fstat(descriptor).st_mode & 0o077:
+            raise StorageError(f"The signing key {path} is open to others; chmod 600 it, or make a new one")
+        text = file.read(128)
+    # Not before: it takes 7 MB of memory, and most gateways have no key.
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+
+    try:
+        return SigningKey(Ed25519PrivateKey.from_private_bytes(bytes.fromhex(text.decode().strip())))
+    except ValueError as error:
+        raise StorageError(f"The signing key {path} is no Ed25519 key of 64 hex digits") from error
+
+
+def make_key(data_dir: Path) -> SigningKey:
+    """A new key, stored for its owner only. Raises StorageError when there is one already."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
+
+    key = Ed25519PrivateKey.generate()
+    path = data_dir / KEY_FILE
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "w") as file:
+            file.write(key.private_bytes_raw().hex() + "\n")
+    except FileExistsError as error:
+        raise StorageError(f"{path} exists; what it signed could not be checked with another") from error
+    except OSError as error:
+        raise StorageError(f"The signing key {path} can't be written: {error.strerror}") from error
+    return SigningKey(key)
+
+
+def signature_holds(public: str, signature: str, message: bytes) -> bool:
+    """Whether the key of this public half made the signature; False for what is no key or no signature."""
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
+
+    try:
+        Ed25519PublicKey.from_public_bytes(_bytes(public)).verify(_bytes(signature), message)
+    except (ValueError, InvalidSignature):
+        return False
+    return True
+
+
+def _bytes(digits: str) -> bytes:
+    """The bytes of lower-case hex digits and nothing else: one text for one value. Raises ValueError."""
+    value = bytes.fromhex(digits)
+    if value.hex() != digits:
+        raise ValueError("not plain hex")
+    return value

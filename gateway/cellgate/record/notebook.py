@@ -1,0 +1,338 @@
+"""A session's rows as a Jupyter notebook of nbformat 4.5: one code cell per execution.
+
+Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. What an event
+does to a cell's outputs is ``cellgate_kernels.outputs``, where a cell's rows are ``survey``, how it is
+written is ``text``. The result is valid by construction, given events as the kernel layer makes them; the
+tests hold it against nbformat's own schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from cellgate.record import text
+from cellgate.record.keys import SigningKey
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.seal import cell_digest, make_seal
+from cellgate.record.survey import Place, Rows, Survey
+from cellgate.record.widgets import WidgetStates
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.outputs import OutputArea
+
+NOTEBOOK_CAP = 16 * MIB
+
+_OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
+    "version": str,
+    "mimetype": str,
+    "file_extension": str,
+    "pygments_lexer": str,
+    "nbconvert_exporter": str,
+    "codemirror_mode": (str, dict),
+}
+_UNANSWERED = frozenset({"cancelled", "died"})
+_ENDED_BY_ITSELF = frozenset({"ok", "error"})
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What is said of an export besides what the rows say, and how much of the outputs it shows.
+
+    `outputs`: whether there are any. `cap`: characters of one value of an output from which on it is cut or
+    left out, None for no bound; the record has it all.
+    """
+
+    gateway_version: str
+    exported_at: str
+    outputs: bool = True
+    cap: int | None = NOTEBOOK_CAP
+
+
+class Notebook:
+    """The notebook of a session as far as its rows were surveyed.
+
+    Cells are in the order in which they started; one that never did stays at its place in the queue. Without
+    outputs they have neither outputs nor a count, only what is known of their run.
+    """
+
+    def __init__(self, session: SessionRow, survey: Survey, rows: Rows, export: Export) -> None:
+        self._session = replace(session, **survey.facts.fields)
+        self._survey = survey
+        self._rows = rows
+        self._export = export
+
+    def cells(self) -> Iterator[dict[str, Any]]:
+        """The cells, each made when it is asked for."""
+        for place in self._survey.in_order():
+            yield self._cell(place).to_notebook(self._export)
+
+    def _cell(self, place: Place) -> _Cell:
+        cell = _Cell(place.execution, place.cell_id, place.first_seq)
+        for row in place.rows(self._rows):
+            cell.apply(row, outputs=self._export.outputs)
+        if "hash_seed" not in self._survey.facts.environment:
+            # Notebooks of records from before it was told did not name variables either, and are sealed.
+            cell.flags.pop("env", None)
+        if self._export.outputs:
+            for display_id, seq in self._survey.changed_elsewhere(place):
+                for row in self._rows.read(seq, seq):
+                    event = _decode(row.body)
+                    cell.area.update_display(display_id, event["data"], event["metadata"])
+        return cell
+
+    def metadata(self) -> dict[str, Any]:
+        """The notebook's metadata, without a seal."""
+        kernel = _kernel_metadata(self._session.kernel, self.environment)
+        return {**kernel, "cellgate": self._provenance(), **self._widgets()}
+
+    def _widgets(self) -> dict[str, Any]:
+        """The widgets' last states: they are outputs that the notebook has in one place."""
+        states = WidgetStates()
+        for seq in self._survey.widgets if self._export.outputs else ():
+            for row in self._rows.read(seq, seq):
+                states.apply(_decode(row.body))
+        return states.metadata()
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """All that is known of where the newest kernel's cells ran, with what the session installed."""
+        facts = self._survey.facts
+        known = facts.environment or self._session.environment
+        if not facts.packages:
+            return known
+        installed = {name: package["version"] for name, package in facts.packages.items()}
+        return {**known, "packages": {**known.get("packages", {}), **installed}}
+
+    def _provenance(self) -> dict[str, Any]:
+        """Where the notebook comes from; of the environment whatever the record holds."""
+        session, facts, export = self._session, self._survey.facts, self._export
+        known = {
+            "session": session.key,
+            "principal": session.principal,
+            "state": session.state,
+            "created_at": session.created_at,
+            "exported_at": export.exported_at,
+            "isolation": session.isolation,
+            **_environment(self.environment),
+            "limits": session.limits,
+            "metadata": session.metadata,
+            "rows": self._survey.seq,
+            "head": self._survey.head.hex(),
+            "gateway_version": export.gateway_version,
+            "outputs": export.outputs,
+            "output_cap": export.cap,
+        }
+        if facts.recorded_by is not None:
+            known["recorded_by"] = facts.recorded_by
+        if self._survey.widgets_left_out:
+            known["widget_messages_left_out"] = self._survey.widgets_left_out
+        if facts.packages:
+            known["installed_packages"] = [facts.packages[name] for name in sorted(facts.packages)]
+        if facts.files:
+            known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
+        return known
+
+    def whole(self) -> dict[str, Any]:
+        """The notebook as one value, without a seal."""
+        cells = list(self.cells())
+        return {"nbformat": 4, "nbformat_minor": 5, "metadata": self.metadata(), "cells": cells}
+
+    def write(self, key: SigningKey | None = None) -> Iterator[str]:
+        """The notebook as nbformat would write it, sealed, in parts: one cell is in memory at a time."""
+        digests: list[str] = []
+        before = text.OPENING
+        for cell in self.cells():
+            shown = text.cell_text(text.split(cell))
+            digests.append(cell_digest(shown))
+            yield before + "\n  "
+            yield shown
+            before = ","
+        metadata = self.metadata()
+        metadata["cellgate"]["seal"] = msgspec.to_builtins(make_seal(digests, metadata, key))
+        yield ("" if digests else before) + text.tail_text(metadata, empty=not digests)
+
+
+# ---- cells ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Cell:
+    """An execution as its events tell it so far."""
+
+    execution: str
+    cell_id: str
+    first_seq: int
+    last_seq: int = 0
+    hash: str = ""
+    source: str = ""
+    flags: dict[str, Any] = field(default_factory=dict)
+    started: Mapping[str, Any] | None = None
+    finished: Mapping[str, Any] | None = None
+    area: OutputArea = field(default_factory=OutputArea)
+
+    def apply(self, row: EventRow, *, outputs: bool) -> None:
+        self.last_seq, self.hash = row.seq, row.hash.hex()
+        match row.type:
+            case "queued":
+                event = _decode(row.body)
+                self.source = event["code"]
+                self.flags |= {
+                    key: event[key]
+                    for key, usual in (("silent", False), ("store_history", True))
+                    if event.get(key, usual) is not usual
+                }
+                if "env" in event:
+                    self.flags["env"] = event["env"]
+            case "started":
+                self.started = _decode(row.body)
+                self.source = self.started["code"]
+            case "finished":
+                self.finished = _decode(row.body)
+            case "packages":
+                self.flags.setdefault("packages", []).append(_changed_packages(_decode(row.body)))
+            case event_type if outputs:
+                self.area.apply(event_type, _decode(row.body))
+
+    def to_notebook(self, export: Export) -> dict[str, Any]:
+        shown = self.area.outputs()
+        known = self._known(shown)
+        if export.cap is not None:
+            shown = [_capped(output, export.cap) for output in shown]
+        if "note" in known and export.outputs:
+            shown.append(_note(known["note"]))
+        return {
+            "cell_type": "code",
+            "id": self.cell_id,
+            "execution_count": self._count() if export.outputs else None,
+            "metadata": {**self._timing(), "cellgate": known},
+            "source": self.source,
+            "outputs": shown,
+        }
+
+    def _count(self) -> int | None:
+        for event in (self.finished, self.started):
+            if event is not None and event["execution_count"] is not None:
+                return int(event["execution_count"])
+        return None
+
+    def _timing(self) -> dict[str, Any]:
+        """Jupyter's keys, for the messages that came: a kernel that was lost or never asked gave no reply."""
+        times: dict[str, str] = {}
+        if self.started is not None:
+            times["iopub.status.busy"] = times["iopub.execute_input"] = self.started["at"]
+        ended = self.finished
+        if ended is not None and ended["status"] not in _UNANSWERED and not ended["kernel"]["replaced"]:
+            times["shell.execute_reply"] = times["iopub.status.idle"] = ended["finished_at"]
+        return {"execution": times} if times else {}
+
+    def _known(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        return {
+            "execution": self.execution,
+            "seq": [self.first_seq, self.last_seq],
+            **self._outcome(shown),
+            **self.flags,
+            "hash": self.hash,
+        }
+
+    def _outcome(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        ended = self.finished
+        if ended is None:
+            return {"status": "running" if self.started is not None else "queued"}
+        known = {"status": ended["status"], "cause": ended["cause"], "duration_ms": ended["duration_ms"]}
+        if ended["truncated"]:
+            known["truncated"] = True
+        if ended["kernel"]["replaced"]:
+            known["kernel_replaced"] = True
+        if not any(output["output_type"] == "error" for output in shown):
+            known |= self._explanation(ended)
+        return known
+
+    def _explanation(self, ended: Mapping[str, Any]) -> dict[str, str]:
+        """Why the cell ended, where no output of its own says so."""
+        why = f" ({ended['cause']})" if ended["cause"] else ""
+        if self.started is None and ended["status"] in _UNANSWERED:
+            return {"note": f"This cell did not run{why}."}
+        if ended["status"] in _ENDED_BY_ITSELF:
+            # What failed without an error output told of it otherwise, as IPython does of a magic's misuse.
+            return {}
+        if ended["error"]:
+            return {"note": f"{ended['error']['ename']}: {ended['error']['evalue']}"}
+        return {"note": f"This cell was ended early: {ended['status']}{why}."}
+
+
+def _changed_packages(event: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: event[name] for name in ("action", "packages")}
+
+
+def _note(note: str) -> dict[str, Any]:
+    """A remark of the gateway's among a cell's outputs; its metadata tell it from the cell's own."""
+    data = {"text/plain": f"[cellgate: {note}]"}
+    return {"output_type": "display_data", "data": data, "metadata": {"cellgate": {"note": True}}}
+
+
+def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
+    """The output without what is longer than `cap`: texts keep both ends, other values go altogether."""
+    match output["output_type"]:
+        case "stream":
+            return {**output, "text": _both_ends(output["text"], cap)}
+        case "display_data" | "execute_result":
+            data = output["data"]
+            large = [mime for mime, value in data.items() if isinstance(value, str) and len(value) > cap]
+            if not large:
+                return output
+            kept = {mime: value for mime, value in data.items() if mime not in large}
+            told = "".join(
+                f"[cellgate: {mime}, {len(data[mime])} characters, is in the bundle]" for mime in large
+            )
+            plain = _both_ends(data["text/plain"], cap) if "text/plain" in data else ""
+            return {**output, "data": {**kept, "text/plain": f"{plain}\n{told}".strip("\n")}}
+    return output
+
+
+def _both_ends(value: str, cap: int) -> str:
+    if len(value) <= cap:
+        return value
+    mark = f"\n[cellgate: {len(value)} characters, cut here; the bundle has them all]\n"
+    return value[: cap // 2] + mark + value[len(value) - cap // 2 :]
+
+
+# ---- metadata ---------------------------------------------------------------------------------------------
+
+
+def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, Any]:
+    """`kernelspec` and `language_info`, as far as the session's environment tells them."""
+    language = _language_info(environment.get("kernel_info", {}).get("language_info"))
+    kernelspec = {
+        "name": kernel,
+        "display_name": str(environment.get("display_name") or kernel),
+    }
+    if language is None:
+        return {"kernelspec": kernelspec}
+    return {"kernelspec": {**kernelspec, "language": language["name"]}, "language_info": language}
+
+
+def _language_info(told: Any) -> dict[str, Any] | None:
+    """What a kernel says of its language, without what nbformat does not allow."""
+    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+        return None
+    fields = {key: told[key] for key, kind in _OF_LANGUAGE.items() if isinstance(told.get(key), kind)}
+    return {"name": told["name"], **fields}
+
+
+def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of the environment besides Jupyter's own metadata."""
+    known = {key: value for key, value in environment.items() if key not in {"kernel_info", "display_name"}}
+    kernel_info = environment.get("kernel_info", {})
+    for key in ("implementation", "implementation_version"):
+        if key in kernel_info:
+            known[key] = kernel_info[key]
+    language = kernel_info.get("language_info")
+    if isinstance(language, dict) and language.get("name") == "python":
+        known.setdefault("python", language.get("version"))
+    return known

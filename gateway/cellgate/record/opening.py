@@ -1,0 +1,129 @@
+"""Opens a record to write: brings it to the newest schema, with all that its redo log holds.
+
+Both are one transaction. So a log that this version can't read stops the start before anything is changed,
+and the version that wrote it can still be started; and no step to a newer schema is made without the rows
+that were committed under the former one. Which statements there are is ``schema``'s and ``migrations``'
+affair.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from cellgate.record import purge, salvage, schema
+from cellgate.record.migrations import VERSION, migrate, version_of
+from cellgate.record.schema import Sync
+from cellgate.record.transactions import transaction
+from cellgate.wire.errors import RecordDamaged, StorageError, not_written
+
+WAL_PAGES = 4000
+WAL_BYTES = 64 * 1024 * 1024
+
+
+def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
+    """The connection that writes, of a file in the newest schema and readable by its owner only.
+
+    What a redo log held is in its tables. Raises StorageError for a file that is no record, or of a newer
+    schema, or that is too damaged to be opened.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.fchmod(descriptor, 0o600)
+        os.close(descriptor)
+    except OSError as error:
+        raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
+    try:
+        db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StorageError(f"The record {path} can't be opened: {error}") from error
+    try:
+        with damage_told(f"The record {path}"):
+            bring_up_to_date(db, path)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA synchronous = {sync}")
+        db.execute("PRAGMA foreign_keys = ON")
+        # What is purged is gone from the file too, not only from its index.
+        db.execute("PRAGMA secure_delete = ON")
+        db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
+    except sqlite3.Error as error:
+        db.close()
+        raise schema.storage_error(error, path) from error
+    except OSError as error:
+        db.close()
+        full = f"There is no space left to bring the record {path} up to date; free some on its disk"
+        raise not_written(error, full, f"The files beside {path} can't be written") from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """Where a record stands when it is opened.
+
+    `number`: of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions of
+    which acknowledged rows could not be stored, and why. `purges`: those that were begun and are not over.
+    """
+
+    number: int
+    last_session: int
+    refused: dict[int, str]
+    purges: list[int]
+
+
+def beginnings(db: sqlite3.Connection) -> Beginnings:
+    """Read where the record stands. Raises StorageError for a damaged one."""
+    with damage_told("The record"):
+        refused = {number: why for number, (why, _) in schema.refused_sessions(db).items()}
+        return Beginnings(schema.applied(db), schema.last_session_id(db), refused, purge.begun(db))
+
+
+@contextmanager
+def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
+    """Raise StorageError for values that a sound record does not have; see `RecordDamaged` for `verified`."""
+    try:
+        yield
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise RecordDamaged(record, error, verified=verified) from error
+
+
+def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
+    """Migrate the record and take in what its redo log holds. Raises also sqlite3.Error and OSError."""
+    version = version_of(db, path)
+    seed = schema.expected_log(db) if version >= salvage.FIRST_WITH_SEED else None
+    found = salvage.look(path, version, seed)
+    waits = found.there or found.last is not None or seed is not None
+    if version == VERSION and not waits:
+        return
+    with transaction(db):
+        migrate(db, version)
+        if waits:
+            salvage.take_in(db, path, found, expected=seed is not None)
+            schema.expect_log(db, None)
+    salvage.put_away(path)
+
+
+def open_copy(path: Path) -> sqlite3.Connection:
+    """A record in a single file that nobody else has open, brought up to date, without a log of any kind."""
+    with closing(open_writer(path, "full")):
+        pass
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA journal_mode = DELETE").fetchone()
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA secure_delete = ON")
+    except BaseException:
+        db.close()
+        raise
+    return db

@@ -1,0 +1,146 @@
+"""What a gateway reads of the record it writes. Reads see what is committed, not what is still enqueued.
+
+One thread and one connection serve all short reads. The SQL is ``schema``'s; what the rows mean is not known
+here.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Collection
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import Concatenate, ParamSpec, TypeVar
+
+from cellgate.record import schema
+from cellgate.record.database import Database
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.wire.errors import RecordGone
+from cellgate_kernels.limits import MIB
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class GivenUp(Exception):
+    """Nobody waits for a long reading any more."""
+
+
+class Queries(ABC):
+    """The reading half of a ``journal``. All methods raise StorageError when the record can't be read."""
+
+    def __init__(self, path: Path, reader: Database) -> None:
+        self._path = path
+        self._reader = reader
+
+    @abstractmethod
+    async def applied(self) -> None:
+        """Return when all that is committed is in the tables, where reads look. Raises StorageError."""
+
+    async def _read(
+        self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        await self.applied()
+        return await self._reader.run(query, *args, **kwargs)
+
+    async def session(self, principal: str, key: str) -> SessionRow | None:
+        """The session that the principal calls `key`."""
+        return await self._read(schema.session, principal, key)
+
+    async def sessions(
+        self,
+        principal: str | None = None,
+        states: Collection[str] | None = None,
+        *,
+        limit: int = 100,
+        after: int = 0,
+    ) -> list[SessionRow]:
+        """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state."""
+        return await self._read(schema.sessions, principal, states, limit, after)
+
+    async def unfinished_sessions(self) -> list[SessionRow]:
+        """All sessions that have not ended; at the start those that a former gateway left."""
+        return await self._read(schema.unfinished_sessions)
+
+    async def session_folders(self) -> list[tuple[int, str]]:
+        """The ids of all sessions and what their rows say of their folders."""
+        return await self._read(schema.session_folders)
+
+    async def execution(self, session_id: int, execution_id: str) -> ExecutionRow | None:
+        """One execution."""
+        return await self._read(schema.execution, session_id, execution_id)
+
+    async def last_execution(self, session_id: int) -> ExecutionRow | None:
+        """The newest execution; its `number` is how many there are."""
+        return await self._read(schema.last_execution, session_id)
+
+    async def executions(self, session_id: int, *, limit: int = 100, after: int = 0) -> list[ExecutionRow]:
+        """Up to `limit` executions with a number above `after`, in their order."""
+        return await self._read(schema.executions, session_id, limit, after)
+
+    async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
+        """Executions that have not ended, in their order."""
+        return await self._read(schema.unfinished_executions, session_id)
+
+    async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
+        """The sequence number and the hash of the last event, as a chain begins where there is none.
+
+        None when there is no such session.
+        """
+        return await self._read(schema.last_event, session_id)
+
+    async def events(
+        self,
+        session_id: int,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        max_bytes: int = MIB,
+    ) -> list[EventRow]:
+        """Events with `after` < seq <= `until`, in order.
+
+        At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
+        """
+        return await self._read(schema.events, session_id, after, until, limit, max_bytes)
+
+    async def long_read(self, work: Callable[[sqlite3.Connection, Callable[[], None]], T]) -> T:
+        """What `work` gives, in a thread and with a connection of its own: it may hold up nobody else.
+
+        It is given a function that it must call now and then, which raises GivenUp once the caller was
+        cancelled. How many go on at once is the callers' affair.
+        """
+        await self.applied()
+        database, stop = Database("record-export"), Event()
+        try:
+            await database.open(lambda: schema.open_reader(self._path))
+            return await database.run(work, partial(_go_on, stop))
+        finally:
+            stop.set()
+            await database.close()
+
+    async def event_batches(
+        self, session_id: int, *, after: int = 0, until: int | None = None
+    ) -> AsyncGenerator[list[EventRow], None]:
+        """All events that `events` would give without its bounds, in batches of its size.
+
+        Raises RecordGone when the session is purged before its end, which is `until` if that is given.
+        """
+        begun = until is not None
+        while until is None or after < until:
+            if not (batch := await self.events(session_id, after=after, until=until)):
+                break
+            begun = True
+            yield batch
+            after = batch[-1].seq
+        else:
+            return
+        if begun and await self.last_event(session_id) is None:
+            raise RecordGone("The record of this session was purged while it was read")
+
+
+def _go_on(stop: Event) -> None:
+    if stop.is_set():
+        raise GivenUp

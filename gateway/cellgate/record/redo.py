@@ -1,0 +1,312 @@
+"""The redo log: rows that are committed and not in the tables yet. This module writes it.
+
+A cell leaves a kilobyte or two. A transaction of SQLite for them costs ten times what appending them to a
+file does, and a wait for another thread besides. So small groups of rows are committed by a frame here
+(``frames`` has the format), and ``journal`` has the rows of many frames written into the tables by one
+transaction, a moment later. What a gateway that was killed left here, ``salvage`` takes into the tables.
+
+An append is a write into a file whose space was taken when it was made: a copy into the system's memory that
+neither waits for a disk nor finds it full, so it may be done on the event loop. Where it takes long all the
+same, as on some network file systems, the log is left alone for a while. It outlives the gateway at once and
+the machine after the next `sync`; who needs more has no log (``--journal-sync full``).
+
+Numbers rise by one with each commit, be it here or to the tables. The tables know the last one that they
+have. A small file beside the log has the last one that the log took: so damage of the log is found even
+where whole frames are gone, and the number of commits that are missing is known.
+
+While the rows of one half go into the tables, the other half is appended to. A half is overwritten with
+zeros once all its rows are in the tables for good, because they may be purged there.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import secrets
+import struct
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.record.frames import (
+    HALF_BYTES,
+    LOG_BYTES,
+    MOST_BYTES,
+    SEED_BYTES,
+    UNENCODABLE,
+    frame,
+    seed_check,
+)
+from cellgate.record.group import Group
+from cellgate_kernels.regular import read_regular
+
+logger = logging.getLogger(__name__)
+
+SLOW_SECONDS = 0.25
+"""An append that takes longer held up everybody."""
+PAUSE_SECONDS = 60.0
+
+_LAST_MAGIC = b"CGL1"
+_NUMBER = struct.Struct(">Q")
+_CHECK = struct.Struct(">I")
+_CHECKED = struct.Struct(">8sI")
+_NUMBER_AT = len(_LAST_MAGIC) + SEED_BYTES
+_LAST_BYTES = _NUMBER_AT + _CHECKED.size
+
+
+def beside(record: Path) -> Path:
+    """Where the redo log of the record at `record` is."""
+    return record.with_name(record.name + ".redo")
+
+
+def last_beside(record: Path) -> Path:
+    """Where the number of the last commit that the redo log took is."""
+    return record.with_name(record.name + ".last")
+
+
+def read_beside(path: Path, most: int = LOG_BYTES) -> bytes | None:
+    """The first `most` bytes of a file beside a record, None when there is none. Raises OSError."""
+    try:
+        return read_regular(path, most)
+    except FileNotFoundError:
+        return None
+
+
+def read_last(path: Path) -> tuple[bytes, int] | None:
+    """The log's seed and the last number that the file at `path` tells, None for no or a damaged file."""
+    data = read_beside(path, _LAST_BYTES)
+    if data is None or len(data) < _LAST_BYTES or not data.startswith(_LAST_MAGIC):
+        return None
+    prefix = data[: -_CHECKED.size]
+    number, check = _CHECKED.unpack(data[-_CHECKED.size :])
+    if zlib.crc32(number, zlib.crc32(prefix)) != check:
+        return None
+    return prefix[len(_LAST_MAGIC) :], _NUMBER.unpack(number)[0]
+
+
+@dataclass(slots=True)
+class _Half:
+    """`used`: where the next frame goes. `dirty`: bytes from the start that may not be zero, more than `used`
+    after a write that failed. `first` and `last`: the numbers of its frames.
+    """
+
+    start: int
+    used: int = 0
+    dirty: int = 0
+    first: int = 0
+    last: int = 0
+
+
+class RedoLog:
+    """The log that a journal appends to, and the numbers of all its commits. Made by `create`."""
+
+    def __init__(self, record: Path, number: int, seed: bytes, descriptors: tuple[int, int] | None) -> None:
+        self.number = number
+        self.seed = seed
+        self._record = record
+        self._descriptors = descriptors
+        self._halves = (_Half(0), _Half(HALF_BYTES))
+        self._half = self._halves[0]
+        self._start = seed_check(seed)
+        self._last_start = zlib.crc32(_LAST_MAGIC + seed)
+        self._usable_from = 0.0
+
+    @classmethod
+    def create(cls, record: Path, number: int) -> RedoLog:
+        """An empty one beside `record`, after the commit `number`. Where it can't be made, it takes nothing.
+
+        Both files appear whole, so that a half-made one is never taken for a damaged one.
+        """
+        seed = secrets.token_bytes(SEED_BYTES)
+        number_now = _NUMBER.pack(number)
+        last = _LAST_MAGIC + seed
+        last += _CHECKED.pack(number_now, zlib.crc32(number_now, zlib.crc32(last)))
+        opened: list[int] = []
+        try:
+            for path, content in ((last_beside(record), last), (beside(record), bytes(LOG_BYTES))):
+                opened.append(_make(path, content))
+        except OSError as error:
+            logger.warning("There is no redo log (%s), and each commit is a transaction", error.strerror)
+            for descriptor in opened:
+                os.close(descriptor)
+            last_beside(record).unlink(missing_ok=True)
+            return cls.without(record, number)
+        return cls(record, number, seed, (opened[1], opened[0]))
+
+    @classmethod
+    def without(cls, record: Path, number: int) -> RedoLog:
+        """One that takes nothing."""
+        return cls(record, number, b"", None)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the files at their paths are those that are written to."""
+        if self._descriptors is None:
+            return True
+        try:
+            found = [path.lstat() for path in (beside(self._record), last_beside(self._record))]
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        held = [os.fstat(descriptor) for descriptor in self._descriptors]
+        return all(
+            (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+            for one, other in zip(found, held, strict=True)
+        )
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is a file, and it was not retired."""
+        return self._descriptors is not None and self._usable_from < math.inf
+
+    def retire(self) -> None:
+        """Take nothing any more."""
+        self._usable_from = math.inf
+
+    @property
+    def takes(self) -> bool:
+        """Whether there is a file at all."""
+        return self._descriptors is not None
+
+    @property
+    def descriptor(self) -> int | None:
+        """The file, to be synced by another thread; None where there is none."""
+        return None if self._descriptors is None else self._descriptors[0]
+
+    @property
+    def crowded(self) -> bool:
+        """Whether half is used of the half that is appended to."""
+        return self._half.used * 2 > HALF_BYTES
+
+    @property
+    def cramped(self) -> bool:
+        """Whether it is crowded, and the other half holds rows too."""
+        return self.crowded and bool(self._other.dirty)
+
+    @property
+    def _other(self) -> _Half:
+        return self._halves[self._half is self._halves[0]]
+
+    def append(self, group: Group) -> bool:
+        """Commit the group, which gets its number; or tell that it can't be done here."""
+        if self._descriptors is None or group.size > MOST_BYTES or time.monotonic() < self._usable_from:
+            return False
+        number = self.number + 1
+        try:
+            data = frame(number, group, self._start)
+        except UNENCODABLE:
+            # Numbers that MessagePack does not know, which JSON does, or text that nothing can encode.
+            return False
+        half = self._half
+        if half.dirty > half.used:
+            self.switch()
+            half = self._half
+        fits = len(data) <= min(MOST_BYTES, HALF_BYTES - half.used) and half.dirty == half.used
+        if not fits or not self._write(data, half):
+            return False
+        half.used = half.dirty
+        half.first = half.first or number
+        half.last = group.number = self.number = number
+        return True
+
+    def landed(self, number: int) -> None:
+        """The tables have the commit of this number, which the log did not take."""
+        self.number = number
+        if self._descriptors is not None:
+            self._put(((self._descriptors[1], self._checked(number), _NUMBER_AT),))
+
+    def switch(self) -> None:
+        """All rows in the log are on their way to the tables: append to the other half, if that is empty."""
+        if not self._other.dirty:
+            self._half = self._other
+
+    def rewind(self, number: int) -> None:
+        """The tables have all up to `number` for good: overwrite each half that holds no later commit."""
+        if self._descriptors is None:
+            return
+        for half in self._halves:
+            old = half.dirty and half.last <= number
+            if old and self._put(((self._descriptors[0], bytes(half.dirty), half.start),)):
+                half.used = half.dirty = half.first = half.last = 0
+
+    def holds(self, number: int) -> bool:
+        """Whether bytes of commits up to `number` may be in the file."""
+        return any(half.dirty > half.used or 0 < half.first <= number for half in self._halves)
+
+    def _write(self, data: bytes, half: _Half) -> bool:
+        """Append a frame, then write down its number; before the commit is acknowledged."""
+        assert self._descriptors is not None
+        log, last = self._descriptors
+        position = half.start + half.used
+        half.dirty = half.used + len(data)
+        return self._put(((log, data, position), (last, self._checked(self.number + 1), _NUMBER_AT)))
+
+    def _checked(self, number: int) -> bytes:
+        packed = _NUMBER.pack(number)
+        return packed + _CHECK.pack(zlib.crc32(packed, self._last_start))
+
+    def _put(self, writes: tuple[tuple[int, bytes, int], ...]) -> bool:
+        """Write bytes to places in files, in this order; whether all are written."""
+        begun = time.monotonic()
+        whole = True
+        try:
+            for descriptor, data, position in writes:
+                whole = whole and os.pwrite(descriptor, data, position) == len(data)
+        except OSError as error:
+            whole = False
+            logger.warning("The redo log can't be written: %s", error.strerror)
+        took = time.monotonic() - begun
+        if took > SLOW_SECONDS:
+            size = sum(len(data) for _, data, _ in writes)
+            logger.warning("The disk of the record made a write of %d bytes wait %.1f s", size, took)
+        if took > SLOW_SECONDS or not whole:
+            self._usable_from = max(self._usable_from, begun + took + PAUSE_SECONDS)
+        return whole
+
+    def close(self, *, clean: bool) -> None:
+        """Close the files; they go when the end is `clean`: all is in the tables, which know that.
+
+        May be called again.
+        """
+        descriptors, self._descriptors = self._descriptors, None
+        for descriptor in descriptors or ():
+            os.close(descriptor)
+        if descriptors and clean:
+            beside(self._record).unlink(missing_ok=True)
+            last_beside(self._record).unlink(missing_ok=True)
+
+
+def _make(path: Path, content: bytes) -> int:
+    """A file with this content, at `path` once it has it; open for writing."""
+    draft = path.with_name(path.name + ".new")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        if os.pwrite(descriptor, content, 0) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        draft.replace(path)
+    except OSError:
+        os.close(descriptor)
+        draft.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def sync_files(redo: int | None, record: Path) -> None:
+    """Have the disk keep what was committed: the log first, then what went from it into the tables.
+
+    Raises OSError. It waits for the disk: not for the event loop.
+    """
+    if redo is not None:
+        os.fdatasync(redo)
+    try:
+        # SQLite locks other files than this one, so closing it releases none of its locks.
+        wal = os.open(record.with_name(record.name + "-wal"), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(wal)
+    finally:
+        os.close(wal)

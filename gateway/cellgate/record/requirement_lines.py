@@ -1,0 +1,117 @@
+"""The one writer of lines that an installer reads: requirements, constraints, downloads, a bundle's lock.
+
+Pure. A line is made from typed values only and is checked as it will be read: one line, no option, no
+variable that pip would fill in, no comment, no continuation; and what a parser reads from it is what it was
+made from. Whatever does not pass is refused with InvalidInput, so a `Line` can go into a file or into pip's
+arguments as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NewType
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from cellgate_kernels.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
+from cellgate_kernels.errors import InvalidInput
+
+Line = NewType("Line", str)
+"""What only this module makes: one line, without its end."""
+
+MOST_LINE = 4000
+"""Characters."""
+
+# pip joins lines at a backslash, fills in ${NAME}, and cuts at a # after white space.
+_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+*!,;|~<>=()\[\]@:/%?&'\"-]*", re.ASCII)
+_OPTION = re.compile(r"\s-")
+_URL = re.compile(r"(?:https?|file)://[A-Za-z0-9._~:/?@!&'()*+,;=%\[\]-]+", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_CLAUSE = re.compile(r"(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9._+!-]*(?:\.\*)?", re.ASCII)
+_COMMENT = re.compile(r"[A-Za-z0-9 .,:;()+_'-]*", re.ASCII)
+
+
+def requirement_line(requirement: Requirement) -> Line:
+    """A requirement by name, with extras, versions and a marker. Raises InvalidInput."""
+    if requirement.url is not None:
+        raise InvalidInput("A requirement that names an address is not taken")
+    names = [requirement.name, *requirement.extras]
+    if not all(map(is_name, names)):
+        raise InvalidInput(f"A requirement's name or extra is none, or has more than {MOST_NAME} characters")
+    clauses = sorted(map(str, requirement.specifier))
+    if not all(len(clause) <= MOST_VERSION + 3 and _CLAUSE.fullmatch(clause) for clause in clauses):
+        raise InvalidInput("A requirement's versions hold characters that no version has")
+    marker = _marker(requirement)
+    extras = ",".join(sorted(map(canonicalize_name, requirement.extras)))
+    line = canonicalize_name(requirement.name) + (f"[{extras}]" if extras else "") + ",".join(clauses)
+    return _checked(f"{line}; {marker}" if marker else line, requirement)
+
+
+def pin_line(package: Distribution) -> Line:
+    """The requirement of a package of exactly this version, by its own name."""
+    text = f"{package.name}=={package.version}"
+    return _checked(text, Requirement(text))
+
+
+def wheel_line(name: str, url: str, sha256: str | None) -> Line:
+    """The download of one file, which must have this hash if one is given. Raises InvalidInput."""
+    if not is_name(name) or not _URL.fullmatch(url) or not (sha256 is None or is_sha256(sha256)):
+        raise InvalidInput("An address of a package or its hash can't be used")
+    text = f"{canonicalize_name(name)} @ {url}"
+    line = _checked(text, None)
+    if (url_read := _parse(text).url) != url:
+        raise InvalidInput(f"An address of a package is read as another, of {len(url_read or '')} characters")
+    return line if sha256 is None else Line(f"{line} --hash=sha256:{sha256}")
+
+
+def comment_line(text: str) -> Line:
+    """A line for people. Raises InvalidInput when it is no plain text."""
+    if not _COMMENT.fullmatch(text) or len(text) > MOST_LINE:
+        raise InvalidInput("A comment holds characters that it may not have")
+    return Line(f"# {text}")
+
+
+def document(lines: Iterable[Line]) -> str:
+    """A file of these lines."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def is_sha256(text: str) -> bool:
+    """Whether this is a SHA-256 in hexadecimal digits."""
+    return _SHA256.fullmatch(text) is not None
+
+
+def _marker(requirement: Requirement) -> str:
+    """The marker as text; empty without one."""
+    try:
+        return "" if requirement.marker is None else str(requirement.marker)
+    except (ValueError, RecursionError):
+        # A value that holds both kinds of quotes has no form that could be read again.
+        raise InvalidInput("A requirement's marker can't be written") from None
+
+
+def _checked(text: str, meant: Requirement | None) -> Line:
+    """The text as a line, if it is one and is read as what is meant."""
+    if not _TEXT.fullmatch(text) or _OPTION.search(text) or len(text) > MOST_LINE:
+        raise InvalidInput("A requirement holds characters that no requirement needs")
+    try:
+        same = meant is None or _essence(_parse(text)) == _essence(meant)
+    except RecursionError:
+        raise InvalidInput("A requirement is nested too deeply") from None
+    if not same:
+        raise InvalidInput("A requirement is not read as it was meant")
+    return Line(text)
+
+
+def _parse(text: str) -> Requirement:
+    try:
+        return Requirement(text)
+    except (InvalidRequirement, RecursionError):
+        raise InvalidInput("A requirement can't be read again") from None
+
+
+def _essence(requirement: Requirement) -> tuple[object, ...]:
+    extras = frozenset(map(canonicalize_name, requirement.extras))
+    return canonicalize_name(requirement.name), extras, requirement.specifier, str(requirement.marker or "")

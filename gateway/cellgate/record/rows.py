@@ -1,0 +1,94 @@
+"""The rows of the record as values.
+
+Where they are stored is ``schema``, when is ``journal``, what they mean together is ``notebook``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from cellgate.record.chain import GENESIS
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
+
+    `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
+    event that was written: the store keeps them up to date itself. `folder` names the session's workspace and
+    never changes; it is empty for sessions older than the column, whose workspace is named after their id.
+    """
+
+    id: int
+    principal: str
+    key: str
+    kernel: str
+    isolation: str
+    state: str
+    cause: str | None
+    created_at: str
+    last_activity: str
+    execution_count: int
+    limits: dict[str, Any]
+    metadata: dict[str, Any]
+    environment: dict[str, Any]
+    head_seq: int = field(default=0, compare=False)
+    head: bytes = field(default=GENESIS, compare=False)
+    folder: str = ""
+
+
+class ExecutionRow(msgspec.Struct, frozen=True):
+    """Where in its session's events an execution is; the events say everything else about it.
+
+    `number`: its place in the order of the session's executions, from 1. `status` is None until it has ended.
+    """
+
+    session_id: int
+    id: str
+    number: int
+    msg_id: str
+    first_seq: int
+    last_seq: int | None
+    status: str | None
+    created_at: str
+    idempotency_key: str | None
+    request_hash: str | None
+
+
+class EventRow(msgspec.Struct, frozen=True):
+    """One thing that happened. `body`: the event's JSON as it is hashed, stored and streamed.
+
+    `seq` rises by one per session from 1; `hash` is the row's link of the chain.
+    """
+
+    session_id: int
+    seq: int
+    type: str
+    execution: str | None
+    body: bytes
+    hash: bytes
+
+
+LARGEST = (1 << 63) - 1
+
+
+def storable(number: int) -> bool:
+    """Whether a column of the tables can hold the number."""
+    return -LARGEST <= number <= LARGEST
+
+
+def check_session(row: SessionRow) -> str | None:
+    """Why the tables can't take the row, None when they can."""
+    if storable(row.execution_count):
+        return None
+    return f"an execution count of {row.execution_count} can't be stored"
+
+
+def check_execution(row: ExecutionRow) -> str | None:
+    """Why the tables can't take the row, None when they can."""
+    if storable(row.number) and storable(row.first_seq) and (row.last_seq is None or storable(row.last_seq)):
+        return None
+    return f"the numbers of execution {row.id} can't be stored"

@@ -1,0 +1,165 @@
+"""One pass over a session's rows that finds where each cell's are, so that cells can be made one by one.
+
+Pure: rows in, places out. It keeps no outputs: of a session with gigabytes of them it holds a few hundred
+bytes a cell. Cells are made of the rows at these places by ``notebook``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Protocol
+
+from cellgate.record.chain import GENESIS
+from cellgate.record.facts import SessionFacts
+from cellgate.record.rows import EventRow
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.limits import MIB
+
+_CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_TOLD = frozenset({"session", "queued", "started", "finished", "file", "packages"})
+_WIDGETS = frozenset({"comm_open", "comm_msg"})
+MOST_WIDGET_BYTES = 64 * MIB
+"""Bytes of rows that the state of all widgets of a notebook may be made of: it is in memory as a whole."""
+_GAP = 16
+"""Rows of others that are read along rather than asked around."""
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+class Rows(Protocol):
+    """A session's rows, to be read again."""
+
+    def read(self, first: int, last: int) -> Iterable[EventRow]:
+        """The rows from seq `first` to `last`, in order."""
+
+
+class ListedRows:
+    """Rows in memory, of a session from its first."""
+
+    def __init__(self, rows: list[EventRow]) -> None:
+        self._rows = rows
+
+    def read(self, first: int, last: int) -> list[EventRow]:
+        """As `Rows.read`."""
+        return self._rows[first - 1 : last]
+
+
+@dataclass(slots=True)
+class Place:
+    """Where the rows of an execution are, what its cell is called, and how to tell the rows again.
+
+    `count` and `hash`: how many rows there are, and the last one's hash, in which all before it are.
+    """
+
+    execution: str
+    cell_id: str
+    first_seq: int
+    started: int | None = None
+    count: int = 0
+    hash: bytes = GENESIS
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    displays: set[str] = field(default_factory=set)
+
+    def add(self, row: EventRow) -> None:
+        """This row is one of them."""
+        self.count += 1
+        self.hash = row.hash
+        if self.ranges and row.seq - self.ranges[-1][1] <= _GAP:
+            self.ranges[-1] = self.ranges[-1][0], row.seq
+        else:
+            self.ranges.append((row.seq, row.seq))
+
+    def rows(self, source: Rows) -> Iterator[EventRow]:
+        """Its rows, in order. Raises StorageError unless they are all there and the last is as it was."""
+        count, last = 0, GENESIS
+        for first, end in self.ranges:
+            for row in source.read(first, end):
+                if row.execution == self.execution:
+                    count, last = count + 1, row.hash
+                    yield row
+        if (count, last) != (self.count, self.hash):
+            raise StorageError("The record of this session changed while it was read")
+
+
+class Survey:
+    """Add all rows in order, then ask. `head` is the last row's hash, `seq` its number.
+
+    `widgets`: the numbers of the rows that tell of widgets; of those beyond a bound only their count.
+    """
+
+    def __init__(self) -> None:
+        self.facts = SessionFacts()
+        self.seq = 0
+        self.head = GENESIS
+        self.places: dict[str, Place] = {}
+        self.widgets: list[int] = []
+        self.widgets_left_out = 0
+        self._widget_bytes = 0
+        self._shown_last: dict[str, int] = {}
+        self._shown_in: dict[str, set[str]] = {}
+        self._taken: set[str] = set()
+
+    def add(self, row: EventRow) -> None:
+        """The next row."""
+        self.seq, self.head = row.seq, row.hash
+        place = self._place(row) if row.execution is not None else None
+        if row.type in _TOLD:
+            event = _decode(row.body)
+            self.facts.apply(event)
+            if place is not None and row.type == "queued":
+                self._name(place, event.get("cell_id"))
+            elif place is not None and row.type == "started":
+                place.started = row.seq
+        else:
+            self.facts.touch(row.execution, row.seq)
+            if row.type in _WIDGETS:
+                self._widget(row)
+            elif place is not None and b'"display_id"' in row.body:
+                self._display(place, _decode(row.body).get("display_id"), row.seq)
+
+    def _widget(self, row: EventRow) -> None:
+        self._widget_bytes += len(row.body)
+        if self._widget_bytes > MOST_WIDGET_BYTES:
+            self.widgets_left_out += 1
+        else:
+            self.widgets.append(row.seq)
+
+    def _place(self, row: EventRow) -> Place:
+        assert row.execution is not None
+        place = self.places.get(row.execution)
+        if place is None:
+            known = row.execution
+            cell_id = known if _CELL_ID.fullmatch(known) else sha256(known.encode()).hexdigest()[:32]
+            place = self.places[known] = Place(known, cell_id, row.seq)
+            self._taken.add(cell_id)
+        place.add(row)
+        return place
+
+    def _name(self, place: Place, cell_id: Any) -> None:
+        """A client's own name of the cell, where it is one and no other cell has it."""
+        if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in self._taken:
+            place.cell_id = cell_id
+            self._taken.add(cell_id)
+
+    def _display(self, place: Place, display_id: Any, seq: int) -> None:
+        if display_id is not None:
+            self._shown_last[display_id] = seq
+            self._shown_in.setdefault(display_id, set()).add(place.execution)
+            place.displays.add(display_id)
+
+    def changed_elsewhere(self, place: Place) -> Iterator[tuple[str, int]]:
+        """Displays of this cell that other cells know too, each with the number of its last event."""
+        for display_id in sorted(place.displays):
+            if len(self._shown_in[display_id]) > 1:
+                yield display_id, self._shown_last[display_id]
+
+    def in_order(self) -> Iterator[Place]:
+        """The places are those of the queue; those that started share theirs out in the order they began."""
+        begun = sorted((place.started, place.execution) for place in self.places.values() if place.started)
+        following = iter(begun)
+        for place in self.places.values():
+            yield place if place.started is None else self.places[next(following)[1]]

@@ -1,0 +1,124 @@
+"""Has the disk keep what was committed, soon after; so a loss of power costs the last second at most.
+
+A thread of its own waits for the disk, nobody else does. Only when the tables' own log is on the disk are
+the rows overwritten that were in the redo log for them. It is not for ``--journal-sync full``, where each
+commit is on the disk before it is acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from cellgate.record.redo import RedoLog, sync_files
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.tasks import Supervisor, guarded
+
+logger = logging.getLogger(__name__)
+
+SYNC_SECONDS = 0.5
+"""From a commit to the sync that it is part of, when none is under way."""
+
+
+class Syncer:
+    """Of one journal. `in_tables` tells up to which number the tables have all commits."""
+
+    def __init__(self, record: Path, redo: RedoLog, in_tables: Callable[[], int]) -> None:
+        self._record = record
+        self._redo = redo
+        self._in_tables = in_tables
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="record-sync")
+        self._timer: asyncio.TimerHandle | None = None
+        self._running = False
+        self._again = False
+        self._waiters: list[asyncio.Future[None]] = []
+        self._failed = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def soon(self) -> None:
+        """Something was committed."""
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(SYNC_SECONDS, guarded(self.now, "sync of the record"))
+
+    def now(self) -> None:
+        """Sync at once, or as soon as the one that is under way is over."""
+        self._cancel_timer()
+        if self._closed:
+            return
+        if self._running:
+            self._again = True
+            return
+        self._running, self._again = True, False
+        self._idle.clear()
+        waiters, self._waiters = self._waiters, []
+        number = self._in_tables()
+        guarded_synced = Supervisor(failed=lambda *_: self._give_up(waiters)).guard(
+            self._synced, "end of a sync"
+        )
+        running = self._thread.submit(sync_files, self._redo.descriptor, self._record)
+        running.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(guarded_synced, done, number, waiters)
+        )
+
+    async def done(self) -> None:
+        """Return when all that is committed now is on the disk, and the redo log overwritten where it may be.
+
+        Raises StorageError when the disk fails.
+        """
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        self.now()
+        await waiter
+
+    def _synced(self, done: Future[None], number: int, waiters: list[asyncio.Future[None]]) -> None:
+        self._running = False
+        error: StorageError | None = None
+        try:
+            done.result()
+        except OSError as failure:
+            error = StorageError(f"The disk does not keep the record: {failure.strerror}")
+            if not self._failed:
+                logger.error("%s", error)
+            self.soon()
+        else:
+            self._redo.rewind(number)
+        self._failed = error is not None
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+        self._idle.set()
+        if self._again:
+            self.now()
+
+    def _give_up(self, waiters: Iterable[asyncio.Future[None]]) -> None:
+        """After a mistake of ours: nobody waits for ever, and the next commit tries anew."""
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(StorageError("The record could not be synced; the log says why"))
+        self._idle.set()
+
+    async def close(self) -> None:
+        """End what is under way and begin nothing any more. May be called again."""
+        self._closed = True
+        self._cancel_timer()
+        await self._idle.wait()
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(StorageError("The record is closed"))
+        self._waiters.clear()
+        self._thread.shutdown()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

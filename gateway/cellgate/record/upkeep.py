@@ -1,0 +1,140 @@
+"""The record as a store: how large it is, which records have had their time, and how to make the file small.
+
+What goes goes by ``purge``, with a tombstone each; when, is ``sessions.retention``'s affair. SQL for threads
+of ``journal``, or for a command that has the file to itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.record import blobs, purge, schema
+from cellgate.record.lock import RecordLock
+from cellgate.record.opening import open_writer
+from cellgate.record.place import resolved
+from cellgate.record.rows import SessionRow
+from cellgate.record.transactions import transaction
+from cellgate.wire.errors import StorageError
+
+_BATCH = 256
+_PAGES = ("page_count", "freelist_count", "page_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of a record. `event_bytes`: of rows as stored, without their `blob_bytes`; `free_bytes` of the file."""
+
+    sessions: int
+    open_sessions: int
+    executions: int
+    events: int
+    event_bytes: int
+    blobs: int
+    blob_bytes: int
+    purged: int
+    file_bytes: int
+    free_bytes: int
+
+
+def statistics(db: sqlite3.Connection) -> Statistics:
+    """The record's numbers; reads all of it."""
+
+    def one(query: str) -> int:
+        (value,) = db.execute(query).fetchone()
+        return int(value or 0)
+
+    page = one("PRAGMA page_size")
+    return Statistics(
+        sessions=one("SELECT count(*) FROM sessions"),
+        open_sessions=one("SELECT count(*) FROM sessions WHERE state <> 'ended'"),
+        executions=one("SELECT count(*) FROM executions"),
+        events=one("SELECT count(*) FROM events"),
+        event_bytes=one("SELECT sum(length(body)) FROM events"),
+        blobs=one("SELECT count(*) FROM blobs"),
+        blob_bytes=one("SELECT sum(length(body)) FROM blobs"),
+        purged=one("SELECT count(*) FROM trail WHERE type = 'record_purged'"),
+        file_bytes=one("PRAGMA page_count") * page,
+        free_bytes=one("PRAGMA freelist_count") * page,
+    )
+
+
+def overdue(
+    db: sqlite3.Connection, before: str | None, most_bytes: int | None
+) -> tuple[SessionRow, str] | None:
+    """The ended session whose record should go first, and why; None when all may stay.
+
+    That is the one unused for longest, when it was last used `before` a time, or when the record takes more
+    than `most_bytes` of the file.
+    """
+    found = schema.longest_ended(db)
+    if found is None:
+        return None
+    if before is not None and found.last_activity < before:
+        return found, "retention_age"
+    pages, free, size = (db.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES)
+    if most_bytes is not None and (pages - free) * size > most_bytes:
+        return found, "retention_size"
+    return None
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to a record that no gateway uses meanwhile. Raises StorageError when one does."""
+    if not path.exists() and not path.is_symlink():
+        raise StorageError(f"There is no record at {path}")
+    held = RecordLock(path)
+    try:
+        with closing(open_writer(held.record, "full")) as db:
+            purge.finish_all(db)
+            yield db
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, held.record) from error
+    finally:
+        held.release()
+
+
+def statistics_of(path: Path) -> Statistics:
+    """The numbers of a record, which a gateway may be using. Raises StorageError."""
+    path = resolved(path)
+    if not path.is_file():
+        raise StorageError(f"There is no record at {path}")
+    try:
+        with closing(schema.open_reader(path)) as db:
+            return statistics(db)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def compact(db: sqlite3.Connection) -> int:
+    """Store long values of old rows once, then give free space back; the number of rows that changed.
+
+    It needs free space of about the record's size for a while.
+    """
+    changed = 0
+    after = (-1, -1)
+    while rows := _undivided(db, after):
+        with transaction(db):
+            for session_id, seq in rows:
+                key = (session_id, seq)
+                (body,) = db.execute(
+                    "SELECT body FROM events WHERE session_id = ? AND seq = ?", key
+                ).fetchone()
+                kept, uses = blobs.take_out(db, session_id, body)
+                if uses is not None:
+                    changed += 1
+                    query = "UPDATE events SET body = ?, blobs = ? WHERE session_id = ? AND seq = ?"
+                    db.execute(query, (kept, uses, *key))
+        after = rows[-1]
+    db.execute("VACUUM")
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return changed
+
+
+def _undivided(db: sqlite3.Connection, after: tuple[int, int]) -> list[tuple[int, int]]:
+    query = """SELECT session_id, seq FROM events WHERE (session_id, seq) > (?, ?) AND blobs IS NULL
+        AND length(body) >= ? ORDER BY session_id, seq LIMIT ?"""
+    return db.execute(query, (*after, blobs.LEAST, _BATCH)).fetchall()

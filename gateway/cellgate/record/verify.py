@@ -1,0 +1,245 @@
+"""Checks exported files by themselves, offline: a notebook by its seal, a bundle by its rows as well.
+
+A notebook tells whether it is as it was written, and with a signature by whose gateway. A bundle holds the
+rows too, so that the notebook can be made of them again and compared. It needs no gateway and no database; a
+whole data folder is checked by ``verify_store``. What that proves, and what not, is in docs/record.md.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate.record.bundle import COMMENT, MANIFEST, ROWS, SIGNATURE, Manifest, Signature
+from cellgate.record.findings import Broken, Finding, NoSeal, chained, differing
+from cellgate.record.imported import (
+    MOST_MANIFEST,
+    UNREADABLE,
+    check_size,
+    entry_parts,
+    open_archive,
+    read_entry,
+)
+from cellgate.record.keys import signature_holds
+from cellgate.record.notebook import Export, Notebook
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
+from cellgate.record.survey import ListedRows, Survey
+from cellgate.record.text import OPENING, cell_text, split, tail_text
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+
+_MALFORMED = (
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+_decode = json_decoder(dict[str, Any]).decode
+_LINE = len(b'{"hash":"","row":}\n') + 64
+_CHUNK = 1 << 20
+
+
+def check_notebook(data: bytes, name: str) -> Finding:
+    """Whether a notebook is byte for byte what a gateway wrote."""
+    try:
+        notebook, seal = _read(data)
+        _check_seal(data, notebook, seal)
+    except Broken as broken:
+        return Finding(name, "notebook", str(broken))
+    except NoSeal as without:
+        return Finding(name, "notebook", str(without), sealed=False)
+    return Finding(name, f"notebook, {len(notebook['cells'])} cells", None, seal.key)
+
+
+def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
+    """The notebook and its seal. Raises Broken, and NoSeal for a notebook that has none."""
+    try:
+        check_size(data, "the file")
+        notebook = json.loads(data, parse_constant=_no_number)
+        _check_sealed(notebook)
+        seal = msgspec.convert(notebook["metadata"]["cellgate"]["seal"], Seal)
+        for cell in notebook["cells"]:
+            cell["metadata"]["cellgate"]["execution"] + ""
+        return notebook, seal
+    except InvalidInput as error:
+        raise Broken(error.message) from None
+    except _MALFORMED as error:
+        raise _no_notebook(error) from None
+
+
+def _check_sealed(notebook: dict[str, Any]) -> None:
+    """Raises NoSeal for a notebook of anybody's that has no place for a seal, or nothing at it."""
+    if not isinstance(notebook["nbformat"], int) or not isinstance(notebook["cells"], list):
+        raise TypeError("it has no cells")
+    known = notebook.get("metadata", {}).get("cellgate")
+    if not isinstance(known, dict):
+        raise NoSeal("Cellgate did not write it, so nothing tells whether it was changed")
+    if "seal" not in known:
+        raise NoSeal("nothing tells whether it was changed; cellgate export writes a session with a seal")
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _no_notebook(error: Exception) -> Broken:
+    return Broken(f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {error}")
+
+
+def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
+    try:
+        texts = [cell_text(cell) for cell in notebook["cells"]]
+        digests = [cell_digest(cell) for cell in texts]
+        names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
+        told = differing("cell", names, seal.cells, digests)
+        whole = notebook_digest(digests, notebook["metadata"])
+        cells = ",".join(f"\n  {cell}" for cell in texts)
+        written = OPENING + cells + tail_text(notebook["metadata"], empty=not texts)
+        same = written.encode() == data
+    except _MALFORMED as error:
+        raise _no_notebook(error) from None
+    if told is not None:
+        raise Broken(told)
+    if whole != seal.digest:
+        raise Broken("the notebook's metadata or its seal were changed; its cells are as they were")
+    if not same:
+        raise Broken("the file was rewritten: what it says is as it was, its bytes are not")
+    if signed(seal) is False:
+        raise Broken("the seal's signature or key was changed")
+
+
+# ---- bundles ----------------------------------------------------------------------------------------------
+
+
+def check_bundle(path: Path) -> Finding:
+    """Whether an archive is as it was written, its rows a chain, and its notebook what they make."""
+    try:
+        with open_archive(path) as archive:
+            manifest = _check_files(archive)
+            _check_archive(path)
+            key = _check_signature(archive)
+            count = _check_rows(archive, manifest)
+    except (Broken, NoSeal) as broken:
+        # A bundle has a list of its files and a sealed notebook; without them it is not whole.
+        return Finding(path.name, "bundle", str(broken))
+    except InvalidInput as error:
+        return Finding(path.name, "bundle", error.message)
+    except (*UNREADABLE, *_MALFORMED) as error:
+        return Finding(path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {error}")
+    return Finding(path.name, f"bundle, {len(manifest.files)} files, {count} rows", None, key)
+
+
+def _check_archive(path: Path) -> None:
+    """The digest in the archive's comment is of all the bytes before it."""
+    left = path.stat().st_size - len(COMMENT) - 64
+    digest = sha256()
+    with path.open("rb") as file:
+        while left > 0 and (part := file.read(min(left, _CHUNK))):
+            digest.update(part)
+            left -= len(part)
+        if file.read() != COMMENT + digest.hexdigest().encode():
+            raise Broken("the archive was changed between its files")
+
+
+def _check_files(archive: zipfile.ZipFile) -> Manifest:
+    names = archive.namelist()
+    if MANIFEST not in names:
+        raise Broken(f"the bundle has no {MANIFEST}")
+    manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
+    there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
+    told = differing("file", there, list(manifest.files), there)
+    for name, digest in manifest.files.items():
+        if name not in names or _digest(archive, name) != digest:
+            raise Broken(f"the file {name} was {'changed' if name in names else 'removed'}")
+    if told is not None:
+        raise Broken(told)
+    return manifest
+
+
+def _digest(archive: zipfile.ZipFile, name: str) -> str:
+    digest = sha256()
+    try:
+        for part in entry_parts(archive, name):
+            digest.update(part)
+    except UNREADABLE:
+        return ""
+    return digest.hexdigest()
+
+
+def _check_signature(archive: zipfile.ZipFile) -> str | None:
+    if SIGNATURE not in archive.namelist():
+        return None
+    given = msgspec.json.decode(read_entry(archive, SIGNATURE, MIB), type=Signature)
+    if not signature_holds(
+        given.key, given.signature, manifest_statement(read_entry(archive, MANIFEST, MOST_MANIFEST))
+    ):
+        raise Broken("the bundle's signature does not hold")
+    return given.key
+
+
+def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
+    """The rows are a chain up to the notebook's head, and the notebook is what they make."""
+    data = read_entry(archive, manifest.notebook)
+    notebook, seal = _read(data)
+    _check_seal(data, notebook, seal)
+    metadata = notebook["metadata"]
+    known = metadata["cellgate"]
+    survey = Survey()
+    rows = list(chained(_rows(read_entry(archive, ROWS)), known["session"]))
+    for row in rows:
+        survey.add(row)
+    if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
+        raise Broken(f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another")
+    said = Export(known["gateway_version"], known["exported_at"], known["outputs"], known["output_cap"])
+    made = Notebook(_session(metadata), survey, ListedRows(rows), said)
+    digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
+    names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
+    if (told := differing("cell", names, digests, seal.cells)) is not None:
+        raise Broken(f"the notebook is not what the rows make: {told}")
+    if survey.facts.introduced and notebook_digest(digests, made.metadata()) != seal.digest:
+        raise Broken("the notebook's metadata are not what the rows tell")
+    return len(rows)
+
+
+def _rows(data: bytes) -> list[EventRow]:
+    check_size(data, ROWS)
+    rows = []
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        digest, body = line[9:73], line[81:-2]
+        if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
+            raise Broken(f"row {number} was changed: it is no line of a trail")
+        told = _decode(body)
+        rows.append(
+            EventRow(0, told["seq"], told["type"], told["execution"], body, bytes.fromhex(digest.decode()))
+        )
+    return rows
+
+
+def _session(metadata: dict[str, Any]) -> SessionRow:
+    """What the notebook says of its session; whatever the rows tell themselves replaces it."""
+    known = metadata["cellgate"]
+    return SessionRow(
+        id=0,
+        principal=known["principal"],
+        key=known["session"],
+        kernel=metadata["kernelspec"]["name"],
+        isolation=known["isolation"],
+        state=known["state"],
+        cause=None,
+        created_at=known["created_at"],
+        last_activity=known["created_at"],
+        execution_count=0,
+        limits=known["limits"],
+        metadata=known["metadata"],
+        environment={},
+    )

@@ -1,0 +1,253 @@
+"""Checks a whole data folder: every session's chain, the tables that repeat what it says, the audit trail.
+
+It reads one snapshot through a connection that can't write, so a gateway may run meanwhile. Rows are read
+once, in order. Exported files are ``verify``'s.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate.record import blobs, purge, salvage, schema, trail
+from cellgate.record.chain import GENESIS, link
+from cellgate.record.facts import ExecutionFacts, SessionFacts
+from cellgate.record.findings import Broken, Finding, chained
+from cellgate.record.migrations import VERSION, version_of
+from cellgate.record.opening import damage_told
+from cellgate.record.place import resolved
+from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.decoding import json_decoder
+
+ATTEMPTS = 20
+_FACTS = frozenset({"session", "queued", "finished"})
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+def check_record(path: Path) -> Iterator[Finding]:
+    """A finding for each session and one for the audit trail, of the record at `path`; and one for rows that
+    a gateway that was killed, or one that runs, has yet to write into the tables, for commits that are
+    missing, and for purges that are not over.
+
+    Raises StorageError for a file that can't be read or has another schema.
+    """
+    path = resolved(path)
+    if not path.is_file():
+        raise StorageError(f"There is no record at {path}")
+    with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
+        try:
+            version = version_of(db, path)
+            if version != VERSION:
+                raise StorageError(
+                    f"The record {path} is of an older Cellgate (schema {version}, not {VERSION}); start a"
+                    " gateway with this data folder, which brings it up to date, and check again"
+                )
+            found, seed = _look(db, path)
+            yield from _findings(db)
+            yield from _check_log(found, schema.applied(db), expected=seed is not None)
+        except sqlite3.Error as error:
+            raise schema.storage_error(error, path, verified=True) from error
+
+
+def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
+    """What is beside the record; then begin to read its tables: so nothing is missed that moves."""
+    for _ in range(ATTEMPTS):
+        seed = schema.expected_log(db)
+        found = salvage.look(path, VERSION, seed)
+        db.execute("BEGIN")
+        if schema.expected_log(db) == seed:
+            return found, seed
+        # A gateway has started or ended in between.
+        db.execute("ROLLBACK")
+    raise StorageError(f"Gateways start and end all the time with {path}; check it when one runs")
+
+
+def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterator[Finding]:
+    waiting = sum(len(group.events) for number, group in found.frames.groups.items() if number > applied)
+    lost = salvage.loss(found, applied, expected=expected)
+    if waiting or lost is not None:
+        told = f"{waiting} rows that a gateway adds when it starts"
+        yield Finding("redo log", told, None if lost is None else str(lost))
+
+
+def _findings(db: sqlite3.Connection) -> Iterator[Finding]:
+    there: dict[int, tuple[str, str]] = {}
+    refused = schema.refused_sessions(db)
+    after = 0
+    while sessions := schema.sessions(db, None, None, 256, after):
+        after = sessions[-1].id
+        for session in sessions:
+            there[session.id] = session.principal, session.key
+            yield check_session(db, session, refused.pop(session.id, None))
+    yield _check_trail(db, there)
+    for session_id, (why, count) in refused.items():
+        yield Finding(f"session {session_id}", "no rows", _told(why, count))
+    for row in trail.rows(db):
+        if row.type == trail.DAMAGED:
+            yield _check_damage(row)
+    if purges := purge.begun(db):
+        yield Finding("purges", f"{len(purges)} that a gateway carries on with")
+
+
+def _check_damage(row: trail.TrailRow) -> Finding:
+    try:
+        event = _decode(row.body)
+        told = f"{event['told']} (found at {event['at']})"
+    except (KeyError, msgspec.MsgspecError) as error:
+        told = f"commits are missing, and the entry that tells of them can't be read: {error!r}"
+    return Finding("redo log", f"entry {row.seq} of the audit trail", told)
+
+
+def _told(why: str, events: int) -> str:
+    return f"{events} rows that were acknowledged could not be stored and are kept apart: {why}"
+
+
+def check_session(
+    db: sqlite3.Connection, session: SessionRow, refused: tuple[str, int] | None = None
+) -> Finding:
+    """Whether the session's rows are a chain, and its own row and its executions' say what that says.
+
+    `refused`: why and how many of its rows could not be stored, if any.
+    """
+    subject = f"session {session.key} of {session.principal}"
+    try:
+        facts = _check_rows(db, session)
+        _check_session_row(session, facts)
+        _check_executions(db, session, facts)
+    except Broken as broken:
+        return Finding(subject, f"{session.head_seq} rows", str(broken))
+    except sqlite3.DatabaseError as error:
+        return Finding(subject, f"{session.head_seq} rows", str(error))
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        return Finding(subject, f"{session.head_seq} rows", f"a row can't be read: {error!r}")
+    return Finding(subject, f"{session.head_seq} rows", None if refused is None else _told(*refused))
+
+
+def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
+    facts = SessionFacts()
+    last, head = 0, GENESIS
+    rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
+    for row in chained(rows, session.key):
+        if row.type in _FACTS:
+            facts.apply(_decode(row.body))
+        else:
+            facts.touch(row.execution, row.seq)
+        last, head = row.seq, row.hash
+    if last < session.head_seq:
+        raise Broken(f"row {last + 1} was removed: there were {session.head_seq}")
+    if last > session.head_seq:
+        raise Broken(f"row {session.head_seq + 1} was added: there were {session.head_seq}")
+    if head != session.head:
+        raise Broken(f"row {last} was changed: the session's head is another")
+    return facts
+
+
+def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
+    for name, told in facts.fields.items():
+        if (stored := getattr(session, name)) != told:
+            raise Broken(f"the session's own row was changed: {name} is {stored!r}, its rows say {told!r}")
+
+
+def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: SessionFacts) -> None:
+    known = iter(facts.executions.values())
+    after = -schema.LAST
+    while rows := schema.executions(db, session.id, 256, after):
+        after = rows[-1].number
+        for row in rows:
+            if (told := next(known, None)) is None:
+                raise Broken(f"execution {row.number} ({row.id}) was added: no row tells of it")
+            _check_execution(row, told)
+    if (missing := next(known, None)) is not None:
+        raise Broken(f"execution {missing.number} ({missing.id}) was removed")
+
+
+def _check_execution(row: ExecutionRow, told: ExecutionFacts) -> None:
+    ended = told.status is not None
+    pairs: list[tuple[str, object, object]] = [
+        ("number", row.number, told.number),
+        ("id", row.id, told.id),
+        ("msg_id", row.msg_id, told.msg_id),
+        ("first_seq", row.first_seq, told.first_seq),
+        ("last_seq", row.last_seq, told.last_seq if ended else told.first_seq),
+        ("status", row.status, told.status),
+    ]
+    if told.created_at is not None:
+        key, request = told.idempotency or (None, None)
+        pairs += [
+            ("created_at", row.created_at, told.created_at),
+            ("idempotency_key", row.idempotency_key, key),
+            ("request_hash", row.request_hash, request),
+        ]
+    for name, stored, said in pairs:
+        if stored != said:
+            where = f"execution {told.number} ({told.id})"
+            raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {said!r}")
+
+
+# ---- the audit trail --------------------------------------------------------------------------------------
+
+
+def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> Finding:
+    count = 0
+    try:
+        begun: dict[int, tuple[str, str]] = {}
+        for count, event in enumerate(_trail(db), 1):
+            if event["type"] == trail.DAMAGED:
+                continue
+            session_id = event["session_id"]
+            if event["type"] == trail.BEGUN:
+                begun[session_id] = event["principal"], event["session"]
+            elif begun.pop(session_id, None) is None:
+                raise Broken(f"entry {count} was added: there was no record {session_id} to purge")
+        _compare(begun, there)
+        _check_orphans(db)
+    except Broken as broken:
+        return Finding("audit trail", f"{count} entries", str(broken))
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        return Finding("audit trail", f"{count} entries", f"an entry can't be read: {error!r}")
+    return Finding("audit trail", f"{count} entries")
+
+
+def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
+    head = GENESIS
+    for number, row in enumerate(trail.rows(db), 1):
+        head = link(head, row.body)
+        if row.seq != number:
+            raise Broken(f"entry {number} was removed")
+        if head != row.hash:
+            raise Broken(f"entry {number} was changed, moved or added: its hash is not that of its bytes")
+        event = _decode(row.body)
+        if (event["seq"], event["type"]) != (row.seq, row.type):
+            raise Broken(f"entry {number} was changed: its columns are not what its body says")
+        yield event
+
+
+def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]]) -> None:
+    for session_id in sorted(begun.keys() | there.keys()):
+        told, found = begun.get(session_id), there.get(session_id)
+        if told is None:
+            assert found is not None
+            raise Broken(f"the record of session {found[1]} of {found[0]} is not in the trail: it was added")
+        if found is None:
+            raise Broken(f"the record of session {told[1]} of {told[0]} was removed without a tombstone")
+        if told != found:
+            raise Broken(f"the record of session {told[1]} of {told[0]} is now {found[1]}'s of {found[0]}")
+
+
+def _check_orphans(db: sqlite3.Connection) -> None:
+    for blob in blobs.damaged(db):
+        raise Broken(f"the stored part {blob} of rows was changed")
+    for table in ("events", "executions"):
+        found = db.execute(
+            f"""SELECT session_id FROM {table} WHERE session_id NOT IN (SELECT id FROM sessions)
+                AND session_id NOT IN (SELECT session_id FROM purges) LIMIT 1"""  # noqa: S608
+        ).fetchone()
+        if found is not None:
+            raise Broken(f"{table} were added, or moved, to session {found[0]}, which there is not")

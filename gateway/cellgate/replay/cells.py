@@ -1,0 +1,172 @@
+"""The cells of a notebook as a replay sees them: what to run, how long, and what was seen then.
+
+Pure. It reads notebooks that Cellgate exported, with times and statuses, and any other notebook as far as
+that tells. ``compare`` compares, ``run`` runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cellgate.replay.compare import STOPPED, CellRun
+from cellgate.replay.moments import Window, moment, window
+from cellgate_kernels.errors import InvalidInput
+
+NEVER_RAN = frozenset({"cancelled", "queued"})
+DEFAULT_TIMEOUT = 60.0
+LONGEST = 30 * 24 * 3600.0
+"""Seconds of a limit or a duration that are believed."""
+SLACK = 10.0
+"""Seconds that a cell gets besides twice its recorded duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCell:
+    """A code cell. `number` counts all cells of the notebook from 1; `timeout` in seconds.
+
+    `skip`: why it is not to be run. `compared`: whether it had run, so that there is something to compare.
+    `needs`: what it ran with that the record does not hold, so that a difference proves nothing.
+    """
+
+    number: int
+    source: str
+    run: CellRun
+    execution: str | None = None
+    silent: bool = False
+    timeout: float = DEFAULT_TIMEOUT
+    skip: str | None = None
+    compared: bool = True
+    needs: str | None = None
+
+
+def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
+    """The code cells of an nbformat 4 notebook. Raises InvalidInput when it is none."""
+    if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
+        raise InvalidInput("This is no notebook of nbformat 4")
+    known = _dict(notebook, "metadata", "cellgate")
+    limit = _dict(known, "limits").get("cell_timeout")
+    timeout = float(limit) if isinstance(limit, (int, float)) and 0 < limit <= LONGEST else DEFAULT_TIMEOUT
+    return list(_code_cells(notebook["cells"], timeout, known))
+
+
+def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) -> Iterator[RecordedCell]:
+    code = [
+        (number, cell)
+        for number, cell in enumerate(cells, 1)
+        if isinstance(cell, dict) and cell.get("cell_type") == "code"
+    ]
+    begun = [told for _, cell in code if (told := _started(cell)) is not None]
+    if (created := moment(session.get("created_at"))) is not None:
+        begun.append(created)
+    begin = min(begun, default=None)
+    for number, cell in code:
+        try:
+            yield _code_cell(number, cell, timeout, begin, _names(session.get("env")))
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise InvalidInput(f"Cell {number} of the notebook is not as nbformat has it") from error
+
+
+def _code_cell(
+    number: int, cell: Mapping[str, Any], timeout: float, begin: datetime | None, of_session: list[str]
+) -> RecordedCell:
+    known = _dict(cell, "metadata", "cellgate")
+    outputs = [_checked(output) for output in cell["outputs"]]
+    status = known.get("status")
+    if not isinstance(status, str):
+        status = "error" if any(output["output_type"] == "error" for output in outputs) else "ok"
+    source, execution = cell["source"], known.get("execution")
+    return RecordedCell(
+        number=number,
+        source="".join(source) if isinstance(source, list) else str(source),
+        run=CellRun(status, _without_note(outputs, known.get("note")), _window(cell, known, begin)),
+        execution=execution if isinstance(execution, str) else None,
+        silent=known.get("silent") is True,
+        timeout=_timeout(status, known.get("duration_ms"), timeout),
+        skip=_skip(status, known, _started(cell)),
+        compared=bool(known) or bool(outputs) or cell.get("execution_count") is not None,
+        needs=_needs(_names(known.get("env")), of_session),
+    )
+
+
+def _checked(output: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The output, if it has what nbformat demands. Raises KeyError, TypeError."""
+    match output["output_type"]:
+        case "stream":
+            text = output["text"]
+            words = [output["name"], *(text if isinstance(text, list) else [text])]
+        case "error":
+            words = [output["ename"], output["evalue"], *output["traceback"]]
+        case "display_data" | "execute_result" if isinstance(output["data"], dict):
+            words = []
+        case other:
+            raise TypeError(f"{other!r} is no kind of output, or has no data")
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("a text is none")
+    return output
+
+
+def _without_note(outputs: list[Mapping[str, Any]], note: Any) -> list[Mapping[str, Any]]:
+    """What the cell itself showed: a cell that ended without a word has a last one of the gateway's."""
+    data = outputs[-1].get("data") if outputs and isinstance(note, str) else None
+    if not isinstance(data, dict) or data.keys() != {"text/plain"}:
+        return outputs
+    text = data["text/plain"]
+    shown = "".join(map(str, text)) if isinstance(text, list) else text
+    return outputs[:-1] if shown == f"[cellgate: {note}]" else outputs
+
+
+def _names(told: Any) -> list[str]:
+    return [name for name in told if isinstance(name, str)] if isinstance(told, list) else []
+
+
+def _needs(of_cell: list[str], of_session: list[str]) -> str | None:
+    """What to say of variables; the record has their names and, as they may be secrets, not their values."""
+    if of_cell:
+        return f"It ran with environment variables whose values are not recorded: {', '.join(of_cell)}."
+    if of_session:
+        names = ", ".join(of_session)
+        return f"Its session had environment variables whose values are not recorded: {names}."
+    return None
+
+
+def _skip(status: str, known: Mapping[str, Any], started: datetime | None) -> str | None:
+    if status in NEVER_RAN or known.get("note") == "This cell did not run.":
+        return "It did not run then." if started is None else "It was cancelled while it ran."
+    return "It had not ended." if status == "running" else None
+
+
+def _timeout(status: str, duration_ms: Any, timeout: float) -> float:
+    """What was stopped is run for as long as it ran then; all else may be slower than it was."""
+    if not isinstance(duration_ms, (int, float)):
+        return timeout
+    seconds = min(max(duration_ms / 1000, 0), LONGEST)
+    return max(1.0, min(seconds, timeout)) if status in STOPPED else max(timeout, 2 * seconds + SLACK)
+
+
+def _started(cell: Mapping[str, Any]) -> datetime | None:
+    times = _dict(cell, "metadata", "execution")
+    for name in ("iopub.execute_input", "iopub.status.busy", "shell.execute_reply.started"):
+        if (told := moment(times.get(name))) is not None:
+            return told
+    return None
+
+
+def _window(cell: Mapping[str, Any], known: Mapping[str, Any], begin: datetime | None) -> Window | None:
+    """When the run was under way until this cell ended."""
+    times = _dict(cell, "metadata", "execution")
+    ended = moment(times.get("shell.execute_reply")) or moment(times.get("iopub.status.idle"))
+    started, duration = _started(cell), known.get("duration_ms")
+    if ended is None and started is not None and isinstance(duration, (int, float)):
+        ended = started + timedelta(milliseconds=min(max(duration, 0), 1000 * LONGEST))
+    return window(begin, ended)
+
+
+def _dict(value: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for name in path:
+        value = value.get(name, {})
+        if not isinstance(value, dict):
+            return {}
+    return value

@@ -1,0 +1,249 @@
+"""Two runs of a cell: equal, equal after normalising, different and how, or not to be judged.
+
+Pure. Of the outputs it compares what was printed to stdout, what to stderr (how the two interleave is up to
+buffers), and all other outputs in their order; execution counts are not compared. ``normalise`` knows what
+changes from run to run, ``images`` compares pictures, ``report`` shows the result.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from cellgate.replay.images import PixelBudget, compare_pictures
+from cellgate.replay.moments import Window
+from cellgate.replay.normalise import Context, explain, shown
+
+MOST_LINES = 400
+"""Lines of each text that are compared line by line, and of a diff that are shown."""
+LONGEST_LINE = 2000
+STOPPED = frozenset({"interrupted", "timeout"})
+"""A replay has nobody who interrupts: what was interrupted is ended by a deadline."""
+_TABLE = "application/vnd.dataresource+json"
+_PICTURES = frozenset({"image/png", "image/jpeg"})
+_MARKUP = frozenset({"text/html", "image/svg+xml"})
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+Output = Mapping[str, Any]
+
+
+class Verdict(StrEnum):
+    """What became of a cell.
+
+    `normalised`: equal but for what is known to vary. `unjudged`: it differs in what may vary, or may not.
+    """
+
+    EQUAL = "equal"
+    NORMALISED = "normalised"
+    UNJUDGED = "unjudged"
+    DIFFERENT = "different"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """One run of a cell: how it ended, what it showed (nbformat outputs).
+
+    `window`: from the begin of the whole run to the cell's end, if that is known.
+    """
+
+    status: str
+    outputs: Sequence[Output]
+    window: Window | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One part of a cell that differs. `diff`: unified, as text; `picture`: a PNG that shows it.
+
+    `judged` is False where nobody can tell whether this is a difference of the result.
+    """
+
+    part: str
+    note: str
+    diff: str = ""
+    picture: bytes | None = None
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CellComparison:
+    """A verdict with its reasons: `rules` that were needed, `differences` that no rule explains."""
+
+    verdict: Verdict
+    rules: tuple[str, ...] = ()
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(slots=True)
+class _Findings:
+    """What is collected while two runs are compared."""
+
+    recorded: CellRun
+    replayed: CellRun
+    rtol: float
+    pixels: PixelBudget
+    rules: list[str] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+    def needed(self, *names: str) -> None:
+        self.rules += [name for name in names if name not in self.rules]
+
+    def text(self, part: str, before: str, after: str, *, markup: bool = False) -> None:
+        """Compare two texts."""
+        if before == after:
+            return
+        before, after = _ANSI.sub("", before), _ANSI.sub("", after)
+        context = Context(self.recorded.window, self.replayed.window, self.rtol, markup)
+        why = explain(before, after, context)
+        if why is None:
+            self.differences.append(
+                Difference(part, "the text differs", text_diff(*shown(before, after, context)))
+            )
+        elif why.doubts:
+            note = f"it differs in what may change from run to run, or be a result: {', '.join(why.doubts)}"
+            diff = text_diff(*shown(before, after, context))
+            self.differences.append(Difference(part, note, diff, judged=False))
+        else:
+            self.needed(*(why.rules or ("colours",)))
+
+
+def compare_runs(
+    recorded: CellRun, replayed: CellRun, *, rtol: float = 0.0, pixels: PixelBudget | None = None
+) -> CellComparison:
+    """Compare how a cell ended and what it showed.
+
+    `rtol`: how far two floating-point numbers may be apart, relative to the larger. `pixels` that may be
+    compared; they become fewer.
+    """
+    found = _Findings(recorded, replayed, rtol, PixelBudget() if pixels is None else pixels)
+    if recorded.status != replayed.status and not {recorded.status, replayed.status} <= STOPPED:
+        note = f"it ended as {recorded.status!r} and now as {replayed.status!r}"
+        found.differences.append(Difference("status", note))
+    for name in ("stdout", "stderr"):
+        found.text(name, _printed(recorded.outputs, name), _printed(replayed.outputs, name))
+    shown = (list(_shown(recorded.outputs)), list(_shown(replayed.outputs)))
+    for number, (before, after) in enumerate(zip_longest(*shown), 1):
+        _compare_outputs(found, f"output {number}", before, after)
+    if {recorded.status, replayed.status} <= STOPPED:
+        # How far a cell came until it was stopped depends on the machine.
+        found.differences = [replace(each, judged=False) for each in found.differences]
+    if found.differences:
+        judged = any(difference.judged for difference in found.differences)
+        verdict = Verdict.DIFFERENT if judged else Verdict.UNJUDGED
+        return CellComparison(verdict, tuple(found.rules), tuple(found.differences))
+    return CellComparison(Verdict.NORMALISED if found.rules else Verdict.EQUAL, tuple(found.rules))
+
+
+def text_diff(before: str, after: str) -> str:
+    """A unified diff for people: bounded, with a last line that says so where it is cut."""
+    (old, old_cut), (new, new_cut) = _cut_lines(before), _cut_lines(after)
+    lines = list(difflib.unified_diff(old, new, "recorded", "replayed", n=2, lineterm=""))
+    more = old_cut or new_cut or len(lines) > MOST_LINES
+    return "\n".join([*lines[:MOST_LINES], *(["... more is not shown"] if more else [])])
+
+
+def _cut_lines(text: str) -> tuple[list[str], bool]:
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    shortened = [line[:LONGEST_LINE] for line in lines[:MOST_LINES]]
+    return shortened, len(lines) > MOST_LINES or any(len(line) > LONGEST_LINE for line in lines[:MOST_LINES])
+
+
+def _printed(outputs: Sequence[Output], name: str) -> str:
+    return "".join(
+        _joined(output["text"])
+        for output in outputs
+        if output["output_type"] == "stream" and output["name"] == name
+    )
+
+
+def _shown(outputs: Sequence[Output]) -> Iterator[Output]:
+    return (output for output in outputs if output["output_type"] != "stream")
+
+
+def _joined(text: Any) -> str:
+    """nbformat allows a text to be a list of its lines."""
+    return "".join(map(str, text)) if isinstance(text, list) else str(text)
+
+
+def _compare_outputs(found: _Findings, part: str, before: Output | None, after: Output | None) -> None:
+    if before is None or after is None:
+        there, note = (after, "came now only") if before is None else (before, "did not come any more")
+        assert there is not None
+        what = there.get("ename") if there["output_type"] == "error" else ", ".join(there["data"])
+        found.differences.append(Difference(part, f"{there['output_type']} ({what}) {note}"))
+    elif "error" in {before["output_type"], after["output_type"]}:
+        _compare_errors(found, before, after)
+    else:
+        _compare_data(found, part, before["data"], after["data"])
+
+
+def _compare_errors(found: _Findings, before: Output, after: Output) -> None:
+    if before["output_type"] != after["output_type"]:
+        kinds = f"{before['output_type']} was recorded, {after['output_type']} came"
+        found.differences.append(Difference("error", kinds, text_diff(_as_text(before), _as_text(after))))
+        return
+    found.text("error", _as_text(before), _as_text(after))
+
+
+def _as_text(output: Output) -> str:
+    if output["output_type"] == "error":
+        lines = [f"{output['ename']}: {output['evalue']}", *output["traceback"]]
+        return _ANSI.sub("", "\n".join(lines))
+    return _joined(output["data"].get("text/plain", ", ".join(output["data"])))
+
+
+def _compare_data(found: _Findings, part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    if (_TABLE in before) != (_TABLE in after):
+        # Only who asks gets a table as data too; it is the one of the other types.
+        before = {kind: value for kind, value in before.items() if kind != _TABLE}
+        after = {kind: value for kind, value in after.items() if kind != _TABLE}
+    if before.keys() != after.keys():
+        kinds = f"{', '.join(sorted(before))} was recorded, {', '.join(sorted(after))} came"
+        found.differences.append(Difference(part, kinds))
+    for kind in sorted(before.keys() & after.keys()):
+        _compare_value(found, f"{part}, {kind}", kind, before[kind], after[kind])
+
+
+def _compare_value(found: _Findings, part: str, kind: str, before: Any, after: Any) -> None:
+    if before == after:
+        return
+    if kind in _PICTURES:
+        _compare_pictures(found, part, _joined(before), _joined(after))
+    elif isinstance(before, (str, list)) and isinstance(after, (str, list)) and not _is_json(kind):
+        found.text(part, _joined(before), _joined(after), markup=kind in _MARKUP)
+    else:
+        found.text(part, _as_json(before), _as_json(after))
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.endswith("+json")
+
+
+def _as_json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1).decode()
+
+
+def _compare_pictures(found: _Findings, part: str, before: str, after: str) -> None:
+    try:
+        pictures = base64.b64decode(before), base64.b64decode(after)
+    except (binascii.Error, ValueError):
+        found.differences.append(Difference(part, "A picture is not in base64"))
+        return
+    compared = compare_pictures(*pictures, found.pixels)
+    if compared.same:
+        found.needed(f"pictures as they look: {compared.note}")
+    else:
+        judged = compared.same is not None
+        found.differences.append(Difference(part, compared.note, picture=compared.picture, judged=judged))

@@ -1,0 +1,339 @@
+"""What differs between two runs of the same code although nothing does, and what nobody can tell.
+
+Pure. A rule of `KNOWN` replaces by a mark what is known to vary from run to run: the address in an object's
+repr, the clock of the run. A rule of `DOUBTFUL` does so with what looks as if it varied, but may as well be
+a result: a duration, a UUID. Texts that only the latter make the same are neither called the same nor
+different. ``compare`` decides what is compared; no rule looks at more than one piece of text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+
+from cellgate.replay.moments import Window
+from cellgate.replay.numbers import largest_difference
+from cellgate.replay.sets import order_sets
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+Applies = Callable[[re.Match[str], Window | None], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is known of two runs besides their texts. `markup`: the text is HTML or SVG."""
+
+    recorded: Window | None = None
+    replayed: Window | None = None
+    rtol: float = 0.0
+    markup: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why two texts are not the same letter by letter: by `rules` that are sure, and by `doubts`."""
+
+    rules: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What `pattern` finds is replaced by `mark`, where `applies` (if any) says that this one is meant.
+
+    A group of the name ``kept`` stays. `of_markup`: only in HTML and SVG.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    mark: str
+    applies: Applies | None = None
+    of_markup: bool = False
+
+    def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
+        """`text` with the marks between two of `sign`, and what they stand for."""
+        found: list[str] = []
+        names = self.pattern.groupindex
+
+        def replace(match: re.Match[str]) -> str:
+            if self.applies is not None and not self.applies(match, window):
+                return match[0]
+            found.append(match[0])
+            return (match["kept"] if "kept" in names else "") + f"{sign}{self.mark}{sign}"
+
+        return self.pattern.sub(replace, text), found
+
+
+# ---- times ------------------------------------------------------------------------------------------------
+
+_ISO = re.compile(
+    r"(?<![\d.-])(\d{4})([-/]?)(\d{2})\2(\d{2})[T _-](\d{2})(:?)(\d{2})(?:\6(\d{2})(?:[.,](\d{1,9}))?)?"
+    r"(?P<zone> ?(?:Z\b|UTC\b|[+-]\d{2}:?\d{2}\b))?(?![\d:])"
+)
+_CTIME = re.compile(
+    r"\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? +"
+    r"(?:(\w{3}) +(\d{1,2}) (\d{2}:\d{2}:\d{2}) (\d{4})"
+    r"|(\d{1,2}) (\w{3}) (\d{4}) (\d{2}:\d{2}:\d{2})(?: (?:GMT|UTC|[+]0000)\b)?)"
+)
+_EPOCH = re.compile(r"(?<![\w.])(\d{10})(?:\.\d{1,9}|\d{3}|\d{6}|\d{9})?(?![\w.])")
+_TIME_OF_DAY = re.compile(r"(?<![\d:.-])([01]\d|2[0-3]):([0-5]\d):([0-5]\d)(?:[.,]\d{1,9})?(?![\d:-])")
+_DATE = re.compile(r"(?<![\d-])(\d{4})-(\d{2})-(\d{2})(?![\d-]|[T ]\d{2}:)")
+
+
+def _iso(match: re.Match[str]) -> tuple[datetime, timedelta] | None:
+    year, month, day, hour, minute, second = (int(match[n] or 0) for n in (1, 3, 4, 5, 7, 8))
+    zone = (match["zone"] or "").strip()
+    try:
+        offset = datetime.strptime(zone.replace(":", ""), "%z").tzinfo if zone[:1] in {"+", "-"} else None
+        told = datetime(year, month, day, hour, minute, second, tzinfo=offset or (UTC if zone else None))
+    except ValueError:
+        return None
+    if not match[8]:
+        return told, _MINUTE
+    fraction = match[9] or ""
+    return told + _SECOND * float(f"0.{fraction or 0}"), _SECOND / 10 ** min(6, len(fraction))
+
+
+def _of_run(match: re.Match[str], window: Window | None) -> bool:
+    told = _iso(match)
+    return told is not None and window is not None and window.holds(*told)
+
+
+def _ctime(match: re.Match[str]) -> datetime | None:
+    first = match[1] is not None
+    month, day, clock, year = match.group(1, 2, 3, 4) if first else match.group(6, 5, 8, 7)
+    if month not in _MONTHS:
+        return None
+    try:
+        return datetime.fromisoformat(f"{year}-{_MONTHS.index(month) + 1:02}-{int(day):02}T{clock}")
+    except ValueError:
+        return None
+
+
+def _ctime_of_run(match: re.Match[str], window: Window | None) -> bool:
+    told = _ctime(match)
+    return told is not None and window is not None and window.holds(told, _SECOND)
+
+
+def _epoch_of_run(match: re.Match[str], window: Window | None) -> bool:
+    return window is not None and window.holds(datetime.fromtimestamp(int(match[1]), UTC), _SECOND)
+
+
+def _perhaps(read: Callable[[re.Match[str]], object], known: Applies) -> Applies:
+    """When nobody knows when the cell ran, any time may be one of the run."""
+    return lambda match, window: known(match, window) if window is not None else read(match) is not None
+
+
+def _time_of_run(match: re.Match[str], window: Window | None) -> bool:
+    told = time(int(match[1]), int(match[2]), int(match[3]))
+    return window is not None and window.holds_time(told, _SECOND)
+
+
+def _date_of_run(match: re.Match[str], window: Window | None) -> bool:
+    try:
+        told = date(int(match[1]), int(match[2]), int(match[3]))
+    except ValueError:
+        return False
+    return window is not None and window.holds_date(told)
+
+
+# ---- IPython's and tqdm's own lines -----------------------------------------------------------------------
+
+_SPAN = r"[\d.]+(?:e[+-]?\d+)? ?(?:ns|[µμu]s|ms|min|s|h|d)(?: [\d.]+ ?(?:min|s|h))*"
+_TIMING = re.compile(
+    rf"^CPU times: user {_SPAN}, sys: {_SPAN}, total: {_SPAN} *\n"
+    rf"Wall time: {_SPAN} *(?:\nCompiler : {_SPAN} *)?(?:\nParser   : {_SPAN} *)?$"
+    r"|^(?:The slowest run took [\d.]+ times longer than the fastest\. [^\n]{0,200}\n)?"
+    rf"{_SPAN} ± {_SPAN} per loop \(mean ± std\. dev\. of \d+ runs?, [\d,]+ loops? each\)$",
+    re.MULTILINE,
+)
+_CLOCK = re.compile(
+    r"(?:\d+:)?\d+:\d\d(?:<(?:(?:\d+:)?\d+:\d\d|\?))?, +(?:[\d.]+|\?)[kMGTPE]?"
+    r"[^\s,\]/]{0,20}/[^\s,\]/]{1,20}(?P<after>(?:, [^\]]*)?\])"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """The lines of tqdm: a bar is drawn again and again, as often as there is time; the last one counts.
+
+    Of that all counts but its clock and its speed.
+    """
+
+    name: str = "progress bars"
+    of_markup: bool = False
+
+    def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
+        """As `Rule.apply`."""
+        if " [" not in text or "/" not in text:
+            return text, []
+        found: list[str] = []
+        return "\n".join(_drawn(line, sign, found) for line in text.split("\n")), found
+
+
+def _drawn(line: str, sign: str, found: list[str]) -> str:
+    kept: list[str] = []
+    bar_before = False
+    for piece in line.split("\r"):
+        bar = _bar(piece, sign)
+        if bar is None:
+            if piece.strip() or not bar_before:
+                kept.append(piece)
+                bar_before = False
+            continue
+        found.append(piece)
+        if bar_before or kept == [""]:
+            kept.pop()
+        kept.append(bar)
+        bar_before = True
+    return "\r".join(kept)
+
+
+def _bar(piece: str, sign: str) -> str | None:
+    """A drawing of a bar without its clock; None for what is none."""
+    before, opened, clock = piece.rstrip().rpartition(" [")
+    known = _CLOCK.fullmatch(clock)
+    if not opened or known is None:
+        return None
+    return f"{before} [{sign}progress{sign}{known['after']}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """Sets, in one order; nothing is left out."""
+
+    name: str = "order of sets"
+    of_markup: bool = False
+
+    def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
+        """As `Rule.apply`."""
+        ordered = order_sets(text)
+        return ordered, [] if ordered == text else [text]
+
+
+AnyRule = Rule | _Progress | _Sets
+
+# ---- the rules --------------------------------------------------------------------------------------------
+
+KNOWN: tuple[AnyRule, ...] = (
+    Rule(
+        "memory addresses",
+        re.compile(r"(?P<kept>(?:<|&lt;)[^\n]{1,300}? at )0x[0-9a-fA-F]{8,16}(?=>|&gt;|, file |, line )"),
+        "address",
+    ),
+    # pandas' Styler: T_ and five hex digits; matplotlib's SVG: a letter and ten.
+    Rule(
+        "identifiers of markup",
+        re.compile(r"\bT_[0-9a-f]{5}(?=[_\"' ])|(?<=[\"#])[a-z][0-9a-f]{10}(?=[\")])"),
+        "id",
+        of_markup=True,
+    ),
+    Rule(
+        "temporary names",
+        re.compile(r"/tmp/ipykernel_\d+/\d+\.py|(?:/var|/usr)?/tmp/tmp[a-z0-9_]{8}(?![a-z0-9_])"),  # noqa: S108
+        "temporary",
+    ),
+    Rule(
+        "execution counts",
+        re.compile(r"\b(?P<kept>Cell |Input |File )In ?\[\d+\]|<ipython-input-\d+-[0-9a-f]+>"),
+        "cell",
+    ),
+    Rule("timestamps", _ISO, "time", _of_run),
+    Rule("timestamps", _CTIME, "time", _ctime_of_run),
+    Rule("timestamps", _EPOCH, "time", _epoch_of_run),
+    Rule("execution times", _TIMING, "timing"),
+    _Progress(),
+    _Sets(),
+)
+"""What is known to vary, wherever it stands."""
+
+_AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
+DOUBTFUL: tuple[AnyRule, ...] = (
+    Rule("timestamps", _ISO, "time", _perhaps(_iso, _of_run)),
+    Rule("timestamps", _CTIME, "time", _perhaps(_ctime, _ctime_of_run)),
+    Rule("times of day", _TIME_OF_DAY, "time", _time_of_run),
+    Rule("dates", _DATE, "date", _date_of_run),
+    Rule(
+        "durations",
+        re.compile(
+            rf"(?i)\b(?P<kept>(?:wall|cpu|user|real|sys|total|elapsed|took)(?: time)?:? )"
+            rf"(?:{_AMOUNT} ?(?:ns|µs|μs|us|ms|s|sec|secs|seconds?|min|minutes?|h)\b ?)+"
+        ),
+        "duration",
+    ),
+    Rule(
+        "durations",
+        re.compile(rf"(?<![\w.])(?:{_AMOUNT} ?(?:ns|µs|μs|us|ms)|\d+\.\d+ ?(?:s|secs?|seconds?))\b"),
+        "duration",
+    ),
+    Rule(
+        "identifiers",
+        re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b"),
+        "id",
+    ),
+    Rule("memory addresses", re.compile(r"\b0x[57][0-9a-f]{11}\b"), "address"),
+)
+"""What may vary, and may be a result."""
+
+
+def explain(recorded: str, replayed: str, context: Context) -> Explanation | None:
+    """What makes both texts the same, None when they differ."""
+    if recorded == replayed:
+        return Explanation()
+    sign = _unused(recorded, replayed)
+    if sign is None:
+        return None
+    sure: list[str] = []
+    known = _reduce(KNOWN, (recorded, replayed), context, sign, sure)
+    if known[0] == known[1] or _within(*known, context.rtol, sure):
+        return Explanation(tuple(sure))
+    doubts: list[str] = []
+    perhaps = _reduce(DOUBTFUL, known, context, sign, doubts)
+    if perhaps[0] == perhaps[1] or _within(*perhaps, context.rtol, sure):
+        return Explanation(tuple(sure), tuple(doubts))
+    return None
+
+
+def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
+    """Both texts with what is known to vary as ``<mark>``: it would hide in a diff the lines that matter."""
+    sign = _unused(recorded, replayed)
+    if sign is None:
+        return recorded, replayed
+    first, second = _reduce(KNOWN, (recorded, replayed), context, sign, [])
+    mark = re.compile(f"{sign}([a-z]+){sign}")
+    return mark.sub(r"<\1>", first), mark.sub(r"<\1>", second)
+
+
+def _unused(recorded: str, replayed: str) -> str | None:
+    """A letter that neither text has, so that none of them can hold a mark by itself."""
+    return next((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in recorded and c not in replayed), None)
+
+
+def _reduce(
+    rules: tuple[AnyRule, ...], texts: tuple[str, str], context: Context, sign: str, used: list[str]
+) -> tuple[str, str]:
+    recorded, replayed = texts
+    for rule in rules:
+        if recorded == replayed:
+            break
+        if rule.of_markup and not context.markup:
+            continue
+        recorded, before = rule.apply(recorded, context.recorded, sign)
+        replayed, after = rule.apply(replayed, context.replayed, sign)
+        if before != after and rule.name not in used:
+            used.append(rule.name)
+    return recorded, replayed
+
+
+def _within(recorded: str, replayed: str, rtol: float, used: list[str]) -> bool:
+    if not rtol:
+        return False
+    largest = largest_difference(recorded, replayed, rtol)
+    if largest is None:
+        return False
+    used.append(f"numbers within {rtol:g} (largest difference {largest:.2g})")
+    return True

@@ -1,0 +1,35 @@
+"""Running a notebook's cells once more, whoever runs them: the gateway itself or a client of it.
+
+It starts no kernel and compares nothing; the runner that it is given does the one, ``report`` the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+
+from cellgate.replay.cells import RecordedCell
+from cellgate.replay.environment import Agreement, EnvironmentCheck
+from cellgate.replay.report import NewRun
+from cellgate.wire.errors import EnvironmentDiffers
+
+Runner = Callable[[RecordedCell], Awaitable[NewRun]]
+Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]
+
+
+def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str | None = None) -> None:
+    """Raises EnvironmentDiffers when the locks differ, unless it is wanted `anyway`.
+
+    `why`: what kept the recorded packages from being installed.
+    """
+    if check.agreement is Agreement.DIFFERENT and not anyway:
+        reason = f" Its packages could not be installed: {why}." if why else ""
+        raise EnvironmentDiffers(
+            f"The kernel's environment is not the recorded one: {check.summary()}.{reason}"
+            " Restore it, or replay anyway (anyway: true, --anyway)"
+        )
+
+
+async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> None:
+    """Run all cells that had run, in order, also after one that fails; `listen` hears None for the others."""
+    for cell in cells:
+        await listen(cell, await run(cell) if cell.skip is None else None)

@@ -1,0 +1,196 @@
+"""Replays recorded sessions: a fresh kernel of the same kernelspec, all cells again, a report of both.
+
+It reads the record by ``sessions.reader``, gets kernels by ``sessions.registry`` and compares in a job; what
+it runs is not recorded. HTTP is the handler's affair, and what a replay means is ``replay``'s.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from msgspec import structs
+
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.results import ResultBuilder
+from cellgate.jobs.job_files import JobFile
+from cellgate.jobs.jobs import Jobs
+from cellgate.packages.requirements import parse_change
+from cellgate.record.clock import now
+from cellgate.record.events import MemoryStore
+from cellgate.record.rows import EventRow, SessionRow
+from cellgate.replay.cells import RecordedCell, recorded_cells
+from cellgate.replay.environment import (
+    Lock,
+    compare_locks,
+    lock_of,
+    recorded_lock,
+    recorded_seed,
+    seeds_report,
+    variables_for,
+)
+from cellgate.replay.files import files_report, input_files
+from cellgate.replay.inputs import restore
+from cellgate.replay.packages import RecordedPackage, installed_packages, pins
+from cellgate.replay.report import NewRun, environment_report
+from cellgate.replay.run import Listener, refuse_other_environment, run_cells
+from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.kernel_slot import environment_of
+from cellgate.sessions.reader import Archive
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.session import Session
+from cellgate.wire.errors import QueueFull
+from cellgate.wire.limits import LimitsBody
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.provisioners.base import HASH_SEED
+
+MOST_AT_ONCE = 4
+
+
+class Replayer:
+    """Four replays at once; more are refused."""
+
+    def __init__(
+        self, manager: SessionManager, archive: Archive, files: SessionFiles, jobs: Jobs, version: str
+    ) -> None:
+        self._manager = manager
+        self._archive = archive
+        self._files = files
+        self._jobs = jobs
+        self._version = version
+        self._running = 0
+
+    async def replay(
+        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float = 0.0
+    ) -> bytes:
+        """The report as ``json`` or ``html``. `listen` hears of each cell as it has run.
+
+        `rtol`: how far floating-point numbers may be apart.
+
+        Raises NotFound, EnvironmentDiffers unless `anyway`, QueueFull, JobFailed, the pool's errors and those
+        of `restore`.
+        """
+        if self._running >= MOST_AT_ONCE:
+            raise QueueFull(f"{MOST_AT_ONCE} replays are under way; try again later", retry_after=10)
+        self._running += 1
+        try:
+            return await self._replay(principal, key, anyway=anyway, form=form, listen=listen, rtol=rtol)
+        finally:
+            self._running -= 1
+
+    async def _replay(
+        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float
+    ) -> bytes:
+        moment = await self._archive.moment(principal, key)
+        row, notebook = moment.session, await self._archive.outline(moment)
+        cells, inputs = recorded_cells(notebook), input_files(notebook)
+        seed = recorded_seed(notebook)
+        wanted = SessionBody(kernel=row.kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
+        with self._jobs.file() as given, self._jobs.file() as made:
+            # A `Comparison` in JSON, written as it comes: neither notebook nor runs are held in memory.
+            await given.write(b'{"notebook":')
+            await given.take(self._archive.exports.notebook(moment))
+            await given.write(b',"runs":[')
+            hear = partial(self._note, given, next(iter(cells), None), listen)
+            begun, store = now(), _Rows()
+            session = await self._manager.open_one_shot(
+                principal, wanted, record=False, store=store, lower=True
+            )
+            try:
+                why = await _install(session, installed_packages(notebook))
+                check = compare_locks(recorded_lock(notebook), _lock(session))
+                refuse_other_environment(check, anyway=anyway, why=why)
+                restored = await restore(self._files, principal, key, inputs, session)
+                await run_cells(cells, partial(self._run, session, store), hear)
+                facts = {
+                    "session": key,
+                    "head": moment.head.hex(),
+                    "kernel": row.kernel,
+                    "isolation": session.row.isolation,
+                    "replayed_at": begun,
+                    "gateway_version": self._version,
+                    "environment": environment_report(check),
+                    "hash_seed": seeds_report(seed, HASH_SEED),
+                    "files": files_report(restored),
+                }
+            finally:
+                self._manager.end_later(session, "replay")
+            await given.write(b'],"rtol":%a,"facts":' % rtol + msgspec.json.encode(facts) + b"}")
+            await self._jobs.run("cellgate.replay.report", form, given=given, made=made)
+            return await made.read()
+
+    async def _run(self, session: Session, store: _Rows, cell: RecordedCell) -> NewRun:
+        """Run a cell as it was run, with nobody to answer its input()."""
+        at = now()
+        request = ExecuteRequest(
+            cell.source, timeout=cell.timeout, stdin=(), silent=cell.silent, allow_stdin=True
+        )
+        run = session.submit(request)
+        builder = run.builder or ResultBuilder()
+        await run.wait()
+        result = await self._archive.made(builder, ResultBuilder.result)
+        asked = store.asked
+        store.forget()
+        return NewRun(result["status"], result["outputs"], at, now(), asked)
+
+    async def _note(
+        self,
+        given: JobFile,
+        first: RecordedCell | None,
+        listen: Listener,
+        cell: RecordedCell,
+        run: NewRun | None,
+    ) -> None:
+        parts = await self._archive.encoded(None if run is None else structs.asdict(run))
+        await given.write(b"".join([b"" if cell is first else b",", *parts]))
+        await listen(cell, run)
+
+
+class _Rows(MemoryStore):
+    """Of a replay's rows, whether the last cell's asked for input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = False
+
+    def append(self, row: EventRow, *, reserved: bool = False) -> None:
+        """Keep the row."""
+        self.asked |= row.type == "input_request"
+        super().append(row, reserved=reserved)
+
+    def forget(self) -> None:
+        """Drop all rows so far."""
+        self.asked = False
+        super().forget()
+
+
+async def _install(session: Session, packages: list[RecordedPackage]) -> str | None:
+    """Install what the recorded session had; why that could not be done, if so."""
+    if not packages:
+        return None
+    install, constraints = pins(packages)
+    try:
+        change = parse_change(install, constraints=constraints)
+        await session.slot.packages.change(
+            session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
+        )
+    except CellgateError as error:
+        return error.message
+    return None
+
+
+def _lock(session: Session) -> Lock | None:
+    """What the session's kernel told of its environment and what was installed since."""
+    if session.kernel is None:
+        return None
+    told = environment_of(session.kernel)
+    if isinstance(packages := told.get("packages"), dict):
+        told = {**told, "packages": {**packages, **session.slot.packages.versions()}}
+    return lock_of(told)
+
+
+def _limits(row: SessionRow) -> LimitsBody:
+    """The limits that the recorded session had, so that the same happens at the same limits."""
+    known = {name: row.limits[name] for name in LimitsBody.__struct_fields__ if name in row.limits}
+    return msgspec.convert(known, LimitsBody)

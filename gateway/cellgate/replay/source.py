@@ -1,0 +1,103 @@
+"""What ``cellgate replay`` is given: a notebook with the files beside it, or a bundle.
+
+It reads files of the caller's and sends nothing. From a notebook's folder only those files are taken that
+the notebook names, never through a link; of a bundle only entries below its working folder.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from cellgate.files.tree import open_file, parse_path
+from cellgate.record.bundle import MANIFEST, WORK, Manifest
+from cellgate.record.imported import (
+    MOST_MANIFEST,
+    UNREADABLE,
+    decode_notebook,
+    open_archive,
+    read_entry,
+    read_file,
+)
+from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile
+from cellgate.wire.errors import Conflict, NotFound
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+
+MOST_BYTES = 512 * MIB
+"""The largest file that is sent to a gateway: it is in memory as a whole."""
+_TOO_LARGE = f"It is larger than {MOST_BYTES // MIB} MiB: upload it to a session to replay that."
+
+
+class Source(Protocol):
+    """Where bytes of input files may be."""
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        """Up to `most` bytes of a file, None when there is none of this path. Blocks."""
+
+
+class _Folder:
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        try:
+            descriptor, _ = open_file(self._root, parse_path(path))
+        except (NotFound, InvalidInput, Conflict):
+            return None
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(most)
+
+
+class _Bundle:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def bytes_of(self, path: str, most: int) -> bytes | None:
+        with open_archive(self._path) as archive:
+            try:
+                return read_entry(archive, f"{WORK}/{path}", most)
+            except KeyError:
+                return None
+
+
+def open_source(path: Path) -> tuple[dict[str, Any], Source]:
+    """The notebook, and where its input files may be. Raises InvalidInput for what is neither. Blocks."""
+    try:
+        if not zipfile.is_zipfile(path):
+            return decode_notebook(read_file(path), str(path)), _Folder(path.absolute().parent)
+        return _notebook_of_bundle(path), _Bundle(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+
+
+def _notebook_of_bundle(path: Path) -> dict[str, Any]:
+    try:
+        with open_archive(path) as archive:
+            manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
+            content = read_entry(archive, manifest.notebook)
+    except (KeyError, RecursionError, *UNREADABLE) as error:
+        if isinstance(error, OSError):
+            raise
+        raise InvalidInput(f"{path} is no bundle of Cellgate's: {error}") from error
+    return decode_notebook(content, str(path))
+
+
+def recorded_bytes(source: Source, file: InputFile) -> bytes | str:
+    """The file's bytes when they are still those of the record, and else why there are none. Blocks."""
+    if file.sha256 is None or file.size is None or file.size < 0:
+        return NO_HASH
+    if file.size > MOST_BYTES:
+        return _TOO_LARGE
+    try:
+        content = source.bytes_of(file.path, file.size + 1)
+    except (InvalidInput, *UNREADABLE):
+        return CHANGED
+    if content is None:
+        return GONE
+    return content if sha256(content).hexdigest() == file.sha256 else CHANGED

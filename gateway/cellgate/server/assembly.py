@@ -1,0 +1,438 @@
+"""The one place that builds and wires a gateway: from settings to serving, and an ordered way down.
+
+Nothing else makes pools, journals or managers. The way down: no new connections, running cells get their
+grace, sessions end, kernels end, the record is closed. ``cli.serve`` makes the settings from the
+command line and owns the signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import zmq
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.http.access import AccessPolicy, Principal, digest
+from cellgate.http.base import NotFoundHandler
+from cellgate.http.context import Services
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.metrics import Metrics
+from cellgate.http.routes import routes
+from cellgate.jobs.jobs import Jobs
+from cellgate.packages.installer import Installer, site_folder
+from cellgate.packages.settings import PackageSettings
+from cellgate.record.exports import Exports
+from cellgate.record.journal import Journal
+from cellgate.record.keys import load_key
+from cellgate.record.place import RECORD
+from cellgate.record.schema import Sync
+from cellgate.record.space import half_of_disk
+from cellgate.record.spill import Spills
+from cellgate.replay.service import Replayer
+from cellgate.server.log import log_request
+from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.reader import Archive
+from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.retention import Retention, RetentionSettings
+from cellgate.wire.errors import AddressInUse, StorageError, not_written
+from cellgate_kernels import trees
+from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
+from cellgate_kernels.leftovers import Leftovers, make_way
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.provisioners.container import ContainerSettings
+from cellgate_kernels.provisioners.engine import SOCKET, Engine
+from cellgate_kernels.provisioners.sweep import sweep
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.regular import read_regular
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.stored import KernelStore, StoredKernel
+from cellgate_kernels.threads import ThreadLanes
+
+logger = logging.getLogger(__name__)
+
+RUNNING_FILE = "gateway.json"
+INSTANCE_FILE = "instance"
+INSTANCE_BYTES = 1024
+PACKAGES = "packages"
+SOCKET_PATH_ROOM = 60
+SWEEP_SECONDS = 5.0
+SWITCH_SECONDS = 0.0005
+# Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
+MAX_REQUEST_BYTES = 1 << 50
+MAX_BUFFER_BYTES = 128 * 1024 * 1024
+MAX_HEAD_BYTES = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """All that a gateway is made from. Durations in seconds, sizes in bytes."""
+
+    data_dir: Path
+    manager: ManagerSettings
+    backend: str
+    isolation: str
+    version: str
+    container: ContainerSettings | None = None
+    docker_url: str = SOCKET
+    ip: str = "127.0.0.1"
+    port: int = 8888
+    token: str | None = None
+    allowed_hosts: frozenset[str] = frozenset()
+    allowed_origins: frozenset[str] = frozenset()
+    kernel_dirs: tuple[Path, ...] = ()
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    warm_kernelspecs: tuple[str, ...] = ("python3",)
+    preload: tuple[str, ...] = ()
+    start_timeout: float = 60.0
+    shutdown_grace: float = 10.0
+    keep_alive: float = 15.0
+    journal_sync: Sync = "normal"
+    storage_reserve: int = 64 * MIB
+    upload_space: int | None = None
+    listener: ListenerSettings = field(default_factory=ListenerSettings)
+    keep_kernels: bool = False
+    packages: PackageSettings = field(default_factory=PackageSettings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
+
+
+class RunningGateway:
+    """A gateway that serves. `url` is where; `shut_down` ends it."""
+
+    def __init__(self, url: str, services: Services, server: Listener, settings: GatewaySettings) -> None:
+        self.url = url
+        self.services = services
+        self._server = server
+        self._settings = settings
+
+    async def shut_down(self) -> None:
+        """Take no new work, give running cells their grace, end every kernel that is not to be kept."""
+        self._server.stop()
+        self.services.pool.rest()
+        settings = self._settings
+        await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
+        await self._server.close_all_connections()
+        await self.services.pool.close()
+
+    def abandon(self) -> None:
+        """What must be done before the process ends without `shut_down`; blocking, from any thread."""
+        engine = self.services.engine
+        if engine is not None and not self._settings.keep_kernels:
+            sweep(engine.url, engine.instance, SWEEP_SECONDS)
+
+
+@asynccontextmanager
+async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
+    """A serving gateway; leaving the context takes it down in order. Raises CellgateError."""
+    async with AsyncExitStack() as stack:
+        try:
+            gateway = await _start(settings, stack)
+        except OSError as error:
+            where = error.filename2 or error.filename or settings.data_dir
+            full = f"There is no space left to start a gateway with the data folder {settings.data_dir}"
+            raise not_written(error, full, f"The gateway can't start because of {where}") from error
+        yield gateway
+
+
+async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGateway:
+    """Open what a gateway needs, in order, and serve. Raises CellgateError and OSError."""
+    lanes = ThreadLanes(settings.pool.max_kernels)
+    lanes.cells.be_default()
+    stack.callback(lanes.close)
+    stack.callback(settings.manager.session.channels.lane.close)
+    data = settings.data_dir
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
+    journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
+    stack.push_async_callback(journal.close)
+    sockets = _bind(settings)
+    store = KernelStore(data / "kernels")
+    left = store.load()
+    folders = _folders(settings, store, stack)
+    stack.push_async_callback(folders.leftovers.close)
+    engine = await _engine(settings, left, stack)
+    launcher = _launcher(settings, folders, engine, store, stack)
+    services = _build(settings, journal, folders, launcher, engine, lanes, stack)
+    await folders.leftovers.sweep(data, folders.workspaces)
+    await _recover(services, launcher, left, folders, store)
+    server = _http_server(services, settings.listener)
+    server.add_sockets(sockets)
+    url = _url(settings, sockets)
+    gateway = RunningGateway(url, services, server, settings)
+    stack.push_async_callback(gateway.shut_down)
+    services.pool.start()
+    services.manager.start()
+    retention = Retention(journal, services.manager, settings.retention)
+    stack.push_async_callback(retention.close)
+    retention.start()
+    stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
+    # So long the loop waits for a thread of ours that computes; by default it is ten times as long.
+    sys.setswitchinterval(SWITCH_SECONDS)
+    # What is loaded stays. The garbage collector need not look at it whenever a message is large.
+    gc.freeze()
+    return gateway
+
+
+def _bind(settings: GatewaySettings) -> list[socket.socket]:
+    try:
+        return bind_sockets(settings.port, settings.ip)
+    except OSError as error:
+        raise AddressInUse(
+            f"Can't listen on {settings.ip}:{settings.port}: {error.strerror}."
+            " Choose another port with --port, or stop what uses it"
+        ) from error
+
+
+async def _recover(
+    services: Services,
+    launcher: KernelLauncher,
+    left: Mapping[str, StoredKernel],
+    folders: KernelFolders,
+    store: KernelStore,
+) -> None:
+    """Go on with what a former gateway left, where its kernels live, and remove the rest of it."""
+    adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
+    if adopted or ended:
+        logger.info("Of a former gateway's sessions %d go on and %d have ended", adopted, ended)
+    if services.engine is not None:
+        await services.engine.reap()
+    in_use = services.manager.kernel_ids()
+    if services.installer is not None:
+        await services.installer.tidy(in_use, services.manager.session_ids())
+    for kernel_id in left.keys() - in_use:
+        store.remove(kernel_id)
+    await folders.leftovers.empty(folders.runtime, {runtime_name(kernel_id) for kernel_id in in_use})
+
+
+async def _engine(
+    settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
+) -> Engine | None:
+    """The container engine, without what a former gateway of this data folder left there, but these."""
+    if settings.backend != "docker":
+        return None
+    spared = [kernel.provisioner["container"] for kernel in left.values()]
+    engine = Engine(settings.docker_url, _instance(settings.data_dir / INSTANCE_FILE), spared=spared)
+    await engine.open()
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+def _instance(path: Path) -> str:
+    """What tells this data folder's containers from those of other gateways on the same engine."""
+    try:
+        if not path.exists():
+            path.write_text(secrets.token_hex(16))
+        return read_regular(path, INSTANCE_BYTES).decode().strip()
+    except UnicodeDecodeError as error:
+        raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs") from error
+    except OSError as error:
+        raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
+
+
+def _launcher(
+    settings: GatewaySettings,
+    folders: KernelFolders,
+    engine: Engine | None,
+    store: KernelStore,
+    stack: AsyncExitStack,
+) -> KernelLauncher:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.max_sockets = 65_536
+    stack.callback(context.destroy, linger=0)
+    folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
+    config = {} if settings.container is None else asdict(settings.container)
+    catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
+    reception = Reception(settings.manager.session.execution.caps)
+    stack.push_async_callback(asyncio.to_thread, reception.close, wait=True)
+    return KernelLauncher(
+        catalog,
+        context,
+        folders,
+        start_timeout=settings.start_timeout,
+        preload=settings.preload,
+        engine=engine,
+        # Kernels of the other backends end with the gateway.
+        store=None if engine is None else store,
+        reception=reception,
+    )
+
+
+def _build(
+    settings: GatewaySettings,
+    journal: Journal,
+    folders: KernelFolders,
+    launcher: KernelLauncher,
+    engine: Engine | None,
+    lanes: ThreadLanes,
+    stack: AsyncExitStack,
+) -> Services:
+    catalog = launcher.catalog
+    limits = settings.manager.limits.resources
+    warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
+    pool = KernelPool(launcher, settings.pool, warm)
+    stack.push_async_callback(pool.close)
+    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
+    installer = _installer(settings, catalog, folders.leftovers)
+    of_sessions = replace(settings.manager.session, installer=installer, lane=lanes.record)
+    shared = replace(settings.manager, session=of_sessions)
+    manager = SessionManager(journal, pool, catalog, workspaces, shared)
+    staging = _staging(settings)
+    spills = Spills(staging, settings.storage_reserve, lanes.files)
+    exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
+    stack.push_async_callback(exports.close)
+    archive = Archive(journal, manager, exports, lanes.texts)
+    files = SessionFiles(
+        journal,
+        manager,
+        workspaces,
+        staging,
+        lanes,
+        reserve=settings.storage_reserve,
+        most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
+    )
+    stack.push_async_callback(files.close)
+    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve, lanes.files)
+    metrics.watch(lambda: _gauges(pool, manager))
+    return Services(
+        version=settings.version,
+        backend=settings.backend,
+        isolation=settings.isolation,
+        access=_access(settings),
+        catalog=catalog,
+        pool=pool,
+        journal=journal,
+        manager=manager,
+        archive=archive,
+        files=files,
+        metrics=metrics,
+        lanes=lanes,
+        jobs=jobs,
+        replayer=Replayer(manager, archive, files, jobs, settings.version),
+        engine=engine,
+        installer=installer,
+        keep_alive=settings.keep_alive,
+    )
+
+
+def _installer(
+    settings: GatewaySettings, catalog: KernelspecCatalog, leftovers: Leftovers
+) -> Installer | None:
+    """What gets packages, unless the operator allows none."""
+    if not settings.packages.allowed:
+        return None
+    try:
+        secrets = frozenset({settings.token} if settings.token else ())
+        return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
+    except OSError as error:
+        raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
+
+
+def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:
+    statistics = pool.statistics()
+    kernels = {name: float(getattr(statistics, name)) for name in ("warm", "starting", "in_use", "ending")}
+    return {"kernels": kernels, "sessions": {k: float(v) for k, v in manager.counts().items()}}
+
+
+def _access(settings: GatewaySettings) -> AccessPolicy:
+    tokens = {} if settings.token is None else {digest(settings.token): Principal("default", admin=True)}
+    everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
+    own = frozenset() if everywhere else frozenset({settings.ip})
+    return AccessPolicy(
+        tokens, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
+    )
+
+
+def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
+    """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
+
+    What a former gateway left in them stays: `_recover` tidies up.
+    """
+    workspaces = settings.data_dir / "workspaces"
+    workspaces.mkdir(mode=0o700, exist_ok=True)
+    runtime = settings.data_dir.resolve() / "run"
+    if len(os.fsencode(runtime)) > SOCKET_PATH_ROOM:
+        # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
+        name = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:16]
+        runtime = Path(tempfile.gettempdir()) / f"cellgate-{os.getuid()}-{name}"
+    ours = runtime.is_dir() and not runtime.is_symlink() and runtime.lstat().st_uid == os.getuid()
+    try:
+        runtime.mkdir(mode=0o700, exist_ok=ours)
+        runtime.chmod(0o700)
+    except OSError as error:
+        raise StorageError(
+            f"Can't make the folder {runtime} for the kernels' sockets: {error.strerror}"
+        ) from error
+
+    def leave() -> None:
+        with suppress(OSError):
+            if not store.load():
+                trees.remove(runtime)
+
+    stack.callback(leave)
+    packages = site_folder(settings.data_dir / PACKAGES) if settings.packages.allowed else None
+    return KernelFolders(runtime=runtime, workspaces=workspaces, packages=packages)
+
+
+def _staging(settings: GatewaySettings) -> Path:
+    """An empty folder on the workspaces' file system, for uploads and inputs of jobs."""
+    staging = settings.data_dir / "uploads"
+    make_way(staging)
+    staging.mkdir(mode=0o700)
+    return staging
+
+
+def _http_server(services: Services, settings: ListenerSettings) -> Listener:
+    application = Application(
+        routes(services),
+        default_handler_class=NotFoundHandler,
+        default_handler_args={"services": services},
+        log_function=log_request,
+        metrics=services.metrics,
+        websocket_max_message_size=MAX_MESSAGE_BYTES,
+    )
+    server = Listener(
+        application,
+        settings=settings,
+        closed_by_us=lambda reason: services.metrics.closed_connections.labels(reason).inc(),
+        max_body_size=MAX_REQUEST_BYTES,
+        max_buffer_size=MAX_BUFFER_BYTES,
+        max_header_size=MAX_HEAD_BYTES,
+    )
+    services.metrics.watch(lambda: {"connections": server.connections()})
+    return server
+
+
+def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
+    port = sockets[0].getsockname()[1]
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.ip, settings.ip)  # noqa: S104
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:
+    """Write where this gateway serves, for commands of the same user; returns what takes it back."""
+    draft = path.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+        json.dump({"url": url, "token": token or "", "pid": os.getpid()}, file)
+    draft.replace(path)
+    return lambda: path.unlink(missing_ok=True)

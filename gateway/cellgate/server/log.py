@@ -1,0 +1,57 @@
+"""Structured logs over the standard library: one line an event, to standard error.
+
+Configured once by ``cli.serve``. It logs requests without their query, because a query may carry a
+token. What is an event of a session goes into the record, not here.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+from tornado.web import RequestHandler
+
+access_logger = logging.getLogger("cellgate.access")
+
+IDS = ("session", "kernel", "execution", "part", "task")
+"""What a line may say besides its text, by `extra`: of whom it speaks."""
+
+
+def configure(level: int, *, json: bool) -> None:
+    """Send all loggers of the process through structlog to stderr, as text or as JSON lines."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(allow=IDS),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
+    renderer: structlog.typing.Processor = (
+        structlog.processors.JSONRenderer()
+        if json
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    formatter = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    # tornado's own access lines would hold the query; jupyter_client logs each failure twice.
+    logging.getLogger("tornado.access").disabled = True
+    logging.getLogger("cellgate.jupyter_client").disabled = True
+
+
+def log_request(handler: RequestHandler) -> None:
+    """Log one answered request: refusals as warnings, failures as errors, all else for debugging only."""
+    status = handler.get_status()
+    level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
+    if access_logger.isEnabledFor(level):
+        request = handler.request
+        milliseconds = 1000.0 * request.request_time()
+        access_logger.log(level, "%s %s %d %.1f ms", request.method, request.path, status, milliseconds)
+    handler.application.settings["metrics"].responses.labels(str(status)).inc()

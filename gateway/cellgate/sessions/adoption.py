@@ -1,0 +1,356 @@
+"""After a former gateway's end: its sessions go on where their kernels live, and end with a cause elsewhere.
+
+A kernel in a container outlives a gateway that crashed, or that was told to keep its kernels. Here such a
+kernel is adopted, and the cell that it was running goes on: what it sent meanwhile is read from its spool. A
+cell that was only queued ends, because the record does not hold all of a request (its lines of input, the
+values of its variables). It runs once, before the gateway serves. ``cellgate_kernels.stored`` tells which
+kernels there were, ``registry`` keeps the sessions that go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec import structs
+
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.record.clock import now
+from cellgate.record.events import EventLog
+from cellgate.record.journal import Journal
+from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.sessions.session import Session
+from cellgate.wire.limits import SessionLimits
+from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.contents import content_of
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.errors import CellgateError, KernelDied
+from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.messages import Message
+from cellgate_kernels.provisioners.folders import SOCKETS
+from cellgate_kernels.spool import Spooled, read_spool
+from cellgate_kernels.stored import StoredKernel
+
+logger = logging.getLogger(__name__)
+
+_decode = json_decoder(object).decode
+
+ADOPTED_AT_ONCE = 4
+BACKLOG_BYTES = 8 * MIB
+
+LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
+    {
+        "status": "died",
+        "cause": "gateway_restart",
+        "execution_count": None,
+        "error": {
+            "ename": "KernelDied",
+            "evalue": "The gateway stopped while this cell waited or ran.",
+            "traceback": [],
+        },
+        "started_at": None,
+        "duration_ms": None,
+        "queue_ms": None,
+        "truncated": False,
+        "kernel": {"state": "dead", "replaced": False},
+    }
+)
+
+_NO_OUTPUT = frozenset({"queued", "file"})
+_OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at"})
+
+MakeSession = Callable[[SessionRow, SessionLimits, KernelProfile, EventLog], Session]
+
+
+class Backlog:
+    """Collects what an adopted kernel says until its cell's run takes it; then it hears no more.
+
+    When too much waits, iopub is not read any further: the rest waits in the kernel.
+    """
+
+    def __init__(self) -> None:
+        self._connection: KernelConnection | None = None
+        self._messages: list[Message] = []
+        self._size = 0
+        self._stop: Callable[[], None] = lambda: None
+
+    def attend(self, connection: KernelConnection) -> None:
+        """Begin to listen."""
+        self._connection, self._stop = (
+            connection,
+            connection.listen(self._receive, room=lambda _: BACKLOG_BYTES),
+        )
+
+    def _receive(self, message: Message) -> None:
+        self._messages.append(message)
+        self._size += len(message.content_frame) + sum(map(len, message.buffers))
+        if self._size > BACKLOG_BYTES and self._connection is not None:
+            self._connection.pause()
+
+    def take(self) -> list[Message]:
+        """What was kept, and let the kernel go on."""
+        self._stop()
+        if self._connection is not None:
+            self._connection.resume()
+        messages, self._messages = self._messages, []
+        return messages
+
+
+class Known:
+    """What the record holds already of a cell's outputs, to be met again in the kernel's spool.
+
+    The n-th event of the record is the kernel's n-th message of an output, give or take a prompt that went
+    by another socket; so contents decide what is met again, and numbers what is not in the spool any more.
+    """
+
+    def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
+        self._events = [event for event in events if event["type"] not in _NO_OUTPUT]
+        self._open: dict[bytes, deque[int]] = defaultdict(deque)
+        for number, event in enumerate(self._events):
+            content = {name: value for name, value in event.items() if name not in _OF_THE_EVENT}
+            self._open[_key(event["type"], content)].append(number)
+
+    def gap(self, first: int, end: int) -> bool:
+        """The kernel's messages of these numbers are lost; whether some of them were not recorded."""
+        for numbers in self._open.values():
+            while numbers and first <= numbers[0] < end:
+                numbers.popleft()
+        return end > len(self._events)
+
+    def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The recorded event that this is, once."""
+        numbers = self._open.get(_key(event_type, fields))
+        return self._events[numbers.popleft()] if numbers else None
+
+    def forget(self) -> None:
+        """Everything from now on is new."""
+        self._open.clear()
+
+
+def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode([event_type, fields], order="deterministic")
+
+
+class AdoptedRun(ExecutionRun):
+    """A cell that a former gateway sent. It is not sent again; what was missed is made up for first."""
+
+    def __init__(
+        self,
+        row: ExecutionRow,
+        events: Sequence[Mapping[str, Any]],
+        missed: Sequence[Spooled],
+        backlog: Backlog,
+        log: EventLog,
+        settings: ExecutionSettings,
+        cell_timeout: float,
+    ) -> None:
+        queued = events[0]
+        self._names = tuple((name, "") for name in queued.get("env", ()))
+        self._known, self._missed, self._backlog = Known(events), missed, backlog
+        begun = next((event["at"] for event in events if event["type"] == "started"), now())
+        passed, timeout = _seconds(begun, now()), queued.get("timeout", cell_timeout)
+        request = ExecuteRequest(
+            code=queued["code"],
+            timeout=timeout,
+            silent=queued.get("silent", False),
+            allow_stdin=True,
+            store_history=queued.get("store_history", True),
+            cell_id=queued.get("cell_id"),
+        )
+        self._timeout = timeout
+        key = (row.idempotency_key, row.request_hash)
+        super().__init__(
+            request,
+            log,
+            settings,
+            number=row.number,
+            timeout=None if timeout is None else max(0.0, timeout - passed),
+            idempotency=None if key[0] is None or key[1] is None else (key[0], key[1]),
+        )
+        self.id, self.created_at = row.id, row.created_at
+        self.first_seq, self.last_seq = row.first_seq, events[-1]["seq"]
+        self.machine.msg_id = row.msg_id
+        self._passed, self._waited = passed, _seconds(row.created_at, begun)
+        for event in events:
+            if self.builder is not None:
+                self.builder.apply(event)
+
+    def _send(self, kernel: Kernel) -> None:
+        """Instead of a request: first what the kernel spooled, then what came since its iopub reaches us."""
+        self._sent_at = time.monotonic() - self._passed
+        self._queued_at = self._sent_at - self._waited
+        self.timeout = self._timeout
+        # Not before: their values were set by the former gateway, and are taken back by their names.
+        self.request = replace(self.request, env=self._names)
+        self.machine.sent()
+        seen, expected = set(), 0
+        for spooled in self._missed:
+            message = spooled.message
+            seen.add(message.header.msg_id)
+            if spooled.before > expected and self._known.gap(expected, spooled.before):
+                self._unrecorded = True
+            expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
+            self.receive(message)
+            # Answers are not in the spool: what was asked before has been answered, but for the last.
+            self.machine.answered()
+        for message in self._backlog.take():
+            if message.parent.msg_id == self.msg_id and message.header.msg_id not in seen:
+                self.receive(message)
+        self._known.forget()
+        self._missed = ()
+        self.waiting_for_input &= self._last_type == "input_request"
+
+    _last_type = ""
+
+    def emit(
+        self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
+    ) -> dict[str, Any]:
+        """Record an event of this execution, unless it is in the record."""
+        self._last_type = event_type
+        if (known := self._known.meet(event_type, fields)) is not None:
+            return dict(known)
+        return super().emit(event_type, fields, withhold=withhold, size=size)
+
+
+_NO_EVENT = frozenset({"status", "execute_reply"})
+
+
+def _seconds(earlier: str, later: str) -> float:
+    between = datetime.fromisoformat(later) - datetime.fromisoformat(earlier)
+    return max(0.0, between.total_seconds())
+
+
+class Recovery:
+    """Goes through the sessions that a former gateway left. `kernels`: those that it stored, by their ids."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        launcher: KernelLauncher,
+        kernels: Mapping[str, StoredKernel],
+        settings: ExecutionSettings,
+        make: MakeSession,
+    ) -> None:
+        self._journal = journal
+        self._launcher = launcher
+        self._kernels = kernels
+        self._settings = settings
+        self._make = make
+        self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
+
+    async def recover(self, row: SessionRow, log: EventLog) -> Session | None:
+        """The session, going on with its kernel; None when it has ended now, because that is gone."""
+        stored = self._kernels.get(str(row.environment.get("kernel_id")))
+        if stored is not None:
+            async with self._at_once:
+                try:
+                    return await self._adopt(row, log, stored)
+                except (CellgateError, OSError) as error:
+                    logger.warning("Session %s lost its kernel: %s", row.key, error)
+                except Exception as error:  # any fault at all: the other sessions must go on
+                    ids = {"session": row.key, "kernel": stored.id}
+                    logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
+        log.reopen()
+        await self._end_executions(row, log, "dead")
+        ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
+        log.append("session", None, {**ended, "last_activity": row.last_activity})
+        log.close()
+        log.then(partial(self._journal.save_session, replace(row, state="ended", cause="gateway_restart")))
+        return None
+
+    async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
+        backlog = Backlog()
+        kernel = await self._launcher.adopt(stored, backlog.attend)
+        try:
+            folder, key = Path(stored.runtime) / SOCKETS, stored.provisioner["connection_info"]["key"]
+            spool = await asyncio.to_thread(read_spool, folder, key.encode())
+            limits = _limits(row.limits)
+            running = await self._running(row, log, spool, backlog, limits)
+            log.reopen()
+            await self._end_executions(row, log, "idle", but=running)
+            if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
+                # Sent in the crash's last moment, before the record knew it: nobody would see its end.
+                kernel.interrupt()
+            session = self._make(row, limits, kernel.profile, log)
+            last = await self._journal.last_execution(row.id)
+            await session.open(0 if last is None else last.number, kernel, running)
+        except BaseException:
+            await kernel.shutdown()
+            raise
+        if running is None:
+            backlog.take()
+        return session
+
+    async def _running(
+        self,
+        row: SessionRow,
+        log: EventLog,
+        spool: Sequence[Spooled],
+        backlog: Backlog,
+        limits: SessionLimits,
+    ) -> AdoptedRun | None:
+        """The cell that the kernel was given and that has no end in the record.
+
+        Raises KernelDied when it can't be known what became of it: the kernel keeps no spool.
+        """
+        for execution in await self._journal.unfinished_executions(row.id):
+            events = [event async for event in self._events(execution)]
+            missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
+            if len(events) > 1 and not missed:
+                raise KernelDied("What its running cell did meanwhile is not known.")
+            if missed:
+                return AdoptedRun(
+                    execution, events, missed, backlog, log, self._settings, limits.cell_timeout
+                )
+        return None
+
+    async def _events(self, execution: ExecutionRow) -> Any:
+        async for batch in self._journal.event_batches(execution.session_id, after=execution.first_seq - 1):
+            for row in batch:
+                if row.execution == execution.id:
+                    yield _decode(row.body)
+
+    async def _end_executions(
+        self, row: SessionRow, log: EventLog, state: str, but: ExecutionRun | None = None
+    ) -> None:
+        for execution in await self._journal.unfinished_executions(row.id):
+            if but is None or execution.id != but.id:
+                lost = {**LOST_WITH_THE_GATEWAY, "kernel": {"state": state, "replaced": False}}
+                event = log.append("finished", execution.id, {**lost, "finished_at": now()})
+                died = structs.replace(execution, status="died", last_seq=event["seq"])
+                log.then(partial(self._journal.save_execution, died))
+
+
+def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
+    """The ids of requests that have begun and not ended, by a kernel's status messages."""
+    unfinished: set[str] = set()
+    for message in (entry.message for entry in spool if entry.message.msg_type == "status"):
+        if content_of(message).get("execution_state") == "busy":
+            unfinished.add(message.parent.msg_id)
+        else:
+            unfinished.discard(message.parent.msg_id)
+    return unfinished
+
+
+def _limits(wire: Mapping[str, Any]) -> SessionLimits:
+    """The inverse of `SessionLimits.to_wire`."""
+    names = {field.name for field in fields(ResourceLimits)}
+    resources = ResourceLimits(**{name: value for name, value in wire.items() if name in names})
+    return SessionLimits(resources, **{name: value for name, value in wire.items() if name not in names})
+
+
+def kernels_of(rows: Iterable[SessionRow]) -> dict[str, int]:
+    """Which kernel each session had last: kernel ids to session ids."""
+    return {str(row.environment.get("kernel_id")): row.id for row in rows}

@@ -1,0 +1,236 @@
+"""The kernel of a session: claimed from the pool, listened to, replaced together with its files.
+
+It knows the pool, the folders of files and packages, and the back-pressure between a kernel and the disk. It
+knows nothing of executions or of the session's state; ``session`` decides when a kernel is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cellgate.channels.door import Door
+from cellgate.files.watch import WorkspaceWatch
+from cellgate.files.workspace import KeptFolder
+from cellgate.packages.session import SessionPackages
+from cellgate.record.events import EventStore
+from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
+from cellgate.wire.errors import StorageError, storage
+from cellgate_kernels.connection import Listener, Room
+from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.messages import Message
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Who is told what a kernel says and what it is told, and is asked what is worth reading."""
+
+    received: Listener
+    sent: Listener
+    room: Room
+
+
+class SessionKernel:
+    """At most one kernel at a time. `listeners` get all its messages, `exited` is called when it ends.
+
+    A kernel comes whole and goes whole, whoever is cancelled meanwhile: its files are never in between.
+    """
+
+    def __init__(
+        self,
+        profile: KernelProfile,
+        pool: KernelPool,
+        files: KeptFolder,
+        store: EventStore,
+        door: Door,
+        packages: SessionPackages,
+        listeners: Listeners,
+        exited: Callable[[Kernel], None],
+    ) -> None:
+        self.current: Kernel | None = None
+        self.moving = asyncio.Lock()
+        """Held while the files are moved; hold it to use `workspace`."""
+        self.packages = packages
+        self.watch = WorkspaceWatch()
+        self._profile = profile
+        self._pool = pool
+        self._files = files
+        self._store = store
+        self._door = door
+        self._listeners = listeners
+        self._exited = exited
+        self._tasks = Supervisor(packages.ids)
+        self._throttle: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a kernel that can take a cell."""
+        return self.current is not None and self.current.alive
+
+    @property
+    def workspace(self) -> Path:
+        """The folder that the session's files are in now; without a kernel there may be none."""
+        return self.current.workspace if self.current else self._files.path
+
+    async def claim(self) -> Kernel:
+        """A fresh kernel with the session's files. Raises the pool's errors and StorageError; then there is
+        none.
+        """
+        assert self.current is None
+        kernel = await self._pool.claim(self._profile)
+        try:
+            await self._tasks.complete(self._equip(kernel), f"equip kernel {kernel.id}")
+        except asyncio.CancelledError:
+            await self.drop()
+            raise
+        return kernel
+
+    async def _equip(self, kernel: Kernel) -> None:
+        async with self.moving:
+            try:
+                if await self._files.restore(kernel.workspace):
+                    with storage("The session's files can't be given to its kernel"):
+                        await kernel.files_given()
+                    await self.watch.begin(kernel.workspace)
+                else:
+                    self.watch = WorkspaceWatch()
+                await self.packages.restore(kernel)
+                self._attend(kernel)
+            except BaseException:
+                await self._give_back(kernel, keep_files=True)
+                raise
+            self.current = kernel
+
+    async def adopt(self, kernel: Kernel) -> Kernel:
+        """Go on with a kernel that had the session's files before this gateway was."""
+        self._pool.adopt(kernel)
+        self.current = kernel
+        await self.watch.begin(kernel.workspace)
+        await self.packages.load()
+        self._attend(kernel)
+        return kernel
+
+    def _attend(self, kernel: Kernel) -> None:
+        listeners = self._listeners
+        kernel.connection.listen(self._received, listeners.sent, room=listeners.room)
+        kernel.exited.add_done_callback(lambda _: self._exited(kernel))
+
+    async def changed_files(self) -> list[dict[str, Any]]:
+        """What happened to the files since this was last asked; see `WorkspaceWatch.changes`."""
+        return [] if self.current is None else await self.watch.changes(self.current.workspace)
+
+    async def drop(self) -> None:
+        """End the kernel, if there is one, and keep its files and packages for the next.
+
+        Raises StorageError when they can't be kept; the kernel is gone all the same.
+        """
+        await self._tasks.complete(self._drop(keep_files=True, keep_packages=True), "drop kernel")
+
+    async def _drop(self, *, keep_files: bool, keep_packages: bool) -> None:
+        async with self.moving:
+            if (kernel := await self._detach()) is not None:
+                await self._give_back(kernel, keep_files=keep_files, keep_packages=keep_packages)
+
+    async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
+        """Each step is taken whatever became of the one before; the pool removes what is left.
+
+        But not files that are to be kept and could not be moved: their folder stays, and the next start of a
+        gateway gives it to the session.
+        """
+        spare_files = keep_files
+        try:
+            await kernel.shutdown()
+        finally:
+            try:
+                if keep_packages:
+                    await self.packages.keep(kernel)
+            finally:
+                try:
+                    if keep_files:
+                        await self._files.keep(kernel.workspace)
+                        spare_files = False
+                    else:
+                        await self._files.remove(kernel.workspace)
+                finally:
+                    self._pool.release(kernel, spare_files=spare_files)
+
+    async def let_go(self) -> None:
+        """Leave the kernel, if there is one, with its files to the next gateway."""
+        async with self.moving:
+            if (kernel := await self._detach()) is not None:
+                self._pool.let_go(kernel)
+
+    async def _detach(self) -> Kernel | None:
+        kernel, self.current = self.current, None
+        await self._stop_throttle()
+        return kernel
+
+    async def _stop_throttle(self) -> None:
+        if self._throttle is not None:
+            self._throttle.cancel()
+            await asyncio.wait([self._throttle])
+            self._throttle = None
+
+    async def end(self, *, keep_files: bool) -> None:
+        """As `drop`, for good: packages go, files too unless they are to be kept."""
+        try:
+            await self._tasks.complete(
+                self._drop(keep_files=keep_files, keep_packages=False), "drop kernel for good"
+            )
+        finally:
+            try:
+                if not keep_files:
+                    await self._files.remove()
+            finally:
+                await self.packages.forget()
+
+    def _received(self, message: Message) -> None:
+        self._listeners.received(message)
+        if self._throttle is None and (self._store.full or self._door.crowded) and self.current is not None:
+            self._throttle = self._tasks.start(self._hold_back(self.current), "throttle")
+
+    async def _hold_back(self, kernel: Kernel) -> None:
+        """Let the kernel keep its output in its own memory while the disk catches up."""
+        kernel.connection.pause()
+        try:
+            await self._door.room()
+            await self._store.room()
+        except StorageError as error:
+            # It is told to whoever waits for the session's next commit.
+            logger.debug("A kernel is not held back any more: %s", error.message)
+        finally:
+            kernel.connection.resume()
+            self._throttle = None
+
+
+def environment_of(kernel: Kernel) -> dict[str, Any]:
+    """What the record keeps of where a session's cells run: what kernel, image, Python and packages.
+
+    By the kernel's own kernel_info_reply, and by what a kernel of the kernelspec told of its environment
+    before anybody used it. The session's variables can make its own kernel find other packages; nobody knows
+    which, so `packages_of` says whose these are.
+    """
+    known: dict[str, Any] = {
+        "display_name": kernel.display_name,
+        "kernel_id": kernel.id,
+        "kernel_info": kernel.info,
+        **kernel.image,
+    }
+    if (environment := kernel.environment) is not None:
+        known |= {"python": environment.python, "packages": environment.versions()}
+        known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.env else KERNELSPEC
+        if environment.left_out:
+            known["packages_left_out"] = environment.left_out
+        known |= {} if kernel.hash_seed is None else {"hash_seed": kernel.hash_seed}
+    if names := [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]:
+        # Names only: values may be secrets, and the record is kept.
+        known["env"] = names
+    return known

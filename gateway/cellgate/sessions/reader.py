@@ -1,0 +1,186 @@
+"""Reading sessions, live or ended: models, events, executions, results, notebooks.
+
+One view over ``registry`` (what lives) and the journal (what is recorded); it changes nothing. Handlers
+that only look at things talk to this module. A Jupyter client knows a cell's end from the kernel, so a look
+at the session waits until that end is recorded. What takes long to decode or to make is done in threads of
+`texts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from cellgate.execution.results import ResultBuilder
+from cellgate.record.events import EventLog
+from cellgate.record.exports import Exports, Moment
+from cellgate.record.journal import Journal
+from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.sessions.model import session_model
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionState
+from cellgate.wire.errors import NotFound
+from cellgate.wire.models import check_session_key
+from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.encoding import encode_in_steps
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.structure import is_heavy
+from cellgate_kernels.threads import Lane
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PURGING = "purging"
+"""The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
+
+_decode = json_decoder(dict[str, Any]).decode
+
+
+class Archive:
+    """Everything a principal may look at. Every method raises NotFound for what is not theirs."""
+
+    def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
+        self.exports = exports
+        self._texts = texts
+        self._journal = journal
+        self._manager = manager
+
+    async def _live(self, principal: str, key: str) -> Session | None:
+        """The session if it lives, with every end recorded that its kernel has told."""
+        session = self._manager.get(principal, check_session_key(key))
+        if session is not None:
+            await session.recorded()
+        return session
+
+    async def row(self, principal: str, key: str) -> SessionRow:
+        """The session's row, live or ended."""
+        session = await self._live(principal, key)
+        row = session.row if session is not None else await self._journal.session(principal, key)
+        if row is None:
+            raise NotFound(f"No session {key!r}")
+        return row
+
+    async def log(self, principal: str, key: str) -> EventLog:
+        """The event log; that of an ended session is closed."""
+        session = await self._live(principal, key)
+        if session is not None:
+            return session.log
+        return await self._manager.stored_log(await self.row(principal, key))
+
+    async def model(self, principal: str, key: str) -> dict[str, Any]:
+        """The session model."""
+        session = await self._live(principal, key)
+        if session is not None:
+            return session.to_wire()
+        if (row := self._manager.purging(principal, key)) is not None:
+            return session_model(replace(row, state=PURGING))
+        return self._ended(await self.row(principal, key))
+
+    def _ended(self, row: SessionRow) -> dict[str, Any]:
+        failure = self._journal.failure_of(row.id)
+        return session_model(row, problem=None if failure is None else failure.message)
+
+    async def models(
+        self, principal: str, *, state: str | None, limit: int, after: str | None
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """A page of session models in order of creation, and the key that the next page comes after."""
+        if state is not None and state not in set(SessionState):
+            raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
+        await self._journal.commit()
+        last = 0 if after is None else (await self.row(principal, after)).id
+        found: list[dict[str, Any]] = []
+        while True:
+            rows = await self._journal.sessions(principal, limit=limit, after=last)
+            for row in rows:
+                session = self._manager.get(principal, row.key)
+                model = session.to_wire() if session is not None else self._ended(row)
+                if state in {None, model["state"]}:
+                    found.append(model)
+                if len(found) > limit:
+                    return found[:limit], found[limit - 1]["session"]
+            if len(rows) < limit:
+                return found, None
+            last = rows[-1].id
+
+    async def executions(
+        self, principal: str, key: str, *, limit: int, after: int
+    ) -> tuple[list[dict[str, Any]], int | None]:
+        """A page of a session's executions, and the number that the next page comes after."""
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        rows = await self._journal.executions(row.id, limit=limit + 1, after=after)
+        models = [self._execution_model(principal, key, execution) for execution in rows[:limit]]
+        return models, rows[limit - 1].number if len(rows) > limit else None
+
+    def _execution_model(self, principal: str, key: str, row: ExecutionRow) -> dict[str, Any]:
+        session = self._manager.get(principal, key)
+        run = session.find(row.id) if session is not None else None
+        status = row.status or ("running" if run is not None and run.running else "queued")
+        return {
+            "session": key,
+            "execution": row.id,
+            "number": row.number,
+            "status": status,
+            "created_at": row.created_at,
+            "first_seq": row.first_seq,
+            "last_seq": row.last_seq,
+        }
+
+    async def execution(self, principal: str, key: str, execution: str) -> ResultBuilder:
+        """What there is of an execution so far, from which `made` makes its result."""
+        session = self._manager.get(principal, check_session_key(key))
+        if session is not None:
+            run = session.find(execution)
+            if run is not None and run.machine.finished:
+                await run.wait()  # an end is shown when it is durable, here as on a stream
+            elif run is not None and run.builder is not None:
+                return run.builder
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        found = await self._journal.execution(row.id, execution)
+        if found is None:
+            raise NotFound("No execution of this id in this session")
+        return await self._recorded(row, execution, found.first_seq - 1, found.last_seq)
+
+    async def _recorded(
+        self, row: SessionRow, execution: str, after: int, until: int | None
+    ) -> ResultBuilder:
+        """By its events, which are read in bounded batches."""
+        builder = ResultBuilder()
+        async with aclosing(self._journal.event_batches(row.id, after=after, until=until)) as batches:
+            async for batch in batches:
+                for event in batch:
+                    if event.execution == execution:
+                        builder.apply(await self._decoded(event.body), len(event.body))
+        return builder
+
+    async def _decoded(self, body: bytes) -> dict[str, Any]:
+        return await self._texts.run(_decode, body) if is_heavy(body) else _decode(body)
+
+    async def encoded(self, value: Any) -> list[bytes]:
+        """The JSON of what may be large, in parts."""
+        return await self._texts.run(encode_in_steps, value)
+
+    async def made(
+        self,
+        builder: ResultBuilder,
+        make: Callable[Concatenate[ResultBuilder, P], T],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """What `make` makes of the builder's result, in a thread where that takes long."""
+        if not builder.heavy:
+            return make(builder, *arguments, **options)
+        return await self._texts.run(make, builder.copy(), *arguments, **options)
+
+    async def moment(self, principal: str, key: str) -> Moment:
+        """The session's record as it is now, to be exported by `exports`."""
+        return await self.exports.moment(await self.row(principal, key))
+
+    async def outline(self, moment: Moment) -> dict[str, Any]:
+        """The notebook of that moment without outputs, as JSON has it."""
+        async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
+            return await self._decoded(b"".join([part async for part in parts]))

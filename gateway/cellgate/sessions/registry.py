@@ -1,0 +1,485 @@
+"""All sessions of a gateway: made, found, listed, culled, ended, and recovered after a restart.
+
+A key is reserved before the first await, so any number of concurrent first requests make one session.
+It knows principals by name and no HTTP; ``session`` is a single conversation, ``record`` what stays of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cellgate.files.workspace import WorkspaceStore, folder_name, folder_of, new_folder
+from cellgate.record.clock import now
+from cellgate.record.eraser import Purge
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.journal import Journal
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.adoption import Recovery, kernels_of
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionSettings, SessionState
+from cellgate.wire.errors import Conflict, NotFound, ShuttingDown
+from cellgate.wire.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
+from cellgate.wire.models import SessionBody, check_env, check_session_key
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.stored import StoredKernel
+from cellgate_kernels.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
+
+Owned = tuple[str, str]
+
+PURGE_PATIENCE = 5.0
+"""Seconds that a request waits for the last bytes of what it purges."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """Defaults of sessions. `cull_interval` in seconds."""
+
+    session: SessionSettings
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    default_kernel: str = "python3"
+    cull_interval: float = 5.0
+
+
+class SessionManager:
+    """Finds sessions by (principal, key). `recover` once, then anything, then `close`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        pool: KernelPool,
+        catalog: KernelspecCatalog,
+        workspaces: WorkspaceStore,
+        settings: ManagerSettings,
+    ) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._pool = pool
+        self._catalog = catalog
+        self._workspaces = workspaces
+        self._live: dict[Owned, Session] = {}
+        self._tasks = Supervisor()
+        self._opening: dict[Owned, asyncio.Task[Session]] = {}
+        self._purges: dict[Owned, asyncio.Task[Purge]] = {}
+        self._erasing: dict[Owned, tuple[SessionRow, Purge, asyncio.Task[None]]] = {}
+        self._endings = Supervisor()
+        self._culler: asyncio.Task[None] | None = None
+        self._closing = False
+
+    # Life
+
+    async def recover(self, launcher: KernelLauncher, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
+        """Go on with the sessions that a former gateway left open, or end them; how many of each.
+
+        `kernels`: those that it stored, by their ids.
+        """
+        rows = await self._journal.unfinished_sessions()
+        recovery = Recovery(
+            self._journal, launcher, kernels, self.settings.session.execution, self._make_session
+        )
+        found = await asyncio.gather(*[recovery.recover(row, await self.stored_log(row)) for row in rows])
+        await self._journal.commit()
+        for session in found:
+            if session is not None:
+                self._add(session)
+        adopted = {session.kernel.id for session in found if session is not None and session.kernel}
+        folders = {row.id: folder_of(row) for row in rows}
+        left = {kernel: folders[session_id] for kernel, session_id in kernels_of(rows).items()}
+        await self._workspaces.tidy(await self._folders(), left, adopted)
+        return len(adopted), len(rows) - len(adopted)
+
+    async def _folders(self) -> set[str]:
+        """The names of all recorded sessions' kept folders."""
+        return {folder_name(*each) for each in await self._journal.session_folders()}
+
+    def _add(self, session: Session) -> None:
+        """It lives, until its end, which may also be its own wish."""
+        self._live[session.row.principal, session.row.key] = session
+        session.over.add_done_callback(lambda _: self._forget(session))
+
+    def _make_session(
+        self, row: SessionRow, limits: SessionLimits, profile: KernelProfile, log: EventLog
+    ) -> Session:
+        settings = self.settings.session
+        return Session(row, limits, profile, log, self._journal, self._pool, self._workspaces, settings)
+
+    def start(self) -> None:
+        """Begin to cull idle and over-aged sessions."""
+        interval = self.settings.cull_interval
+        self._culler = self._tasks.repeat(self._cull, "culler", pause=interval)
+
+    async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
+        """Take no new work, give running cells `grace` seconds, end all sessions.
+
+        With `keep_kernels` recorded sessions do not end: the next gateway goes on with them.
+        """
+        self._closing = True
+        if self._culler is not None:
+            self._culler.cancel()
+        quiet = Supervisor()
+        for session in self._live.values():
+            quiet.start(session.quiet(), f"quiet {session.row.key}", session=session.row.key)
+        try:
+            async with asyncio.timeout(grace):
+                await quiet.finished()
+        except TimeoutError:
+            logger.info("What still runs after the grace is ended now")
+        finally:
+            await quiet.cancel()
+        for task in tuple(self._opening.values()):
+            task.cancel()
+        for (principal, _), session in tuple(self._live.items()):
+            kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
+            self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
+        # Purges, opens and ends that were under way, and those that were begun just now.
+        await self._tasks.finished()
+        await self._endings.cancel()
+
+    @property
+    def closing(self) -> bool:
+        """Whether the gateway shuts down."""
+        return self._closing
+
+    def kernel_ids(self) -> set[str]:
+        """The kernels of live sessions."""
+        return {session.kernel.id for session in self._live.values() if session.kernel is not None}
+
+    def session_ids(self) -> set[int]:
+        """Live sessions, by the record's ids."""
+        return {session.row.id for session in self._live.values()}
+
+    def counts(self) -> dict[str, int]:
+        """Live sessions by state."""
+        counts = {state.value: 0 for state in SessionState}
+        for session in self._live.values():
+            counts[session.state] += 1
+        counts[SessionState.STARTING] += len(self._opening)
+        return counts
+
+    # Making
+
+    async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
+        """The live session of the body's key, made if need be, and whether a kernel was started for it.
+
+        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
+        """
+        key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
+        owned = (principal, key)
+        if self._closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        limits = self._limits(body)
+        while owned in self._purges or owned in self._live:
+            if (purge := self._purges.get(owned)) is not None:
+                await asyncio.wait([purge])
+                continue
+            session = self._live[owned]
+            if not session.ending:
+                session.touch()
+                return self._same(session, body), False
+            await asyncio.wait([session.over])  # whatever becomes of the end that is under way
+            self._forget(session)
+        task = self._opening.get(owned)
+        if task is not None:
+            return self._same(await outcome(task, _shutting_down), body), False
+        profile = self._profile(body, limits)
+        self._journal.check_writable()
+        task = self._tasks.share(self._open(owned, body, profile, limits), f"open {key}", session=key)
+        self._opening[owned] = task
+        task.add_done_callback(lambda _: self._opening.pop(owned, None))
+        return await outcome(task, _shutting_down), True
+
+    def _same(self, session: Session, body: SessionBody) -> Session:
+        kernel = session.row.kernel
+        if self._names_kernel(body) and self._catalog.choose(body.kernel, body.language, kernel) != kernel:
+            raise Conflict(
+                f"Session {session.row.key!r} exists with kernel {session.row.kernel!r};"
+                " delete it first, or choose another key"
+            )
+        return session
+
+    @staticmethod
+    def _names_kernel(body: SessionBody) -> bool:
+        return body.kernel is not None or body.language is not None
+
+    @property
+    def ceilings(self) -> Ceilings:
+        """The most that anybody may ask for."""
+        return self.settings.session.ceilings
+
+    def _limits(self, body: SessionBody, *, lower: bool = False) -> SessionLimits:
+        if body.limits is None:
+            return self.settings.limits  # none of them is above a ceiling
+        merge = lowered_limits if lower else merge_limits
+        return merge(self.settings.limits, body.limits, self.ceilings)
+
+    def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
+        name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
+        self._catalog.get_kernel_spec(name)
+        return KernelProfile(name, limits.resources, check_env(body.env))
+
+    async def _open(
+        self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+    ) -> Session:
+        principal, key = owned
+        former = await self._journal.session(principal, key)
+        if former is not None:
+            self._journal.check_writable(former.id)
+        if former is not None and former.kernel != profile.kernelspec:
+            if self._names_kernel(body):
+                raise Conflict(
+                    f"Session {key!r} is recorded with kernel {former.kernel!r}; choose another key"
+                )
+            if former.kernel in self._catalog.find_kernel_specs():
+                profile = replace(profile, kernelspec=former.kernel)
+        moment = now()
+        row = SessionRow(
+            id=self._journal.new_session_id() if former is None else former.id,
+            principal=principal,
+            key=key,
+            kernel=profile.kernelspec,
+            isolation="",
+            state=SessionState.STARTING,
+            cause=None,
+            created_at=moment if former is None else former.created_at,
+            last_activity=moment,
+            execution_count=0,
+            limits=limits.to_wire(),
+            metadata=body.metadata if body.metadata is not None else (former.metadata if former else {}),
+            environment={},
+            folder=new_folder() if former is None else former.folder,
+        )
+        log, made = EventLog(self._journal, row.id, key, lane=self.settings.session.lane), 0
+        if former is not None:
+            # What the former life said last may be enqueued only.
+            await self._journal.commit()
+            log = await self.stored_log(former)
+            log.reopen()
+            last = await self._journal.last_execution(row.id)
+            made = last.number if last is not None else 0
+        session = self._make_session(row, limits, profile, log)
+        await session.open(made)
+        self._add(session)
+        return session
+
+    async def open_one_shot(
+        self,
+        principal: str,
+        body: SessionBody,
+        *,
+        record: bool,
+        store: MemoryStore | None = None,
+        lower: bool = False,
+    ) -> Session:
+        """A session for one execution; unless it is to be recorded it is in memory only and in no list.
+
+        Who runs more than one in it gives the `store`, and empties it. With `lower` limits above a ceiling
+        are lowered to it instead of refused. The caller ends the session with `end_later`. Raises the pool's
+        errors and InvalidInput.
+        """
+        if record:
+            return (await self.get_or_create(principal, body))[0]
+        if self._closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        limits = self._limits(body, lower=lower)
+        profile = self._profile(body, limits)
+        moment = now()
+        row = SessionRow(
+            id=self._journal.new_session_id(),
+            principal="",
+            key=f"one-shot-{uuid.uuid4()}",
+            kernel=profile.kernelspec,
+            isolation="",
+            state=SessionState.STARTING,
+            cause=None,
+            created_at=moment,
+            last_activity=moment,
+            execution_count=0,
+            limits=limits.to_wire(),
+            metadata={},
+            environment={},
+            folder=new_folder(),
+        )
+        store = MemoryStore() if store is None else store
+        log = EventLog(store, row.id, row.key, lane=self.settings.session.lane)
+        session = Session(
+            row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
+        )
+        await session.open(0)
+        self._add(session)
+        return session
+
+    # Finding
+
+    def get(self, principal: str, key: str) -> Session | None:
+        """The live session of this key, if there is one."""
+        return self._live.get((principal, key))
+
+    def all_live(self, principal: str) -> list[Session]:
+        """The principal's sessions that live and are not about to end."""
+        return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]
+
+    def live(self, principal: str, key: str) -> Session:
+        """The live session. Raises NotFound, whoever else may own one of this name."""
+        session = self.get(principal, check_session_key(key))
+        if session is None:
+            raise NotFound(f"No live session {key!r}")
+        return session
+
+    def workspace(self, row: SessionRow) -> Path:
+        """The folder with the session's files, which may not be there."""
+        session = self.get(row.principal, row.key)
+        return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).path
+
+    async def stored_log(self, row: SessionRow) -> EventLog:
+        """The closed event log of a session that is not live. Raises NotFound when it was purged."""
+        last = await self._journal.last_event(row.id)
+        if last is None:
+            raise NotFound(f"No session {row.key!r}")
+        seq, head = last
+        lane = self.settings.session.lane
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=lane)
+        log.close()
+        return log
+
+    # Ending
+
+    async def delete(self, principal: str, key: str) -> None:
+        """End the session and remove its files; the record stays. Raises NotFound."""
+        owned = (principal, check_session_key(key))
+        if (task := self._opening.get(owned)) is not None:
+            await asyncio.wait([task])
+        session = self._live.get(owned)
+        if session is not None:
+            await self._end(session, "deleted", keep_files=False)
+        row = await self._journal.session(*owned)
+        if row is not None and owned not in self._live and owned not in self._opening:
+            # Also after an end of its own accord, which was under way and kept them.
+            await self._workspaces.of(folder_of(row)).remove()
+        elif row is None and session is None:
+            raise NotFound(f"No session {key!r}")
+
+    async def purge(self, principal: str, key: str) -> bool:
+        """End the session and remove its files and its record, but for a tombstone. Raises NotFound.
+
+        Returns whether every byte is gone. Where readers of the record keep some in use for longer than a
+        moment, or files can't be removed at once, the rest follows by itself, and `purging` tells until then.
+        """
+        owned = (principal, check_session_key(key))
+        if owned in self._erasing and owned not in self._live and owned not in self._opening:
+            purged = self._erasing[owned][1]
+        else:
+            purged = await self._purge(owned, by=principal, reason="requested")
+        if (found := self._erasing.get(owned)) is not None:
+            await asyncio.wait([found[2]], timeout=PURGE_PATIENCE)
+        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
+            return False
+        return purged.erased.exception() is None
+
+    def purging(self, principal: str, key: str) -> SessionRow | None:
+        """The session of this key that was purged and whose bytes are not all gone, as it was."""
+        found = self._erasing.get((principal, key))
+        return None if found is None else found[0]
+
+    async def purge_ended(self, row: SessionRow, reason: str) -> bool:
+        """Remove an ended session's files and record on the gateway's own account; False: it lives again.
+
+        Returns when its rows are removed; their bytes go later, together with those of others.
+        """
+        owned = (row.principal, row.key)
+        if self._closing or owned in self._live or owned in self._opening:
+            return False
+        purged = await self._purge(owned, by="gateway", reason=reason)
+        await asyncio.wait([purged.removed])
+        return purged.removed.exception() is None
+
+    async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
+        """Nobody opens the session until it has begun; who purges it meanwhile shares this purge."""
+        if (task := self._purges.get(owned)) is None:
+            task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
+            self._purges[owned] = task
+            task.add_done_callback(lambda _: self._purges.pop(owned, None))
+        return await outcome(task, _shutting_down)
+
+    async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
+        await self.delete(*owned)
+        row = await self._journal.session(*owned)
+        purged = None if row is None else await self._journal.purge(row.id, by=by, reason=reason)
+        if row is None or purged is None:
+            raise NotFound(f"No session {owned[1]!r}")
+        ending = self._endings.start(self._end_purge(owned, row, purged), f"end of purge {owned[1]}")
+        self._erasing[owned] = row, purged, ending
+        return purged
+
+    async def _end_purge(self, owned: Owned, row: SessionRow, purged: Purge) -> None:
+        """Return when the last byte of the record and of the files is gone."""
+        await asyncio.wait([purged.erased])
+        await self._workspaces.gone(folder_of(row), str(row.environment.get("kernel_id")))
+        # The key may have been used, and purged, again.
+        if (found := self._erasing.get(owned)) is not None and found[1] is purged:
+            del self._erasing[owned]
+
+    def end_later(self, session: Session, cause: str) -> None:
+        """End a session in the background, with its files."""
+        self._end_in_background(session, cause, keep_files=False, keep_kernel=False)
+
+    def _end_in_background(
+        self, session: Session, cause: str, *, keep_files: bool, keep_kernel: bool
+    ) -> None:
+        async def work() -> None:
+            try:
+                await self._end(session, cause, keep_files=keep_files, keep_kernel=keep_kernel)
+            except CellgateError as error:
+                logger.error(
+                    "A session's end could not be recorded: %s",
+                    error.message,
+                    extra={"session": session.row.key},
+                )
+
+        self._tasks.start(work(), f"end {session.row.key}", session=session.row.key)
+
+    async def _end(
+        self, session: Session, cause: str, *, keep_files: bool = True, keep_kernel: bool = False
+    ) -> None:
+        try:
+            await session.end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+        finally:
+            # A caller that was cancelled leaves before the end; then the session is still there until that.
+            if session.over.done():
+                self._forget(session)
+
+    def _forget(self, session: Session) -> None:
+        owned = (session.row.principal, session.row.key)
+        if self._live.get(owned) is session:
+            del self._live[owned]
+
+    async def _cull(self) -> float:
+        """End what is overdue, without waiting for one before the next; how long to sleep after it."""
+        for session in tuple(self._live.values()):
+            if not session.ending and (cause := _overdue(session, self.ceilings.lifetime)) is not None:
+                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+        return self.settings.cull_interval
+
+
+def _shutting_down() -> ShuttingDown:
+    return ShuttingDown("The gateway is shutting down")
+
+
+def _overdue(session: Session, most_lifetime: float) -> str | None:
+    moment = time.monotonic()
+    # A session that was adopted has the limits of a former gateway, which may have had other ceilings.
+    if moment - session.started > min(session.limits.lifetime, most_lifetime):
+        return "lifetime"
+    idle_since = session.idle_since
+    if idle_since is not None and moment - idle_since > session.limits.idle_timeout:
+        return "idle_timeout"
+    return None

@@ -1,0 +1,75 @@
+"""Removes the records of ended sessions that are too old, or too many for the space they may take.
+
+One task, which looks now and then; each removal is a purge with its tombstone, done by ``registry`` so that
+nobody opens the session meanwhile. Without bounds there is no task.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cellgate.record.journal import Journal
+from cellgate.sessions.registry import SessionManager
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionSettings:
+    """`age` in seconds since a session was last used, `size` in bytes of the record; None: no bound.
+
+    `interval` in seconds between looks.
+    """
+
+    age: float | None = None
+    size: int | None = None
+    interval: float = 600.0
+
+
+class Retention:
+    """`start` it once the manager has recovered, `close` it before the journal."""
+
+    def __init__(self, journal: Journal, manager: SessionManager, settings: RetentionSettings) -> None:
+        self._journal = journal
+        self._manager = manager
+        self._settings = settings
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        """Begin to look, if there is a bound."""
+        if self._settings.age is not None or self._settings.size is not None:
+            self._tasks.repeat(self._look_once, "retention", pause=self._settings.interval)
+
+    async def close(self) -> None:
+        """Stop; a purge that is under way is the manager's."""
+        await self._tasks.cancel()
+
+    async def _look_once(self) -> float:
+        """The seconds until the next look."""
+        try:
+            removed = await self._look()
+        except CellgateError as error:
+            logger.error("Old records could not be removed for now: %s", error.message)
+        else:
+            if removed:
+                logger.info("Removed the records of %d ended sessions", removed)
+        return self._settings.interval
+
+    async def _look(self) -> int:
+        for count in range(MOST_AT_ONCE):
+            found = await self._journal.overdue(self._before(), self._settings.size)
+            if found is None or not await self._manager.purge_ended(*found):
+                return count
+        return MOST_AT_ONCE
+
+    def _before(self) -> str | None:
+        if self._settings.age is None:
+            return None
+        moment = datetime.now(UTC) - timedelta(seconds=self._settings.age)
+        return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,584 @@
+"""A session: one principal's named, recorded conversation with one kernel at a time.
+
+It owns the kernel, the FIFO of executions and the one task that works it off. It knows no HTTP and no other
+session: ``registry`` makes, finds and ends sessions, ``execution.run`` runs a single cell, ``state``
+keeps the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a fresh one from
+the pool; the loss of its variables is an event of the record, and what waited for them is cancelled.
+
+A mistake of ours in one of its tasks ends what the session was doing, with a cause, and the session goes on
+with a fresh worker; after `MOST_FAULTS` of them without a cell between the session ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any
+
+from cellgate.channels.door import Door
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun
+from cellgate.files.workspace import WorkspaceStore, folder_of
+from cellgate.packages.cells import run_with_packages
+from cellgate.packages.session import SessionPackages
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.journal import Journal
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.kernel_slot import Listeners, SessionKernel
+from cellgate.sessions.model import session_model
+from cellgate.sessions.queue import ExecutionQueue, Restart
+from cellgate.sessions.runs import SessionRuns
+from cellgate.sessions.state import SessionRecord, SessionSettings, SessionState
+from cellgate.sessions.widgets import WidgetMessages
+from cellgate.wire.errors import NotRecorded, ShuttingDown
+from cellgate.wire.limits import SessionLimits
+from cellgate_kernels.errors import CellgateError, GatewayFault
+from cellgate_kernels.execution import Status
+from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
+
+END_PATIENCE, MOST_REVIVALS, MOST_COMMITS, MOST_FAULTS = 2.0, 5, 64, 3
+WORKER, LISTENER, SENDING, END = "worker", "listener", "sending a cell", "end"
+FAULT = GatewayFault.reason
+
+
+class Session:
+    """A live session. Made by ``manager.SessionManager``, over when `end` returns."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        limits: SessionLimits,
+        profile: KernelProfile,
+        log: EventLog,
+        store: Journal | MemoryStore,
+        pool: KernelPool,
+        workspaces: WorkspaceStore,
+        settings: SessionSettings,
+    ) -> None:
+        self.log = log
+        self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
+        self.started = time.monotonic()
+        self.door = Door(self, settings.channels)
+        self._tasks = Supervisor(self._ids, self._failed)
+        widgets = WidgetMessages(log, self._receive, self._room)
+        listeners = Listeners(self._tasks.guard(widgets, LISTENER), self._sent, widgets.room)
+        exited = self._tasks.guard(self._exited, "death of a kernel")
+        packages = SessionPackages(row.id, settings.installer, self._ids)
+        files = workspaces.of(folder_of(row))
+        self.slot = SessionKernel(profile, pool, files, store, self.door, packages, listeners, exited)
+        self._settings = settings
+        self._queue = ExecutionQueue()
+        self._runs = SessionRuns(self._queue)
+        self._worker: asyncio.Task[None] | None = None
+        self._revivals, self._faults, self._replacing = 0, 0, False
+        self._quiet = asyncio.Event()
+        self._end: asyncio.Task[None] | None = None
+        self._unfit: CellgateError | None = None
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the session has ended, on whosever wish."""
+
+    @property
+    def row(self) -> SessionRow:
+        """The session's row in the record."""
+        return self.record.row
+
+    @property
+    def limits(self) -> SessionLimits:
+        """Its bounds."""
+        return self.record.limits
+
+    @property
+    def state(self) -> SessionState:
+        """What it does."""
+        return self.record.state
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """The kernel of the moment."""
+        return self.slot.current
+
+    def _ids(self) -> Mapping[str, object]:
+        return {"session": self.row.key, "kernel": self.kernel.id if self.kernel is not None else None}
+
+    @property
+    def ending(self) -> bool:
+        """Whether the end has begun."""
+        return self._end is not None
+
+    @property
+    def idle_since(self) -> float | None:
+        """Since when nobody uses it, by the monotonic clock; None while somebody does."""
+        used = self._runs.busy or self.slot.packages.busy or self.door.connections
+        return None if used else self.record.idle_since
+
+    def to_wire(self) -> dict[str, Any]:
+        """The session model of the wire contract."""
+        row, kernel_id = self.record.present(), self.kernel.id if self.kernel else None
+        queue_length, problem = len(self._queue), self.record.problem
+        return session_model(row, kernel_id=kernel_id, queue_length=queue_length, problem=problem)
+
+    async def quiet(self) -> None:
+        """Return when nothing runs and nothing waits."""
+        while self._runs.busy:
+            self._quiet.clear()
+            await self._quiet.wait()
+
+    async def recorded(self) -> None:
+        """Return when each end that the kernel has told is in the record, or could not be written in time."""
+        if ending := self._runs.ending():
+            await asyncio.wait(ending, timeout=self._settings.execution.settle)
+
+    def find(self, execution: str) -> ExecutionRun | None:
+        """The execution of this id, while it waits or runs."""
+        return self._runs.find(execution)
+
+    def waiting_messages(self) -> list[ExecutionRun]:
+        """Cells of Jupyter clients that wait."""
+        return [run for run in self._queue if run.request.message is not None]
+
+    async def open(
+        self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
+    ) -> None:
+        """Claim the first kernel, or go on with an adopted one and its cell.
+
+        Raises the pool's errors and StorageError; then it has none.
+        """
+        kernel = await (self.slot.claim() if adopted is None else self.slot.adopt(adopted))
+        try:
+            self.record.attached(kernel)
+            self._runs.made = executions_made
+            cause = "created" if self.log.last_seq == 0 else "resumed" if adopted is None else "adopted"
+            self.record.change(SessionState.IDLE, cause, kernel)
+        except BaseException:
+            await self.slot.drop()
+            raise
+        if running is not None:
+            self._queue.put(running)
+        self._start_worker()
+        self.touch()
+
+    def _start_worker(self) -> None:
+        self._worker = self._tasks.start(self._work(), WORKER)
+
+    # Mistakes of ours
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """The worker or what it depends on has failed, and that was logged: end what it was to do, go on.
+
+        The other tasks are short, and each of them has a function of its own that ends what waits for it.
+        """
+        if name not in {WORKER, LISTENER, SENDING}:
+            return
+        current = self._runs.current
+        if name == WORKER and current is not None and current.broken:
+            # It failed at the end of that, too. Whoever waits for it learns of it; the record can't.
+            current.fail(GatewayFault())
+            self._runs.current = None
+        else:
+            self._faults += 1
+            if current is not None:
+                current.break_off()
+        self._queue.cancel_all(FAULT)
+        self._queue.refuse_restarts(GatewayFault())
+        if self._end is not None:
+            return
+        if self._faults > MOST_FAULTS:
+            self._begin_end(self._do_end(FAULT, keep_files=True))
+            return
+        if name == LISTENER and self.kernel is not None:
+            # What it said is lost, and what it says next could be understood wrongly.
+            self.kernel.connection.close()
+            if current is None or not current.gave_up:
+                self._queue.put_restart(FAULT)
+        if self._worker is None or self._worker.done():
+            self._start_worker()
+
+    def _receive(self, message: Message) -> None:
+        """Everything the kernel says comes by here, in order: to the clients, who wait, and to the record."""
+        self.door.receive(message)
+        run, ended = self._runs.of_message(message.parent.msg_id)
+        if run is not None:
+            run.receive(message)
+            if ended:
+                # A thread of an ended cell still prints: Jupyter shows it under that cell, so do we.
+                self.record.save_execution(run)
+
+    def _room(self, message: Message) -> int:
+        """How many bytes of such a message's content its execution would read."""
+        run, _ = self._runs.of_message(message.parent.msg_id)
+        return 0 if run is None else run.machine.room(message.header.msg_type)
+
+    def _sent(self, message: Message) -> None:
+        """A message goes to the kernel, from whomever: an answer lets its cell ask again."""
+        if message.channel is Channel.STDIN:
+            for run in self._runs.running:
+                run.machine.answered()
+
+    def _exited(self, kernel: Kernel) -> None:
+        """A kernel that dies between cells is a death too; one that dies in a cell is the run's affair."""
+        if kernel is self.kernel and self._runs.current is None and self._end is None:
+            self.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
+            if self.door.connections:
+                self.revive()
+
+    def revive(self) -> None:
+        """See to a fresh kernel if there is none, as Jupyter does; not for ever without a cell between."""
+        coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
+        if not self.slot.alive and not coming and self._revivals < MOST_REVIVALS:
+            self._revivals += 1
+            self._queue.put_restart(self.record.cause or "kernel_exit")
+
+    async def _replace_kernel(self, cause: str) -> None:
+        """End the kernel, if any, and go on with a fresh one and the same files."""
+        self._replacing = True
+        self.door.kernel_gone(asked=cause == "kernel_restarted")
+        try:
+            try:
+                await self.slot.drop()
+            finally:
+                self.record.set(SessionState.DEAD, cause, None)
+            kernel = await self.slot.claim()
+        except BaseException:
+            self.door.tell("dead")
+            raise
+        finally:
+            self._replacing = False
+        self.record.attached(kernel)
+        self.record.set(SessionState.IDLE, cause, kernel)
+        self.door.kernel_ready(kernel)
+
+    def submit(self, request: ExecuteRequest, *, idempotency: tuple[str, str] | None = None) -> ExecutionRun:
+        """Queue a cell. Raises QueueFull or ShuttingDown; then nothing was changed."""
+        timeout = min(request.timeout or self.limits.cell_timeout, self._settings.ceilings.cell_timeout)
+        return self._begin_or_queue(self._make_run(request, timeout, idempotency, self._settings.max_queue))
+
+    def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
+        """Queue a Jupyter client's cell, or run it at once in a subshell. Raises as `submit` does."""
+        channels = self._settings.channels
+        run = self._make_run(request, channels.cell_timeout, None, channels.max_queue)
+        if not beside or self.kernel is None or not self.kernel.alive:
+            return self._begin_or_queue(run)
+        self._runs.begin_beside(run)
+        self._tasks.start(
+            self._run_beside(run, self.kernel),
+            f"subshell {run.id}",
+            lambda _: self._break_off_beside(run),
+            execution=run.id,
+        )
+        return run
+
+    def _begin_or_queue(self, run: ExecutionRun) -> ExecutionRun:
+        """Queue it; where nothing is before it, send it now, a turn of the loop before the worker would."""
+        prepared = run.request.env or self.slot.packages.installer
+        free = self.slot.alive and not self._replacing and not self._runs.busy
+        if self.kernel is not None and free and not prepared:
+            self._runs.current, self.record.state = run, SessionState.BUSY
+            self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
+            self._queue.wake()
+        else:
+            self._queue.put(run)
+        return run
+
+    def check_open(self) -> None:
+        """Raises ShuttingDown once the end has begun."""
+        if self._end is not None:
+            raise ShuttingDown("The session is ending")
+
+    def touch(self) -> None:
+        """Let idleness begin anew."""
+        self.record.idle_since = time.monotonic()
+
+    def _make_run(
+        self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None, room: int
+    ) -> ExecutionRun:
+        self.check_open()
+        self._queue.check_room(room)
+        self.record.check_writable()
+        run = self._runs.make(request, self.log, self._settings.execution, timeout, idempotency)
+        self.record.save_execution(run)
+        self.record.touch(run.created_at)
+        return run
+
+    async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
+        """The execution that this idempotency key stands for; see `SessionRecord.known`."""
+        return await self.record.known(key, request_hash, self._runs.known())
+
+    def stop(self, execution: str, cause: str = "cancelled") -> None:
+        """Take an execution out of the queue, or interrupt it; nothing when it has ended."""
+        run = self.find(execution)
+        if run is not None and run in self._runs.running:
+            run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
+        elif run is not None:
+            self._queue.remove(run, cause)
+            self._finish_later(run)
+
+    def _finish_later(self, run: ExecutionRun) -> None:
+        self._tasks.start(
+            self._finish(run, replaced=False),
+            f"finish {run.id}",
+            lambda _: run.fail(GatewayFault()),
+            execution=run.id,
+        )
+
+    def interrupt(self) -> None:
+        """Interrupt the running cell, if there is one."""
+        self.record.touch()
+        if self._runs.current is not None:
+            self._runs.current.interrupt()
+
+    def interrupt_asked(self) -> None:
+        """A client's own interrupt_request is on its way to the kernel."""
+        if self._runs.current is not None:
+            self._runs.current.interrupt_asked()
+
+    def answer(self, execution: str, value: str) -> None:
+        """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
+        self._runs.answer(execution, value)
+
+    def restart(self) -> asyncio.Future[None]:
+        """Replace the kernel: the running cell ends as interrupted, those that wait are cancelled. The future
+        is done when there is a fresh one with the session's files, or has the pool's errors.
+        """
+        self.check_open()
+        return asyncio.shield(self._begin_restart("kernel_restarted"))
+
+    def _begin_restart(self, cause: str) -> asyncio.Future[None]:
+        self._queue.cancel_all(cause)
+        self._runs.lose(cause)
+        return self._queue.put_restart(cause)
+
+    async def _work(self) -> None:
+        if self._runs.current is not None and self._runs.current.broken:
+            # What the former worker failed at.
+            await self._wrap_up(self._runs.current, replaced=False)
+        while self._end is None:
+            item = self._runs.current or self._queue.take()
+            if isinstance(item, Restart):
+                await self._do_restart(item)
+            elif item is None:
+                self._quiet.set()
+                await self._queue.wait()
+            elif item.machine.finished and item is not self._runs.current:
+                await self._finish_cancelled(item)
+            else:
+                await self._execute(item)
+
+    async def _finish_cancelled(self, run: ExecutionRun) -> None:
+        try:
+            await self._finish(run, replaced=False)
+        except BaseException:
+            run.fail(GatewayFault())
+            raise
+
+    async def _do_restart(self, wish: Restart) -> None:
+        try:
+            await self._replace_kernel(wish.cause)
+        except CellgateError as error:
+            wish.refuse(error)
+        except asyncio.CancelledError:
+            wish.refuse(ShuttingDown("The session has ended meanwhile"))
+            raise
+        except BaseException:
+            wish.refuse(GatewayFault())
+            raise
+        else:
+            wish.grant()
+        self.record.touch()
+
+    async def _execute(self, run: ExecutionRun) -> None:
+        begun, self._runs.current = self._runs.current is run, run
+        self._revivals, replaced = 0, False
+        try:
+            if not begun:
+                self.record.check_writable()
+                if not self.slot.alive:
+                    await self._replace_kernel(self.record.cause or "kernel_exit")
+                    replaced = True
+            assert self.kernel is not None
+            self.record.state = SessionState.BUSY
+            await run_with_packages(run, self.kernel, self.slot)
+        except CellgateError as error:
+            run.message = error.message
+            run.lose(Status.DIED, error.reason)
+        self.record.note_files(run, await self.slot.changed_files())
+        await self._wrap_up(run, replaced=replaced)
+        if not run.broken:
+            self._faults = 0
+
+    async def _wrap_up(self, run: ExecutionRun, *, replaced: bool) -> None:
+        """The current execution is over: record its end, and have a kernel for the next where need be."""
+        if self._end is None and not run.broken:
+            replaced |= await self._after_loss(run)
+        await self._finish(run, replaced=replaced)
+        self._runs.current = None
+        if self._end is None and run.broken:
+            await self._after_loss(run)
+        if self.state is SessionState.BUSY:
+            self.record.state, self.record.cause = SessionState.IDLE, None
+        self.touch()
+        if self.kernel is not None and self.kernel.exited.done():
+            self._exited(self.kernel)
+        elif self.kernel is None and self.door.connections:
+            self.revive()
+
+    async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
+        """Run a cell in a subshell while others run; it shares the kernel and its end with them."""
+        await run.run(kernel)
+        if run.gave_up and kernel is self.kernel:
+            self._begin_restart("kernel_restarted")
+        await self._finish(run, replaced=False)
+        self._runs.end_beside(run)
+        self.record.touch()
+        self._quiet.set()
+
+    def _break_off_beside(self, run: ExecutionRun) -> None:
+        run.break_off()
+        self._runs.end_beside(run)
+        self._finish_later(run)
+        self._quiet.set()
+
+    async def _after_loss(self, run: ExecutionRun) -> bool:
+        """Replace a kernel that was given up at a deadline; a dead one waits for the next execution.
+
+        Returns whether the session has a fresh kernel now.
+        """
+        if self.kernel is None:
+            return False
+        if not run.gave_up:
+            if self.kernel.exited.done():
+                self._queue.cancel_all("kernel_died")
+                self.record.set(SessionState.DEAD, self.kernel.exited.result().cause, self.kernel)
+            return False
+        self._queue.cancel_all("kernel_replaced")
+        try:
+            async with asyncio.timeout(self._settings.execution.interrupt_grace):
+                await self._replace_kernel(FAULT if run.broken else "cell_timeout")
+        except (TimeoutError, CellgateError) as error:
+            logger.warning("Session %s has no kernel for now: %s", self.row.key, error)
+            return False
+        return True
+
+    async def _finish(self, run: ExecutionRun, *, replaced: bool) -> None:
+        """Record the end; followers and `run.done` learn of it when it is durable.
+
+        A Jupyter client has been told by then, as the protocol has it, so its next cell need not wait.
+        """
+        ends_it = self.state is SessionState.BUSY and run is self._runs.current
+        event = run.finish(SessionState.IDLE if ends_it else self.state, replaced=replaced)
+        self.record.finished(event)
+        self.record.save_execution(run, status=event["status"])
+        self._runs.remember(run)
+        self.door.finished(run)
+        if run.request.message is None or len(self._tasks) > MOST_COMMITS:
+            await self.record.commit(run, event["seq"])
+        else:
+            self._tasks.start(self.record.commit(run, event["seq"]), f"commit {run.id}", execution=run.id)
+
+    # The end
+
+    async def end(self, cause: str, *, keep_files: bool = True, keep_kernel: bool = False) -> None:
+        """End the session and its kernel, unless that is kept; the record stays. All calls share one end.
+
+        Raises StorageError when the end could not be recorded or files not be kept; it has ended then, too.
+        """
+        if self._end is None:
+            self._begin_end(self._let_go() if keep_kernel else self._do_end(cause, keep_files=keep_files))
+        assert self._end is not None
+        await outcome(self._end, lambda: ShuttingDown("The gateway is shutting down"))
+
+    def _begin_end(self, work: Coroutine[Any, Any, None]) -> None:
+        self._end = self._tasks.share(work, END)
+        self._end.add_done_callback(lambda _: self._is_over())
+
+    def _is_over(self) -> None:
+        # However it ended: the key is free for another session, which goes on with this record.
+        self.log.close()
+        self.over.set_result(None)
+
+    async def _let_go(self) -> None:
+        """Leave kernel and record as they are, to the gateway that adopts the kernel."""
+        await self._step(self.slot.packages.close())
+        await self._step(self._tasks.cancel())
+        self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
+        await self._step(self.slot.let_go())
+        await self._step(self.door.close())
+        await self._step(self.log.chained())
+        self._close_log()
+
+    async def _do_end(self, cause: str, *, keep_files: bool) -> None:
+        """Each step is taken whatever became of the one before, because a session must reach its end."""
+        self._queue.cancel_all(cause)
+        self._queue.wake()
+        self._runs.lose(cause)
+        await self._step(self.slot.packages.close())
+        await self._step(self._stop_worker())
+        if self._runs.current is not None:
+            await self._step(self._finish(self._runs.current, replaced=False))
+        while (item := self._queue.take()) is not None:
+            if isinstance(item, Restart):
+                item.refuse(ShuttingDown("The session has ended"))
+            else:
+                await self._step(self._finish_cancelled(item))
+        self._quiet.set()
+        await self._step(self.slot.end(keep_files=keep_files))
+        await self._step(self._finish_tasks())
+        await self._step(self._record_end(cause))
+        self._refuse_all(ShuttingDown("The session has ended"))
+        await self._step(self.door.close())
+        self._close_log()
+
+    async def _step(self, work: Awaitable[object]) -> None:
+        """One step of the end. What fails is logged; a refusal of the storage is raised in the end, too."""
+        try:
+            await work
+        except CellgateError as error:
+            logger.error("A session could not end as it should: %s", error.message, extra=self._ids())
+            self._unfit = self._unfit or error
+        except Exception as error:  # any fault at all: the steps that follow must be taken
+            logger.error("A session could not end as it should", exc_info=error, extra=self._ids())
+            self._unfit = self._unfit or GatewayFault()
+
+    async def _stop_worker(self) -> None:
+        """Give it a moment to end by itself."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=END_PATIENCE)
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+
+    async def _finish_tasks(self) -> None:
+        """Let ends be recorded that are on their way to the record; what is not done in time is not waited
+        for.
+        """
+        try:
+            async with asyncio.timeout(self._settings.execution.settle):
+                await self._tasks.finished()
+        except TimeoutError:
+            await self._tasks.cancel()
+
+    async def _record_end(self, cause: str) -> None:
+        self.record.change(SessionState.ENDED, cause, None)
+        try:
+            await self.log.commit()
+        except NotRecorded as error:
+            # All whom it concerns have been told; the session ends all the same.
+            logger.warning("A session's end is not recorded: %s", error.message, extra=self._ids())
+
+    def _refuse_all(self, error: CellgateError) -> None:
+        """Nobody waits for ever, not even for what could not be recorded."""
+        self._queue.refuse_restarts(error)
+        for run in self._runs.known():
+            run.fail(error)
+        self._runs.current = None
+        self._quiet.set()
+
+    def _close_log(self) -> None:
+        self.log.close()
+        if self._unfit is not None:
+            raise self._unfit

@@ -1,0 +1,208 @@
+"""What a session is at the moment, and its rows in the record.
+
+It keeps the session's row, state, cause and times, and writes them; what changes them is ``session``. It
+knows no queue and starts no kernel.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from cellgate.channels.client import ChannelSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.packages.installer import Installer
+from cellgate.record.clock import now
+from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.facts import brief
+from cellgate.record.journal import Journal
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.kernel_slot import environment_of
+from cellgate.wire.errors import Conflict, StorageError, StorageFull
+from cellgate.wire.limits import Ceilings, SessionLimits
+from cellgate_kernels.errors import GatewayFault
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.threads import Lane
+
+
+class SessionState(StrEnum):
+    """What a session does. `dead`: its kernel is gone, the next execution gets a fresh one."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    DEAD = "dead"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What all sessions share. Durations in seconds. Without an `installer` none gets packages. `lane`:
+    threads for large events.
+    """
+
+    execution: ExecutionSettings
+    channels: ChannelSettings
+    max_queue: int = 64
+    gateway_version: str = ""
+    installer: Installer | None = None
+    ceilings: Ceilings = field(default_factory=Ceilings)
+    lane: Lane | None = None
+
+
+class SessionRecord:
+    """A live session's row and state. Attributes are read by all, changed through the methods."""
+
+    def __init__(
+        self,
+        row: SessionRow,
+        limits: SessionLimits,
+        log: EventLog,
+        store: Journal | MemoryStore,
+        gateway_version: str,
+    ) -> None:
+        self.row = row
+        self.limits = limits
+        self.log = log
+        self.state = SessionState.STARTING
+        self.cause: str | None = None
+        self.last_activity = row.last_activity
+        self.idle_since = time.monotonic()
+        self._store = store
+        self._gateway_version = gateway_version
+        self._introduction: dict[str, Any] = {}
+        self._recorded = row.state, row.cause
+
+    def touch(self, at: str | None = None) -> None:
+        """Somebody has used the session, `at` a moment that is known or now."""
+        self.idle_since = time.monotonic()
+        self.last_activity = now() if at is None else at
+
+    def present(self) -> SessionRow:
+        """The row with the state and the head of the moment."""
+        return replace(
+            self.row,
+            state=self.state,
+            cause=self.cause,
+            last_activity=self.last_activity,
+            head_seq=self.log.head_seq,
+            head=self.log.head,
+        )
+
+    def attached(self, kernel: Kernel) -> None:
+        """The session has this kernel now; the next `change` records all there is to know of both."""
+        environment = environment_of(kernel)
+        self._introduction = {
+            "principal": self.row.principal,
+            "created_at": self.row.created_at,
+            "metadata": self.row.metadata,
+            "environment": environment,
+            "gateway_version": self._gateway_version,
+        }
+        if self.row.folder:
+            self._introduction["folder"] = self.row.folder
+        self.row = replace(self.row, isolation=kernel.isolation, environment=brief(environment))
+
+    def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """As `change`, unless it is so already."""
+        if (state, cause) != (self.state, self.cause):
+            self.change(state, cause, kernel)
+
+    def change(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
+        """Record a state, and the kernel there is now, if any."""
+        self.state, self.cause = self._recorded = state, cause
+        fields: dict[str, Any] = {
+            "state": state,
+            "cause": cause,
+            "kernel": self.row.kernel,
+            "last_activity": self.last_activity,
+        }
+        if kernel is not None:
+            fields |= {"kernel_id": kernel.id, "isolation": kernel.isolation, "limits": self.limits.to_wire()}
+            fields |= self._introduction
+            self._introduction = {}
+        self.log.append("session", None, fields)
+        self.save()
+
+    def finished(self, event: dict[str, Any]) -> None:
+        """Take over what an execution's `finished` says of the session."""
+        self.last_activity = event["at"]
+        self.save(event["execution_count"])
+
+    async def commit(self, run: ExecutionRun, seq: int) -> None:
+        """Make the end of an execution durable, then tell who follows or waits for it, in any case."""
+        try:
+            await self.log.release(seq)
+        except StorageError as error:
+            run.fail(error)
+        except BaseException:
+            run.fail(GatewayFault())
+            raise
+        else:
+            run.end()
+
+    def check_writable(self) -> None:
+        """Raises StorageError while nothing can be recorded, of all sessions or of this one."""
+        self._store.check_writable(self.row.id)
+
+    @property
+    def problem(self) -> str | None:
+        """Why this session is not recorded any more, None while it is."""
+        failure = self._store.failure_of(self.row.id)
+        return None if failure is None else failure.message
+
+    def note_files(self, run: ExecutionRun, changes: Iterable[dict[str, Any]]) -> None:
+        """Record what a cell did to the workspace; where there is no room for that, its end still is."""
+        for change in changes:
+            with suppress(StorageFull):
+                run.emit("file", change)
+
+    def save(self, execution_count: int | None = None) -> None:
+        """Write the row, with the state that the last row of an event tells: that a cell runs is none."""
+        state, cause = self._recorded
+        self.row = replace(
+            self.row,
+            state=state,
+            cause=cause,
+            last_activity=self.last_activity,
+            execution_count=execution_count or self.row.execution_count,
+            head_seq=self.log.head_seq,
+            head=self.log.head,
+        )
+        if isinstance(self._store, Journal):
+            self.log.then(partial(self._store.save_session, self.row))
+
+    def save_execution(self, run: ExecutionRun, status: str | None = None) -> None:
+        """Write an execution's row."""
+        if isinstance(self._store, Journal):
+            self.log.then(partial(self._store.save_execution, run.row(self.row.id, status)))
+
+    async def known(
+        self, key: str, request_hash: str, live: Iterable[ExecutionRun]
+    ) -> ExecutionRun | tuple[str, int] | None:
+        """The execution that this idempotency key stands for: live, or recorded as (id, first seq).
+
+        `live` is read after the last await, so that the caller may submit at once: two requests of one key
+        can't both be first. Raises Conflict when the key was used with another request.
+        """
+        row = None
+        if isinstance(self._store, Journal):
+            row = await self._store.execution_by_key(self.row.id, key)
+        for run in live:
+            if run.idempotency is not None and run.idempotency[0] == key:
+                _check_same(run.idempotency[1], request_hash)
+                return run if run.builder is not None else (run.id, run.first_seq)
+        if row is None:
+            return None
+        _check_same(row.request_hash, request_hash)
+        return row.id, row.first_seq
+
+
+def _check_same(known: str | None, given: str) -> None:
+    if known != given:
+        raise Conflict("This Idempotency-Key was used with another request; choose a new one")

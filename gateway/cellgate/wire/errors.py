@@ -1,0 +1,247 @@
+"""The gateway's own errors, and what each error of the tree is on the wire.
+
+The tree begins in ``cellgate_kernels.errors``. This module adds what only a server knows and the one table
+from an error to its HTTP status and problem title (RFC 9457). It writes no responses: ``http.base`` does.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied, PoolExhausted
+from cellgate_kernels.trees import NO_OPEN_FILES
+
+
+class NotAuthenticated(CellgateError):
+    """No token, or a wrong one."""
+
+    reason = "not_authenticated"
+
+
+class Forbidden(CellgateError):
+    """The request comes from a Host or an Origin that is not allowed."""
+
+    reason = "forbidden"
+
+
+class NotFound(CellgateError):
+    """No such thing, or it belongs to somebody else; the caller can't tell which."""
+
+    reason = "not_found"
+
+
+class MethodNotAllowed(CellgateError):
+    """The resource exists and does not know this method. `allowed` goes into the Allow header."""
+
+    reason = "method_not_allowed"
+
+    def __init__(self, message: str, *, allowed: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Conflict(CellgateError):
+    """The request contradicts what exists."""
+
+    reason = "conflict"
+
+
+class EnvironmentDiffers(Conflict):
+    """A replay would run with other versions than were recorded."""
+
+    reason = "environment_differs"
+
+
+class JobFailed(CellgateError):
+    """What user code made could not be converted or compared."""
+
+    reason = "conversion_failed"
+
+
+class TooLarge(CellgateError):
+    """The body is larger than the gateway takes."""
+
+    reason = "too_large"
+
+
+class QuotaExceeded(CellgateError):
+    """The session may not have as much of it."""
+
+    reason = "quota_exceeded"
+
+
+class UnsupportedMedia(CellgateError):
+    """The body is not of a type that this resource reads."""
+
+    reason = "unsupported_media"
+
+
+class NotAcceptable(CellgateError):
+    """The resource has none of the types that the Accept header names."""
+
+    reason = "not_acceptable"
+
+
+class QueueFull(CellgateError):
+    """The session's queue of executions is full. `retry_after` is in seconds."""
+
+    reason = "queue_full"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class PackagesNotAllowed(CellgateError):
+    """The operator's policy allows no packages, or not these."""
+
+    reason = "packages_not_allowed"
+
+
+class PackageError(CellgateError):
+    """Packages could not be installed; the session is as it was."""
+
+    reason = "package_install_failed"
+
+
+class PackageNotFound(PackageError):
+    """The index has no wheel that fits."""
+
+    reason = "package_not_found"
+
+
+class PackageConflict(PackageError):
+    """The wanted versions don't go together, or not with the kernel's environment."""
+
+    reason = "package_conflict"
+
+
+class PackageIndexUnavailable(PackageError):
+    """The index did not answer, or not in time."""
+
+    reason = "package_index_unavailable"
+
+
+class AddressInUse(CellgateError):
+    """The gateway can't listen where it should."""
+
+    reason = "address_in_use"
+
+
+class ShuttingDown(CellgateError):
+    """The gateway takes no new work."""
+
+    reason = "shutting_down"
+
+
+class StorageError(CellgateError):
+    """The record could not be opened, read or written; the message says what the storage answered."""
+
+    reason = "storage_error"
+
+
+class StorageFull(StorageError):
+    """There is no space for the record: on the disk, or in memory while the disk takes nothing."""
+
+    reason = "storage_full"
+
+
+class NoOpenFiles(StorageError):
+    """The gateway, or its machine, has no open file left. That passes: `retry_after` is in seconds."""
+
+    retry_after = 5.0
+
+
+class RecordDamaged(StorageError):
+    """The record, called `record` here, says what no sound one says, or is none at all; `why` says which.
+
+    `verified`: it is told to who checks the record at this moment.
+    """
+
+    def __init__(self, record: str, why: object, *, verified: bool = False) -> None:
+        verify = "" if verified else "`cellgate verify --data-dir` tells what of it is whole; "
+        super().__init__(
+            f"{record} is damaged ({why}): {verify}`cellgate record restore` puts a backup in its place"
+        )
+        self.why = str(why)
+
+
+class LogClosed(StorageError):
+    """The session has ended, and its record may be another's to continue."""
+
+
+class RecordGone(StorageError):
+    """The session's record was purged while it was read; what was read of it so far is not the whole."""
+
+    reason = "record_gone"
+
+
+class NotRecorded(StorageError):
+    """The record has refused rows of this session and takes no more of it. Others are not concerned."""
+
+    reason = "recording_failed"
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+_STATUS: dict[type[CellgateError], HTTPStatus] = {
+    InvalidInput: HTTPStatus.BAD_REQUEST,
+    NotAuthenticated: HTTPStatus.UNAUTHORIZED,
+    Forbidden: HTTPStatus.FORBIDDEN,
+    NotFound: HTTPStatus.NOT_FOUND,
+    MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
+    NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
+    Conflict: HTTPStatus.CONFLICT,
+    KernelDied: HTTPStatus.CONFLICT,
+    QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
+    PackagesNotAllowed: HTTPStatus.FORBIDDEN,
+    PackageError: HTTPStatus.UNPROCESSABLE_ENTITY,
+    PackageConflict: HTTPStatus.CONFLICT,
+    PackageIndexUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnsupportedMedia: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    QueueFull: HTTPStatus.TOO_MANY_REQUESTS,
+    PoolExhausted: HTTPStatus.SERVICE_UNAVAILABLE,
+    ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
+    RecordGone: HTTPStatus.GONE,
+    StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    StorageError: HTTPStatus.SERVICE_UNAVAILABLE,
+    GatewayFault: HTTPStatus.INTERNAL_SERVER_ERROR,
+}
+
+
+def status_of(error: CellgateError) -> HTTPStatus:
+    """The HTTP status of an error: its nearest class in the table; 503 for what the backend could not do."""
+    for kind in type(error).__mro__:
+        if kind in _STATUS:
+            return _STATUS[kind]
+    return HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the file system refused for want of space."""
+    return error.errno in _NO_ROOM
+
+
+def not_written(error: OSError, full: str, failed: str) -> StorageError:
+    """Turn an OSError into an error of ours: `full` if the disk is full, otherwise `failed` and the reason.
+
+    This is the one place that decides what a refusal of the file system means.
+    """
+    if is_full(error):
+        return StorageFull(full)
+    kind = NoOpenFiles if error.errno in NO_OPEN_FILES else StorageError
+    return kind(f"{failed}: {error.strerror or error}")
+
+
+@contextmanager
+def storage(failed: str, full: str = "There is no room on the gateway's disk") -> Iterator[None]:
+    """Raise what the file system refuses inside as `not_written` does."""
+    try:
+        yield
+    except OSError as error:
+        raise not_written(error, full, failed) from error

@@ -1,0 +1,149 @@
+"""What a session may use: what its request asks for, the gateway's defaults, and the operator's ceilings.
+
+Every way to ask for limits ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
+Only values and their checks; ``cellgate_kernels.limits`` has those of one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MOST_BYTES, ResourceLimits, parse_size
+
+MAX_SECONDS = 30 * 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """A session's bounds: its kernel's resources, and times in seconds."""
+
+    resources: ResourceLimits = field(default_factory=ResourceLimits)
+    cell_timeout: float = 60.0
+    idle_timeout: float = 1800.0
+    lifetime: float = 86400.0
+
+    def to_wire(self) -> dict[str, Any]:
+        """The flat object of the wire; sizes in bytes."""
+        times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
+        return {**asdict(self.resources), **times}
+
+
+class LimitsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """`limits` of a request: what is absent keeps the gateway's default."""
+
+    memory: str | int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    disk: str | int | None = None
+    cell_timeout: float | None = None
+    idle_timeout: float | None = None
+    lifetime: float | None = None
+
+
+def check_seconds(value: float, name: str) -> float:
+    """A duration above zero and at most 30 days, or InvalidInput."""
+    if not math.isfinite(value) or not 0 < value <= MAX_SECONDS:
+        raise InvalidInput(f"{name} must be above 0 and at most {MAX_SECONDS:.0f} seconds")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """The most that anybody may ask for; sizes in bytes, times in seconds. The default forbids nothing."""
+
+    resources: ResourceLimits = field(
+        default_factory=lambda: ResourceLimits(MOST_BYTES, 1024.0, 1_000_000, MOST_BYTES)
+    )
+    cell_timeout: float = MAX_SECONDS
+    lifetime: float = MAX_SECONDS
+
+    def __post_init__(self) -> None:
+        for name in ("cell_timeout", "lifetime"):
+            check_seconds(getattr(self, name), f"max_{name}")
+
+    def to_wire(self) -> dict[str, Any]:
+        """The flat object of the wire."""
+        return {
+            **asdict(self.resources),
+            "cell_timeout": self.cell_timeout,
+            "lifetime": self.lifetime,
+        }
+
+    def check(self, limits: SessionLimits) -> SessionLimits:
+        """The limits, or InvalidInput that names the first that is above its ceiling."""
+        for name, value in self._above(limits).items():
+            raise InvalidInput(self._refusal(f"limits.{name}", name, value))
+        return limits
+
+    def check_timeout(self, timeout: float | None) -> float | None:
+        """A cell's own `timeout`, or InvalidInput when it is none or above its ceiling."""
+        if timeout is None:
+            return None
+        if check_seconds(timeout, "timeout") > self.cell_timeout:
+            raise InvalidInput(self._refusal("timeout", "cell_timeout", timeout))
+        return float(timeout)
+
+    def lower(self, limits: SessionLimits) -> tuple[SessionLimits, list[str]]:
+        """The limits, none of them above its ceiling, and what was lowered, in words for the log."""
+        above = self._above(limits)
+        if not above:
+            return limits, []
+        most = self.to_wire()
+        resources = {name: most[name] for name in above if hasattr(limits.resources, name)}
+        times = {name: most[name] for name in above if name not in resources}
+        lowered = replace(limits, resources=replace(limits.resources, **resources), **times)
+        said = [
+            f"{name} from {_plain(value)} to max_{name}, {_plain(most[name])}"
+            for name, value in above.items()
+        ]
+        return lowered, said
+
+    def _above(self, limits: SessionLimits) -> dict[str, float]:
+        given = limits.to_wire()
+        return {name: given[name] for name, most in self.to_wire().items() if given[name] > most}
+
+    def _refusal(self, field_name: str, name: str, value: float) -> str:
+        most = self.to_wire()[name]
+        unit = {"memory": " bytes", "disk": " bytes", "cell_timeout": " s", "lifetime": " s"}.get(name, "")
+        return (
+            f"{field_name} is {_plain(value)}{unit}, above this gateway's ceiling max_{name}, which is"
+            f" {_plain(most)}{unit}"
+        )
+
+
+def _plain(value: float) -> str:
+    """The number without an exponent where it is whole, as sizes are."""
+    return str(int(value)) if float(value).is_integer() else f"{value:.15g}"
+
+
+def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
+    """The gateway's defaults with what the caller named. Raises InvalidInput."""
+    return ceilings.check(_named(defaults, body))
+
+
+def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
+    """As `merge_limits`, but what is above a ceiling is lowered to it: for the limits of a record, which
+    nobody asks for now. Raises InvalidInput.
+    """
+    return ceilings.lower(_named(defaults, body))[0]
+
+
+def _named(defaults: SessionLimits, body: LimitsBody) -> SessionLimits:
+    resources: dict[str, Any] = {}
+    for name in ("memory", "disk"):
+        if (size := getattr(body, name)) is not None:
+            resources[name] = parse_size(size, name=f"limits.{name}")
+    for name in ("cpus", "pids"):
+        if (count := getattr(body, name)) is not None:
+            resources[name] = count
+    times = {
+        name: check_seconds(value, f"limits.{name}")
+        for name in ("cell_timeout", "idle_timeout", "lifetime")
+        if (value := getattr(body, name)) is not None
+    }
+    return replace(defaults, resources=replace(defaults.resources, **resources), **times)

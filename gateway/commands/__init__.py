@@ -1,1 +1,0 @@
-"""The subcommands of ``cellgate``, one module each; ``gateway.cli`` imports one only when it is called."""

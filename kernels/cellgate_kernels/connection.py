@@ -1,0 +1,315 @@
+"""One kernel's four channels on the server's event loop: one reader each, many listeners.
+
+It signs what it sends, checks what it receives, and hands every message to every listener in order. A message
+beyond its bound is handed out without its content. A large one is read in a thread of ``reception``, and the
+kernel's other messages wait for it; those of other kernels do not. A listener that fails is logged and keeps
+no other listener from its message.
+It is not a client of the protocol: what a request means is known to ``execution`` and to the gateway.
+It talks to ``messages`` and to ``sockets``; ``kernel`` owns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import zmq
+
+from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
+from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
+from cellgate_kernels.reception import Reception, Share
+from cellgate_kernels.sockets import ChannelSocket, as_bytes, open_socket
+from cellgate_kernels.structure import INLINE_BYTES, is_heavy
+from cellgate_kernels.tasks import guarded
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[Message], None]
+Room = Callable[[Message], int]
+"""How many bytes of content a listener would read of such a message; its own content is not here yet."""
+
+
+class _Reading:
+    """A large message on its way through a thread; what the budget of all kernels knows of it."""
+
+    def __init__(self, channel: Channel, frames: Sequence[bytes], size: int) -> None:
+        self.channel = channel
+        self.frames = frames
+        self.size = size
+        self.future: Future[Message] | None = None
+
+    def give_up(self) -> None:
+        """Do not read it, unless it is being read now."""
+        if self.future is not None:
+            self.future.cancel()
+
+
+class KernelConnection:
+    """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
+
+    `malformed`, `passed_over`: messages that were none, and those beyond their bounds. `failures`: how often
+    a listener failed. `kernel_id` is for the log.
+    """
+
+    def __init__(
+        self,
+        info: Mapping[str, Any],
+        context: zmq.Context[zmq.Socket[bytes]],
+        *,
+        session: str = "",
+        kernel_id: str = "",
+        reception: Reception | None = None,
+    ) -> None:
+        # A kernel answers to the identity that asked: who goes on with a cell of another must be that one.
+        self.session = session or uuid.uuid4().hex
+        self.malformed = 0
+        self.passed_over = 0
+        self.failures = 0
+        self._kernel_id = kernel_id
+        self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
+        self._share = Share()
+        self._loop = asyncio.get_running_loop()
+        self._reading: _Reading | None = None
+        self._waiting: deque[tuple[Channel, list[bytes], int]] = deque()
+        self._held_back = False
+        self._info = dict(info)
+        self._signer = Signer(as_bytes(info["key"]))
+        self._context = context
+        self._sockets: dict[Channel, ChannelSocket] = {}
+        self._listeners: list[Listener] = []
+        self._rooms: dict[Listener, Room] = {}
+        self._sent_listeners: list[Listener] = []
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sockets are gone (or not made yet)."""
+        return not self._sockets
+
+    def open(self) -> None:
+        """Connect all channels; the kernel may bind its side later."""
+        try:
+            for channel in Channel:
+                receive = partial(self._receive, channel)
+                self._sockets[channel] = open_socket(
+                    self._info,
+                    channel,
+                    self.session,
+                    receive,
+                    self._context,
+                    self._reception.policy.most_bytes(channel),
+                    self._reception.budget,
+                    partial(self._reception.policy.most_next, channel),
+                )
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the sockets and forget the listeners. May be called again."""
+        for socket in self._sockets.values():
+            socket.close()
+        self._sockets.clear()
+        self._listeners.clear()
+        self._sent_listeners.clear()
+        self._rooms.clear()
+        self._waiting.clear()
+        if self._reading is not None:
+            self._reception.budget.release(self._reading)
+            self._reading.give_up()
+            self._reading = None
+        if self._owned:
+            self._reception.close()
+
+    def listen(
+        self, received: Listener, sent: Listener | None = None, *, room: Room | None = None
+    ) -> Callable[[], None]:
+        """Call `received` with each message of the kernel, `sent` with each one sent to it.
+
+        Listeners run on the loop, must be quick and should not raise. `room` is asked before a large message
+        is decoded, with its headers only; without it a large message comes with its content unread. Returns
+        the function that ends it.
+        """
+        self._listeners.append(received)
+        if room is not None:
+            self._rooms[received] = room
+        if sent is not None:
+            self._sent_listeners.append(sent)
+
+        def stop() -> None:
+            if received in self._listeners:
+                self._listeners.remove(received)
+                self._rooms.pop(received, None)
+            if sent in self._sent_listeners:
+                self._sent_listeners.remove(sent)
+
+        return stop
+
+    def send(self, message: Message) -> None:
+        """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
+        socket = self._sockets.get(message.channel)
+        if socket is None:
+            raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
+        socket.send(self._signer.serialize(message))
+        self._tell(self._sent_listeners, message)
+
+    def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
+        """Send a new message of our own; returns its msg_id."""
+        message = new_message(channel, msg_type, content, session=self.session)
+        self.send(message)
+        return message.header.msg_id
+
+    def ask(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> asyncio.Future[Message]:
+        """As `request`; the future is the kernel's answer. Cancel it to listen no more."""
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        msg_id = self.request(channel, msg_type, content)
+
+        def receive(message: Message) -> None:
+            if message.channel is channel and message.parent.msg_id == msg_id and not answer.done():
+                answer.set_result(message)
+
+        stop = self.listen(receive)
+        answer.add_done_callback(lambda _: stop())
+        return answer
+
+    def rest(self, seconds: float) -> None:
+        """Let the kernel's output wait for the next reply, but no longer, to be read with it at one go."""
+        if socket := self._sockets.get(Channel.IOPUB):
+            socket.rest(seconds)
+
+    def wake(self) -> None:
+        """Hear at once all that has come."""
+        for socket in tuple(self._sockets.values()):
+            socket.wake()
+
+    def pause(self) -> None:
+        """Stop reading iopub, so that what the kernel prints waits in the kernel's own memory."""
+        self._held_back = True
+        if socket := self._sockets.get(Channel.IOPUB):
+            socket.pause()
+
+    def resume(self) -> None:
+        """Read iopub again after `pause`."""
+        self._held_back = False
+        if self._reading is None and (socket := self._sockets.get(Channel.IOPUB)):
+            socket.resume()
+
+    def _receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
+        if self._reading is None and (channel is Channel.SHELL or channel is Channel.STDIN):
+            # The output that came before a reply or a question is heard before it.
+            self._sockets[Channel.IOPUB].wake()
+        if self._reading is not None:
+            self._waiting.append((channel, frames, left_out))
+            return
+        try:
+            size = sum(map(len, frames))
+            if size <= SMALL_BYTES and len(frames) <= SMALL_FRAMES and not left_out:
+                message: Message | None = self._signer.parse(channel, frames)
+            else:
+                message = self._larger(channel, frames, size, left_out)
+        except MalformedMessage as error:
+            self._note_malformed(error)
+            return
+        if message is not None:
+            self._tell(self._listeners, message)
+
+    def _note_malformed(self, error: MalformedMessage) -> None:
+        self.malformed += 1
+        if self.malformed == 1:
+            logger.warning("Dropped a malformed message of kernel %s: %s", self._kernel_id, error.message)
+
+    def _larger(self, channel: Channel, frames: list[bytes], size: int, left_out: int) -> Message | None:
+        """A message that may be beyond its bound; None when it is large, and comes later."""
+        routed = self._signer.route(channel, frames, size + left_out)
+        parts = frames[frames.index(DELIMITER) + 2 :]
+        policy, msg_type = self._reception.policy, routed.header.msg_type
+        if left_out or len(parts) < 4 or not policy.allows(channel, msg_type, parts):
+            return self._pass_over(routed)
+        content = parts[3]
+        if size <= INLINE_BYTES and not is_heavy(content):
+            return self._signer.parse(channel, frames)
+        room = max((room(routed) for room in tuple(self._rooms.values())), default=0)
+        self._begin_reading(_Reading(channel, frames, size), room)
+        return None
+
+    def _pass_over(self, message: Message) -> Message:
+        self.passed_over += 1
+        if self.passed_over == 1:
+            logger.warning(
+                "Passed over a message of kernel %s: a %.80s of %d bytes is too large",
+                self._kernel_id,
+                message.msg_type,
+                message.left_out,
+            )
+        return message
+
+    def _begin_reading(self, reading: _Reading, room: int) -> None:
+        """Read it in a thread; until then none of this kernel's messages is read, so their order stays."""
+        self._reading = reading
+        for socket in self._sockets.values():
+            socket.pause()
+        reading.future = self._reception.read(
+            self._share, self._signer, reading.channel, reading.frames, room
+        )
+        self._reception.budget.hold(reading, reading.size)
+        reading.future.add_done_callback(partial(self._read, reading))
+
+    def _read(self, reading: _Reading, _: Future[Message]) -> None:
+        """In the thread: it has been read."""
+        with suppress(RuntimeError):  # the loop is closed
+            guarded_end = guarded(self._end_reading, "large message", kernel=self._kernel_id)
+            self._loop.call_soon_threadsafe(guarded_end, reading)
+
+    def _end_reading(self, reading: _Reading) -> None:
+        self._reception.budget.release(reading)
+        # The future knows the reading by its callback. Both would else be a circle, and all of the message
+        # would stay in memory until the garbage collector looks, which counts objects and not their bytes.
+        future, reading.future = reading.future, None
+        if self._reading is not reading or future is None:
+            return  # closed meanwhile
+        self._reading = None
+        try:
+            if future.cancelled() or isinstance(future.exception(), MemoryError):
+                routed = self._signer.route(reading.channel, reading.frames, reading.size)
+                message = self._pass_over(routed)
+            else:
+                message = future.result()
+        except MalformedMessage as error:
+            self._note_malformed(error)
+        else:
+            self._tell(self._listeners, message)
+        finally:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """A large message has been handed out: now those that waited for it."""
+        while self._waiting and self._reading is None:
+            self._receive(*self._waiting.popleft())
+        if self._reading is None:
+            for channel, socket in tuple(self._sockets.items()):
+                if channel is not Channel.IOPUB or not self._held_back:
+                    socket.resume()
+
+    def _tell(self, listeners: list[Listener], message: Message) -> None:
+        """Hand a message to all listeners. What one of them raises is logged, and is nobody else's affair."""
+        for listener in tuple(listeners):
+            try:
+                listener(message)
+            except Exception as error:  # any fault at all: the others are to hear the message
+                self.failures += 1
+                if self.failures == 1:
+                    logger.error(
+                        "A listener of kernel %s failed at a %.80s of %s; further failures are only counted",
+                        self._kernel_id,
+                        message.msg_type,
+                        message.channel,
+                        exc_info=error,
+                        extra={"kernel": self._kernel_id, "msg_id": message.header.msg_id[:80]},
+                    )

@@ -1,0 +1,154 @@
+"""What the contents of a kernel's messages say, as the fields of events; what breaks the protocol is mended.
+
+Pure, and without memory: each function reads one content. A kernel runs user code, so any of them may be of
+any shape: where the meaning is clear it is taken, else the message says nothing. ``execution`` knows what a
+message means for a cell. Source: jupyter-client's "Messaging in Jupyter".
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from cellgate_kernels.messages import MalformedMessage, Message, TooComplex
+from cellgate_kernels.outputs import KernelEvent
+
+MOST_KINDS = 1000
+"""MIME types of one output. Nobody shows as many; each is looked at."""
+
+WIDGETS = "jupyter.widget"
+"""The target of widgets' comms."""
+
+_JSON_MIME = re.compile(r"application/(.*\+)?json")
+
+
+def content_of(message: Message) -> dict[str, Any]:
+    """The content, or nothing when it can't be read."""
+    try:
+        return message.content()
+    except MalformedMessage:
+        return {}
+
+
+def fields_of(message: Message) -> dict[str, Any] | None:
+    """The fields of the event that an output's message makes; None when it says nothing.
+
+    Raises TooComplex when it says too much to be read.
+    """
+    try:
+        content = message.content()
+    except TooComplex:
+        raise
+    except MalformedMessage:
+        content = {}
+    return _FIELDS[message.header.msg_type](content)
+
+
+def text_of(value: Any) -> str:
+    """A string of whatever stands where the protocol has one; nbformat's list of lines is one too."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
+        return "".join(value)
+    return msgspec.json.encode(value).decode()
+
+
+def count_of(value: Any) -> int | None:
+    """An execution_count; None for what is none."""
+    return value if type(value) is int and 0 <= value < 2**53 else None
+
+
+def _stream(content: dict[str, Any]) -> dict[str, Any] | None:
+    text = text_of(content.get("text"))
+    return {"name": "stderr" if content.get("name") == "stderr" else "stdout", "text": text} if text else None
+
+
+def _display(content: dict[str, Any]) -> dict[str, Any] | None:
+    data, metadata, transient = content.get("data"), content.get("metadata"), content.get("transient")
+    if not isinstance(data, dict):
+        return None
+    if len(data) > MOST_KINDS:
+        raise TooComplex(f"an output of {len(data)} MIME types")
+    data = {mime: value if _JSON_MIME.fullmatch(mime) else text_of(value) for mime, value in data.items()}
+    fields: dict[str, Any] = {"data": data, "metadata": metadata if isinstance(metadata, dict) else {}}
+    display_id = transient.get("display_id") if isinstance(transient, dict) else None
+    if display_id and isinstance(display_id, str):
+        fields["display_id"] = display_id
+    return fields
+
+
+def _update(content: dict[str, Any]) -> dict[str, Any] | None:
+    fields = _display(content)
+    return fields if fields is not None and "display_id" in fields else None
+
+
+def _result(content: dict[str, Any]) -> dict[str, Any] | None:
+    fields = _display(content)
+    return {"execution_count": count_of(content.get("execution_count")), **fields} if fields else None
+
+
+def _clear(content: dict[str, Any]) -> dict[str, Any]:
+    return {"wait": bool(content.get("wait"))}
+
+
+def error_of(content: dict[str, Any]) -> dict[str, Any]:
+    """`ename`, `evalue` and `traceback` of an error or of a reply with one."""
+    lines = content.get("traceback")
+    return {
+        "ename": text_of(content.get("ename")),
+        "evalue": text_of(content.get("evalue")),
+        "traceback": [text_of(line) for line in lines] if isinstance(lines, list) else [],
+    }
+
+
+def comm_event(message: Message) -> KernelEvent | None:
+    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing.
+
+    Raises TooComplex when it says too much to be read.
+    """
+    event_type = message.header.msg_type
+    try:
+        fields = _comm(event_type, message.content())
+    except TooComplex:
+        raise
+    except MalformedMessage:
+        return None
+    if fields is not None and event_type != "comm_close":
+        fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
+    return None if fields is None else KernelEvent(event_type, fields)
+
+
+def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
+    """A comm's fields where it is a widget's: comm_open names the target, later messages have a state."""
+    comm_id, data = content.get("comm_id"), content.get("data")
+    if not isinstance(comm_id, str) or not comm_id:
+        return None
+    if event_type == "comm_close":
+        return {"comm_id": comm_id}
+    if not isinstance(data, dict) or not isinstance(data.get("state"), dict):
+        return None
+    if event_type == "comm_msg":
+        return {"comm_id": comm_id, "data": data}
+    target = content.get("target_name")
+    return {"comm_id": comm_id, "target_name": target, "data": data} if target == WIDGETS else None
+
+
+def _input(content: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": text_of(content.get("prompt")), "password": content.get("password") is True}
+
+
+_FIELDS: Mapping[str, Callable[[dict[str, Any]], dict[str, Any] | None]] = {
+    "stream": _stream,
+    "display_data": _display,
+    "update_display_data": _update,
+    "execute_result": _result,
+    "clear_output": _clear,
+    "error": error_of,
+    "input_request": _input,
+}

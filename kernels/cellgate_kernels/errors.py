@@ -1,0 +1,79 @@
+"""Every error Cellgate raises on purpose, in one tree with a stable machine `reason` each.
+
+It is not the mapping to HTTP status codes: that is ``wire.errors``, which extends this tree.
+A message is public: it says what happened and what to do, and carries no secret and no stack.
+
+    CellgateError
+    ├── InvalidInput            bad_request          the caller's input, named in the message
+    │   └── KernelspecNotFound  bad_request
+    ├── BackendUnavailable      kernel_start_failed  the isolation backend can't run here
+    │   └── ImageMissing        image_missing        the engine does not have the kernel image
+    ├── KernelStartFailed       kernel_start_failed  one kernel did not become ready
+    ├── KernelDied              kernel_died          the kernel ended while it was needed
+    └── PoolExhausted           pool_exhausted       all capacity is in use; try later
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class CellgateError(Exception):
+    """Base of the tree. `reason` is a stable word: a metric label and the wire's `reason` field."""
+
+    reason: ClassVar[str] = "internal_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class InvalidInput(CellgateError):
+    """The caller's input can't be used; nothing was changed."""
+
+    reason = "bad_request"
+
+
+class KernelspecNotFound(InvalidInput):
+    """No kernelspec has this name."""
+
+
+class BackendUnavailable(CellgateError):
+    """The isolation backend can't run on this machine; the message says what to install."""
+
+    reason = "kernel_start_failed"
+
+
+class ImageMissing(BackendUnavailable):
+    """The container engine does not have the kernel image; the message says how to make it."""
+
+    reason = "image_missing"
+
+
+class KernelStartFailed(CellgateError):
+    """A kernel was launched and did not become ready; the message holds the end of its own log."""
+
+    reason = "kernel_start_failed"
+
+
+class KernelDied(CellgateError):
+    """The kernel ended while somebody needed it."""
+
+    reason = "kernel_died"
+
+
+class PoolExhausted(CellgateError):
+    """All capacity is in use and none came free in time. `retry_after` is in seconds."""
+
+    reason = "pool_exhausted"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class GatewayFault(CellgateError):
+    """The gateway made a mistake; its log says which. The caller's request was in order."""
+
+    def __init__(self, message: str = "The gateway failed at this; its log says why") -> None:
+        super().__init__(message)

@@ -1,0 +1,317 @@
+"""One execute_request's life as a state machine: messages of its kernel in, events and an outcome out.
+
+Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
+deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` makes
+notebook outputs of the events. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
+"Messages on the IOPub channel" and "Kernel status".
+
+    queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from cellgate_kernels.contents import comm_event, content_of, count_of, error_of, fields_of, text_of
+from cellgate_kernels.messages import Channel, Message, TooComplex
+from cellgate_kernels.outputs import KernelEvent, OutputLimiter, byte_size
+from cellgate_kernels.structure import weigh_small
+
+Events = tuple[KernelEvent, ...]
+
+# ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
+_DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
+_ABORTED = ("aborted", "abort")
+_LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
+
+
+class Status(StrEnum):
+    """How an execution ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    INTERRUPTED = "interrupted"
+    DIED = "died"
+    CANCELLED = "cancelled"
+
+
+class Phase(StrEnum):
+    """Where an execution is in its life; it only moves forward."""
+
+    QUEUED = "queued"
+    SENT = "sent"
+    BUSY = "busy"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an execution ended, and why: `cause` is a stable word, None when the cell alone decided."""
+
+    status: Status
+    cause: str | None
+    execution_count: int | None
+    error: dict[str, Any] | None
+
+
+class Execution:
+    """One execute_request from queue to outcome.
+
+    It is finished when both its reply (shell) and its idle status (iopub) have come. They race on two
+    sockets, so output may come after the reply.
+
+    `started`: whether the kernel has said so. `replied`, `idle`: whether the two have come.
+    `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
+    `traceback` of the last error, cut to the caps like its event.
+    """
+
+    def __init__(self, msg_id: str, code: str, limiter: OutputLimiter, *, allow_stdin: bool = True) -> None:
+        self.msg_id = msg_id
+        self.code = code
+        self.limiter = limiter
+        self.phase = Phase.QUEUED
+        self.replied = False
+        self.idle = False
+        self.execution_count: int | None = None
+        self.error: dict[str, Any] | None = None
+        self.started = False
+        self._allow_stdin = allow_stdin
+        self._asking = False
+        self._reply_unread = False
+        self._reply_error: tuple[dict[str, Any], int] | None = None
+        self._interrupted_by: str | None = None
+        self._late = False
+        self._end: tuple[Status, str | None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the outcome is known; later messages change nothing."""
+        return self.phase is Phase.FINISHED
+
+    def sent(self) -> None:
+        """The request is on its way to the kernel."""
+        if self.phase is Phase.QUEUED:
+            self.phase = Phase.SENT
+
+    def receive(self, message: Message) -> Events:
+        """What a message of the kernel means for this execution; () for messages of others.
+
+        After the end only output counts: a thread that the cell left behind still prints in its name.
+        Never raises: content that breaks the protocol is mended where its meaning is clear, else ignored.
+        """
+        if message.parent.msg_id != self.msg_id:
+            return ()
+        if self.phase is Phase.FINISHED and message.header.msg_type not in _LATE_OUTPUT:
+            return ()
+        handler = self._HANDLERS.get(message.header.msg_type)
+        if handler is None or handler[0] is not message.channel:
+            return ()
+        return handler[1](self, message)
+
+    def room(self, msg_type: str) -> int:
+        """How many bytes of content a message of this type may have to be of any use now."""
+        if self.finished and msg_type not in _LATE_OUTPUT:
+            return 0
+        return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
+
+    def answered(self) -> None:
+        """The question that the cell asked has its answer; it may ask the next one."""
+        self._asking = False
+
+    def interrupt_requested(self, cause: str = "interrupt_requested") -> None:
+        """The kernel is being interrupted on somebody's wish; the first cause stays."""
+        self._interrupted_by = self._interrupted_by or cause
+        self._asking = False  # what waited for an answer does not any more
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether an interrupt was asked for, or a deadline has passed."""
+        return self._late or self._interrupted_by is not None
+
+    def deadline_passed(self) -> None:
+        """The cell had its time; the shell now interrupts, and later ends, the kernel."""
+        self._late = True
+        self._asking = False
+
+    def kernel_lost(self, status: Status, cause: str | None) -> None:
+        """No more messages will come: the kernel died or was ended, or the request was never sent.
+
+        After a passed deadline that is a `timeout`, whatever `status` says.
+        """
+        if not self.finished:
+            self._end = (Status.TIMEOUT, "cell_timeout") if self._late else (status, cause)
+            self.phase = Phase.FINISHED
+
+    def settle(self) -> Events:
+        """End with the one of reply and idle that has come: the other got lost. Nothing before the first.
+
+        Without a reply an error that was shown counts as the end of the cell; so does an interrupt or a
+        deadline, because ipykernel may lose its reply to the KeyboardInterrupt.
+        """
+        if self.finished or not (self.replied or self.idle):
+            return ()
+        self._reply_unread = self._reply_unread or not self.replied
+        return self._finish()
+
+    def outcome(self) -> Outcome:
+        """How it ended; only once it is finished.
+
+        A cell that ended well is `ok` even if its deadline passed or an interrupt was on its way. Any other
+        end after a deadline is `timeout`, any error or abort after a requested interrupt is `interrupted`:
+        libraries make errors of their own of a KeyboardInterrupt, and some kernels answer it with "abort".
+        """
+        assert self.finished, "no outcome before the end"
+        assert self._end is not None
+        status, cause = self._end
+        if status is Status.ERROR and self.error is not None:
+            cause = _limit_reached(self.error)
+        return Outcome(status, cause, self.execution_count, None if status is Status.OK else self.error)
+
+    def _end_of_reply(self, reply_status: str) -> tuple[Status, str | None]:
+        if reply_status == "ok":
+            return Status.OK, None
+        if self._late:
+            return Status.TIMEOUT, "cell_timeout"
+        if self._interrupted_by is not None:
+            return Status.INTERRUPTED, self._interrupted_by
+        if reply_status in _ABORTED:
+            return Status.CANCELLED, "aborted"
+        return Status.ERROR, None
+
+    # Each takes a message of its own channel whose parent is this request.
+
+    def _on_status(self, message: Message) -> Events:
+        state = content_of(message).get("execution_state")
+        if state == "busy":
+            self.phase = Phase.BUSY
+        elif state == "idle":
+            self.idle = True
+            return self._finish() if self.replied else ()
+        return ()
+
+    def _on_execute_input(self, message: Message) -> Events:
+        self._take_count(content_of(message))
+        return self._start()
+
+    def _start(self) -> Events:
+        if self.started:
+            return ()
+        self.started = True
+        self.phase = Phase.BUSY
+        return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
+
+    def _on_input_request(self, message: Message) -> Events:
+        """A cell that asks has begun, even where its execute_input, on another socket, is not here yet.
+
+        One that may not ask, or still waits for an answer, can't ask: only a forged message says so.
+        """
+        if not self._allow_stdin or self._asking or self.replied:
+            return ()
+        events = self._on_output(message)
+        self._asking = bool(events)
+        return (*self._start(), *events)
+
+    def _on_output(self, message: Message) -> Events:
+        event_type, size = message.header.msg_type, len(message.content_frame)
+        if not self.limiter.wants(event_type):
+            self.limiter.drop(event_type, size)
+            return ()
+        try:
+            fields = fields_of(message)
+        except TooComplex:
+            return self.limiter.leave_out(event_type, message.left_out or size, message.kinds)
+        if fields is None:
+            return ()
+        if event_type == "stream":
+            # The cap is of text, not of its escapes in JSON. A large one was cut where that ends.
+            size = max(byte_size(fields["text"]), message.weight)
+        elif event_type != "error":
+            size = max(size, message.weight or weigh_small(message.content_frame))
+        return self.limiter.admit(KernelEvent(event_type, fields), size)
+
+    def _on_comm(self, message: Message) -> Events:
+        event_type = message.header.msg_type
+        size = len(message.content_frame) + sum(map(len, message.buffers))
+        if not self.limiter.wants(event_type):
+            self.limiter.drop(event_type, size)
+            return ()
+        try:
+            event = comm_event(message)
+        except TooComplex:
+            return self.limiter.leave_out(event_type, message.left_out or size)
+        size = max(size, message.weight or weigh_small(message.content_frame))
+        return () if event is None else self.limiter.admit(event, size)
+
+    def _on_error(self, message: Message) -> Events:
+        events = self._on_output(message)
+        for event in events:
+            self.error = event.content
+        return events
+
+    def _on_execute_reply(self, message: Message) -> Events:
+        if self.replied:
+            return ()
+        self.replied = True
+        if not message.readable:
+            # Too large to be read, but it is the end: what iopub says of the cell decides.
+            self._reply_unread = True
+            return self._finish() if self.idle else ()
+        content = content_of(message)
+        status = text_of(content.get("status"))
+        self._end = self._end_of_reply(status)
+        self._take_count(content)
+        if status == "error":
+            self._reply_error = error_of(content), len(message.content_frame)
+        return self._finish() if self.idle else ()
+
+    def _take_count(self, content: dict[str, Any]) -> None:
+        if self.execution_count is None:
+            self.execution_count = count_of(content.get("execution_count"))
+
+    def _finish(self) -> Events:
+        self.phase = Phase.FINISHED
+        if self._reply_unread:
+            well = self.error is None and not self.disturbed
+            self._end = self._end_of_reply("ok" if well else "error")
+        return () if self._reply_error is None else self._take_error(*self._reply_error)
+
+    def _take_error(self, fields: dict[str, Any], size: int) -> Events:
+        """The reply's error, where iopub did not show the same one; an event of it if it showed none."""
+        shown = self.error
+        if shown is not None and shown["ename"] == fields["ename"]:
+            return ()
+        events = self.limiter.admit(KernelEvent("error", fields), size)
+        for event in events:
+            self.error = event.content
+        # IPython puts a UsageError on stderr, bash_kernel every error: a traceback is all there is to add.
+        return events if shown is None and fields["traceback"] else ()
+
+    _HANDLERS: ClassVar[Mapping[str, tuple[Channel, Callable[[Execution, Message], Events]]]] = {
+        "status": (Channel.IOPUB, _on_status),
+        "execute_input": (Channel.IOPUB, _on_execute_input),
+        "stream": (Channel.IOPUB, _on_output),
+        "display_data": (Channel.IOPUB, _on_output),
+        "update_display_data": (Channel.IOPUB, _on_output),
+        "execute_result": (Channel.IOPUB, _on_output),
+        "clear_output": (Channel.IOPUB, _on_output),
+        "error": (Channel.IOPUB, _on_error),
+        "comm_open": (Channel.IOPUB, _on_comm),
+        "comm_msg": (Channel.IOPUB, _on_comm),
+        "comm_close": (Channel.IOPUB, _on_comm),
+        "input_request": (Channel.STDIN, _on_input_request),
+        "execute_reply": (Channel.SHELL, _on_execute_reply),
+    }
+
+
+def _limit_reached(error: Mapping[str, Any]) -> str | None:
+    """The limit that an error of a cell tells of: ``disk_full``, ``pids_limit`` or none."""
+    if _DISK_FULL.match(error["evalue"]):
+        return "disk_full"
+    no_thread = error["evalue"].startswith("can't start new thread")
+    no_process = error["ename"] == "BlockingIOError" and any("fork" in line for line in error["traceback"])
+    return "pids_limit" if no_thread or no_process else None

@@ -1,0 +1,295 @@
+"""Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bootstrap.py -f
+FILE``.
+
+It knows nothing of the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and
+``deno_cells.py`` start kernels of other languages through it. To user code it is not there:
+``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline backend are as ``python -m
+ipykernel_launcher`` leaves them. What differs: output in the middle of a cell is sent at once, no history is
+written, the kernel itself keeps what its readers have not yet fetched, and the debugger comes with its first
+request.
+"""
+
+import json
+import linecache
+import os
+import select
+import shutil
+import struct
+import sys
+import threading
+from importlib import import_module, reload
+from importlib.util import find_spec
+from pathlib import Path
+
+FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
+PRELOAD = "CELLGATE_PRELOAD"
+LIFETIME = "CELLGATE_LIFETIME"
+SPOOL = "CELLGATE_SPOOL"
+TABLE = "application/vnd.dataresource+json"
+
+# The spool's ring: kernels/cellgate_kernels/spool.py reads it by the same figures.
+SEGMENTS = 4
+SEGMENT_BYTES = 4 * 1024 * 1024
+ENTRY = struct.Struct(">I5I")
+OUTPUT = {
+    "execute_input",
+    "stream",
+    "display_data",
+    "update_display_data",
+    "execute_result",
+    "clear_output",
+    "error",
+    "input_request",
+}
+KEPT = OUTPUT | {"status", "execute_reply"}
+CELLS_COUNTED = 16
+
+
+def main(kernel_class=None):
+    """Run the kernel until it is shut down; `kernel_class` is that of one that is not IPython's."""
+    leave_if_orphaned()
+    here = Path(__file__).resolve().parent
+    if sys.path and sys.path[0] == str(Path(__file__).parent):
+        del sys.path[0]
+    # An interrupt goes to the kernel's process group if it leads one: then it reaches a cell's children too.
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    prepare_home(Path.home(), here)
+    preload = [name.strip() for name in os.environ.pop(PRELOAD, "").split(",") if name.strip()]
+    log = os.dup(2)
+
+    app = application(kernel_class)
+    if kernel_class is None:
+        cells_have_lines()
+        tables_on_request(app.shell)
+    # Not before: matplotlib must find the inline backend and the shell in place.
+    for name in preload:
+        try:
+            import_module(name)
+        except BaseException as error:  # noqa: BLE001 - nothing survives it: the process ends here
+            # stderr belongs to the cells by now, and there is none that would show this.
+            os.write(log, f"{PRELOAD}: importing {name} failed: {type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    os.close(log)
+    app.start()
+
+
+def leave_if_orphaned():
+    """Exit when whoever started this kernel died before the system could be told to end it with them.
+
+    CELLGATE_LIFETIME names the reading end of a pipe that the starter holds open for as long as it lives.
+    """
+    lifetime = os.environ.pop(LIFETIME, None)
+    if lifetime is None:
+        return
+    poll = select.poll()
+    poll.register(int(lifetime), 0)
+    if poll.poll(0):
+        sys.exit("The gateway is gone.")
+    # It, and what else the sandbox's own start needed.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def cells_have_lines():
+    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after; there is none.
+
+    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): it shows
+    where the frame is now and not where it raised, and does not fold recursion.
+    """
+    from IPython.core import ultratb  # noqa: PLC0415
+
+    of_file = getattr(ultratb, "get_line_number_of_frame", None)
+    if of_file is None:
+        return
+
+    def lines(frame):
+        name = frame.f_code.co_filename
+        return len(linecache.getlines(name)) if name in linecache.cache else of_file(frame)
+
+    ultratb.get_line_number_of_frame = lines
+
+
+def tables_on_request(shell):
+    """Give pandas' tables as data too, to a cell whose request says so by ``metadata.cellgate.tables``.
+
+    That is the number of rows to give at most. The form is pandas' own Table Schema, and the type that
+    JupyterLab knows for it; `total_rows` says how many there are.
+    """
+    from IPython.core.formatters import BaseFormatter  # noqa: PLC0415
+    from traitlets import ObjectName, Unicode  # noqa: PLC0415
+
+    class TableFormatter(BaseFormatter):
+        format_type = Unicode(TABLE)
+        print_method = ObjectName("_repr_no_table_")
+        _return_type = dict
+
+    def data(table):
+        asked = shell.get_parent().get("metadata", {}).get("cellgate")
+        rows = asked.get("tables") if isinstance(asked, dict) else None
+        if type(rows) is not int or rows < 1:
+            return None
+        try:
+            found = json.loads(table.head(rows).to_json(orient="table"))
+        except Exception:  # noqa: BLE001 - pandas has no such form of every table, and says so in many ways
+            return None
+        return {**found, "total_rows": len(table)}
+
+    formatter = TableFormatter(parent=shell.display_formatter)
+    for module in ("pandas", "pandas.core.frame", "pandas.core.series"):
+        for name in ("DataFrame", "Series"):
+            formatter.for_type_by_name(module, name, data)
+    shell.display_formatter.formatters[TABLE] = formatter
+
+
+def application(kernel_class=None):
+    """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
+    # Not at the top: they must find sys.path as main() leaves it.
+    from ipykernel import kernelapp  # noqa: PLC0415
+    from jupyter_client.session import Session  # noqa: PLC0415
+    from traitlets.config import Config  # noqa: PLC0415
+
+    folder = os.environ.pop(SPOOL, None)
+    spool = None if folder is None else Spool(folder)
+
+    class SpoolingSession(Session):
+        def serialize(self, msg, ident=None):
+            frames = super().serialize(msg, ident)
+            spool.append(msg, frames)
+            return frames
+
+    class CellgateKernelApp(kernelapp.IPKernelApp):
+        def _session_default(self):
+            return Session(parent=self) if spool is None else SpoolingSession(parent=self)
+
+        def init_iopub(self, context):
+            # 0 is no high-water mark: a slow reader makes this process hold its output, under this process's
+            # memory limit, where the default of 1000 messages drops what comes next.
+            context.sndhwm = 0
+            super().init_iopub(context)
+
+        def write_connection_file(self, **kwargs):
+            """Nothing: it is the gateway's, complete, and often read-only."""
+
+    launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
+    sys.argv[0] = str(launcher)
+    config = Config()
+    config.HistoryManager.enabled = False
+    app = CellgateKernelApp.instance(config=config)
+    if kernel_class is not None:
+        app.kernel_class = kernel_class
+    elif find_spec("debugpy") is not None:
+        app.kernel_class = kernel_with_late_debugger()
+    app.initialize()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush_interval = FLUSH_INTERVAL
+    return app
+
+
+def kernel_with_late_debugger():
+    """ipykernel's kernel, which loads debugpy with the first request to debug.
+
+    A fifth of an idle kernel's memory is debugpy's, and few kernels are ever debugged.
+    """
+    # ipykernel.debugger asks for it when it is imported, and can do without.
+    sys.modules["debugpy"] = None
+    from ipykernel import debugger  # noqa: PLC0415
+    from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
+    from tornado.locks import Event  # noqa: PLC0415
+
+    del sys.modules["debugpy"]
+    debugger._is_debugpy_available = True
+
+    class LateDebugger(debugger.Debugger):
+        def __init__(self, *arguments):
+            self.arguments = arguments
+            self.loaded = Event()
+
+        async def process_request(self, message):
+            if not self.loaded.is_set():
+                reload(debugger)
+                super().__init__(*self.arguments)
+                self.loaded.set()
+            return await super().process_request(message)
+
+        async def handle_stopped_event(self):
+            await self.loaded.wait()
+            await super().handle_stopped_event()
+
+    class LateDebuggerKernel(IPythonKernel):
+        debugger_class = LateDebugger
+
+    return LateDebuggerKernel
+
+
+class Spool:
+    """A ring of files with the latest messages of cells, for a gateway that was away when they were sent.
+
+    A kernel does not depend on it: what can't be written, because the disk is full, is left out.
+    """
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.number = 0
+        self.file = None
+        self.size = 0
+        self.sent = {}
+        self.lock = threading.Lock()
+
+    def append(self, msg, frames):
+        """Keep a message as it is about to be sent, if it is a cell's; one write, in the system's cache."""
+        kind, parent = msg["header"]["msg_type"], msg["parent_header"]
+        if kind not in KEPT or parent.get("msg_type") != "execute_request":
+            return
+        with self.lock:
+            before = self.count(parent["msg_id"], kind)
+            parts = frames[-5:]
+            entry = b"".join((ENTRY.pack(before, *map(len, parts)), *parts))
+            if len(entry) > SEGMENT_BYTES:
+                return
+            try:
+                if self.file is None or self.size + len(entry) > SEGMENT_BYTES:
+                    self.next_file()
+                self.size += len(entry)
+                if os.write(self.file, entry) < len(entry):
+                    self.close()
+            except OSError:
+                self.close()
+
+    def count(self, cell, kind):
+        """How many outputs of the cell came before; so a reader knows what is no more in the ring."""
+        before = self.sent.pop(cell, 0)
+        self.sent[cell] = before + (kind in OUTPUT)
+        if len(self.sent) > CELLS_COUNTED:
+            del self.sent[next(iter(self.sent))]
+        return before
+
+    def next_file(self):
+        """Begin the next file and remove the oldest."""
+        self.close()
+        self.number += 1
+        self.path(self.number - SEGMENTS).unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self.file = os.open(self.path(self.number), flags, 0o600)
+        self.size = 0
+
+    def path(self, number):
+        """The name of the file of this number."""
+        return self.folder / f"spool-{number:08}"
+
+    def close(self):
+        """What comes next goes into a new file: this one may end in half an entry."""
+        file, self.file = self.file, None
+        if file is not None:
+            os.close(file)
+
+
+def prepare_home(home, here):
+    """Make the home folder and give matplotlib its list of fonts, which takes seconds to build."""
+    cache = home / ".cache" / "matplotlib"
+    cache.mkdir(parents=True, exist_ok=True)
+    for fonts in (here / "matplotlib").glob("fontlist-*.json"):
+        shutil.copyfile(fonts, cache / fonts.name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,512 @@
+"""One running kernel: started by a provisioner, ready when handed out, ended for good.
+
+A kernel is never restarted in place: whoever needs a new one takes it from ``pool``. This module knows
+nothing of sessions or records. It wraps jupyter_client's AsyncKernelManager, which launches through the
+provisioner that the ``specs`` catalog names, and gives out a ``connection``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
+
+from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.environment import Environment, accept, ask
+from cellgate_kernels.errors import CellgateError, GatewayFault, KernelStartFailed
+from cellgate_kernels.kernel_info import known_info
+from cellgate_kernels.leftovers import Leftovers
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit, last_words
+from cellgate_kernels.provisioners.disk_watch import DiskWatch
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.readiness import ready
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.stored import KernelStore, StoredKernel
+from cellgate_kernels.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_TIMEOUT = 15.0
+ADOPTION_TIMEOUT = 15.0
+ASK_AGAIN = 60.0
+"""Seconds for which kernels of a profile that did not tell their environment are not asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """What a kernel is made of. Two kernels of one profile are interchangeable until one was used."""
+
+    kernelspec: str
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
+    env: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFolders:
+    """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files.
+
+    `packages`: where each has a folder that modules can be put into while it runs; None when none has one.
+    `leftovers` removes what can't be removed at once.
+    """
+
+    runtime: Path
+    workspaces: Path
+    packages: Path | None = None
+    leftovers: Leftovers = field(default_factory=Leftovers)
+
+
+class Manager(AsyncKernelManager):
+    """jupyter_client's, without the control socket that it opens for a shutdown_request, which is never sent.
+
+    libzmq would read it without any bound, into memory, from whoever answers at the socket's path.
+    """
+
+    def _connect_control_socket(self) -> None:
+        """Do not open it."""
+
+
+class Kernel:
+    """A ready kernel. Make it by `KernelLauncher.start`; it lives until `shutdown` or its own end."""
+
+    def __init__(
+        self,
+        profile: KernelProfile,
+        manager: AsyncKernelManager,
+        connection: KernelConnection,
+        workspace: Path,
+        info: Mapping[str, Any],
+        environment: Environment | None = None,
+        store: KernelStore | None = None,
+        packages: Path | None = None,
+    ) -> None:
+        provisioner = manager.provisioner
+        assert isinstance(provisioner, CellgateProvisioner)
+        assert manager.kernel_id is not None
+        self.id: str = manager.kernel_id
+        self.profile = profile
+        self.connection = connection
+        self.workspace = workspace
+        self.info = info
+        self.environment = environment
+        self.packages = packages
+        self.hash_seed: str | None = None
+        """The ``PYTHONHASHSEED`` that it was started with, where that is known."""
+        self._manager = manager
+        self._provisioner = provisioner
+        self._store = store
+        self._tasks = Supervisor(lambda: {"kernel": self.id})
+        self._shutdown: asyncio.Task[None] | None = None
+
+    @property
+    def isolation(self) -> str:
+        """What stands between this kernel and the host: ``none``, ``sandbox``, ``container``, ``gvisor``."""
+        return self._provisioner.isolation
+
+    @property
+    def display_name(self) -> str:
+        """The kernelspec's name for people."""
+        spec = self._manager.kernel_spec
+        return spec.display_name if spec is not None else self.profile.kernelspec
+
+    @property
+    def image(self) -> Mapping[str, str]:
+        """Name and digest of the container image it runs in; empty without one."""
+        return self._provisioner.image_used
+
+    @property
+    def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed once, when the kernel's process has ended. Shield it when you await it."""
+        return self._provisioner.exited
+
+    @property
+    def stored(self) -> bool:
+        """Whether another gateway could adopt it."""
+        return self._store is not None and self.alive
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs and nobody has begun to shut it down."""
+        return self._shutdown is None and not self.exited.done()
+
+    async def files_given(self) -> None:
+        """To be called when files were put into the workspace, before the first cell."""
+        await self._provisioner.files_given()
+
+    def interrupt(self) -> asyncio.Future[Message]:
+        """Ask the kernel to interrupt what it runs (control channel, interrupt_request).
+
+        Once it has answered, as the future tells, the interrupt hits nothing any more.
+        """
+        return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
+
+    async def shutdown(self) -> None:
+        """Kill the kernel and remove all it had but its workspace folder. Concurrent calls share one end.
+
+        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel keeps nothing that
+        a kind word would save.
+        """
+        if self._shutdown is None:
+            self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
+        await outcome(self._shutdown, GatewayFault)
+
+    async def discard(self, *, spare_files: bool = False) -> None:
+        """Shut down, and remove the folders of its packages and its files with what is left in them.
+
+        With `spare_files` the workspace stays: what is in it could not be kept elsewhere.
+        """
+        folders = [self.packages, None if spare_files else self.workspace]
+        try:
+            await self.shutdown()
+        finally:
+            await self._provisioner.remove(*filter(None, folders))
+
+    def let_go(self) -> None:
+        """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
+        self.connection.close()
+        self._provisioner.let_go()
+
+    async def remember(self) -> None:
+        """Store what the next gateway needs to adopt this kernel, where there is a store for it."""
+        if self._store is None:
+            return
+        stored = StoredKernel(
+            id=self.id,
+            identity=self.connection.session,
+            kernelspec=self.profile.kernelspec,
+            limits=self.profile.limits,
+            env=self.profile.env,
+            workspace=str(self.workspace),
+            runtime=str(Path(self._manager.connection_file).parent),
+            info=dict(self.info),
+            environment=None if self.environment is None else self.environment.told(),
+            provisioner=await self._provisioner.get_provisioner_info(),
+            packages=None if self.packages is None else str(self.packages),
+            hash_seed=self.hash_seed,
+        )
+        try:
+            await asyncio.to_thread(self._store.save, stored)
+        except OSError as error:
+            logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
+
+    async def _end(self) -> None:
+        """Each step is taken whatever became of the one before, because a kernel must reach its end."""
+        try:
+            self.connection.close()
+        finally:
+            try:
+                await _end_manager(self._manager)
+            finally:
+                if self._store is not None:
+                    self._store.remove(self.id)
+
+
+def runtime_name(kernel_id: str) -> str:
+    """The name of a kernel's runtime folder: short, for the paths of its sockets."""
+    return kernel_id[:13]
+
+
+def _digest(image: Mapping[str, str]) -> str:
+    """What tells a kernel's image from others; empty without one."""
+    return image.get("image_digest", "")
+
+
+async def _end_manager(manager: AsyncKernelManager) -> None:
+    """Kill what the manager started; a launch that failed half way is undone by its provisioner."""
+    if manager.provisioner is None:
+        return
+    # Interrupting first, as jupyter_client's own shutdown does, would open a control socket for nothing.
+    try:
+        async with asyncio.timeout(SHUTDOWN_TIMEOUT):
+            await manager.provisioner.kill()
+            await manager.provisioner.wait()
+    except TimeoutError:
+        logger.error("Kernel %s did not end within %s s of being killed", manager.kernel_id, SHUTDOWN_TIMEOUT)
+    except OSError as error:
+        logger.error("Kernel %s could not be killed: %s", manager.kernel_id, error)
+    try:
+        await manager._async_cleanup_resources()
+    except OSError as error:
+        logger.error("Not all that kernel %s had could be given back: %s", manager.kernel_id, error)
+
+
+class KernelLauncher:
+    """Starts kernels of the catalog's kernelspecs and waits until they are ready."""
+
+    def __init__(
+        self,
+        catalog: KernelspecCatalog,
+        context: zmq.Context[zmq.Socket[bytes]],
+        folders: KernelFolders,
+        *,
+        start_timeout: float = 60.0,
+        preload: Sequence[str] = (),
+        engine: Engine | None = None,
+        store: KernelStore | None = None,
+        reception: Reception | None = None,
+    ) -> None:
+        self.catalog = catalog
+        self._reception = reception
+        self._store = store
+        self._context = context
+        # AsyncKernelManager insists on this class; a shadow shares the one context's threads and sockets.
+        self._manager_context = zmq.asyncio.Context(context)
+        self._folders = folders
+        self._start_timeout = start_timeout
+        # One connection to the container engine for all kernels, which watches their disks too.
+        self._backend_options: dict[str, object] = {
+            "leftovers": folders.leftovers,
+            **({"disk_watch": DiskWatch()} if engine is None else {"engine": engine}),
+        }
+        # Read and removed by the bootstrap of Python kernels before user code runs.
+        self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
+        # By kernelspec and image digest; None where the kernel is no Python.
+        self._environments: dict[tuple[str, str], Environment | None] = {}
+        # Limits are a client's choice: kernels with too little memory to answer delay no others.
+        self._ask_at: dict[KernelProfile, float] = {}
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._tasks = Supervisor()
+
+    async def start(self, profile: KernelProfile) -> Kernel:
+        """A ready kernel: it has answered kernel_info_request and its iopub reaches us.
+
+        Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
+
+        A client's variables can run code in a kernel before anybody asks it anything. So a kernel with
+        variables is never asked for its environment: one without them was asked before, or is started first,
+        asked and ended, in the same place.
+        """
+        self.catalog.get_kernel_spec(profile.kernelspec)
+        if not profile.env:
+            return await self._start(profile)
+        await self._learn(profile.kernelspec)
+        kernel = await self._start(profile)
+        image = _digest(kernel.image)
+        if self._knows(profile.kernelspec, image) or not self._may_ask(KernelProfile(profile.kernelspec)):
+            return kernel
+        # It runs another image than the kernel that was asked: the tag has moved.
+        await self._discard(kernel)
+        await self._learn(profile.kernelspec, image)
+        return await self._start(profile)
+
+    async def _learn(self, kernelspec: str, image: str | None = None) -> None:
+        """Have a kernel of this kernelspec tell its environment, unless one has, of this image or of any."""
+        # Neither variables nor limits of a client's choice.
+        profile = KernelProfile(kernelspec)
+        async with self._asking.setdefault(kernelspec, asyncio.Lock()):
+            if self._knows(kernelspec, image) or not self._may_ask(profile):
+                return
+            try:
+                kernel = await self._start(profile)
+            except CellgateError as error:
+                self._ask_later(profile)
+                logger.warning("No kernel could tell what kernelspec %s has: %s", kernelspec, error.message)
+            else:
+                await self._discard(kernel)
+
+    def _knows(self, kernelspec: str, image: str | None) -> bool:
+        if image is not None:
+            return (kernelspec, image) in self._environments
+        return any(name == kernelspec for name, _ in self._environments)
+
+    def _may_ask(self, profile: KernelProfile) -> bool:
+        return time.monotonic() >= self._ask_at.get(profile, 0.0)
+
+    def _ask_later(self, profile: KernelProfile) -> None:
+        moment = time.monotonic()
+        self._ask_at = {each: at for each, at in self._ask_at.items() if at > moment}
+        self._ask_at[profile] = moment + ASK_AGAIN
+
+    async def _discard(self, kernel: Kernel) -> None:
+        """End a kernel that nobody got. Returns when it is gone, even if this is cancelled."""
+        try:
+            await self._tasks.complete(kernel.discard(), f"end {kernel.id}")
+        except CellgateError as error:
+            logger.warning("Kernel %s did not end cleanly: %s", kernel.id, error)
+
+    async def _start(self, profile: KernelProfile) -> Kernel:
+        kernel_id = str(uuid.uuid4())
+        runtime = self._folders.runtime / runtime_name(kernel_id)
+        workspace = self._folders.workspaces / kernel_id
+        packages = None if self._folders.packages is None else self._folders.packages / kernel_id
+        made = [folder for folder in (runtime, workspace, packages) if folder is not None]
+        manager = self._manager(profile.kernelspec, runtime)
+        try:
+            runtime.mkdir(mode=0o700)
+            workspace.mkdir(mode=0o700)
+            if packages is not None:
+                # Readable by the user that the kernel runs as; the folder above is not.
+                packages.mkdir()
+                packages.chmod(0o755)
+            async with asyncio.timeout(self._start_timeout):
+                return await self._launch(manager, kernel_id, profile, runtime, workspace, packages)
+        except (TimeoutError, OSError, RuntimeError, ValueError) as error:
+            try:
+                # Before its end, because what a container wrote goes with it.
+                failure = KernelStartFailed(await self._explain(manager, profile, error))
+            finally:
+                await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
+            raise failure from error
+        except BaseException:
+            await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
+            raise
+
+    def _manager(self, kernelspec: str, runtime: Path) -> AsyncKernelManager:
+        manager = Manager(
+            kernel_name=kernelspec,
+            kernel_spec_manager=self.catalog,
+            connection_file=str(runtime / "manager.json"),
+            transport="ipc",
+            context=self._manager_context,
+            autorestart=False,
+        )
+        # jupyter_client logs a failed start with its stack; we raise one that says what to do.
+        manager.log = logging.getLogger("cellgate.jupyter_client")
+        return manager
+
+    async def adopt(self, stored: StoredKernel, attend: Callable[[KernelConnection], None]) -> Kernel:
+        """Take over a kernel that a former gateway started, running cell and all.
+
+        `attend` is called before the connection opens, to listen from the first message on. When this
+        returns, all that is sent on iopub from now on reaches it. Raises KernelStartFailed when
+        the kernel does not live or does not answer, BackendUnavailable, KernelspecNotFound; then the kernel
+        is ended, but its workspace is left.
+        """
+        manager = self._manager(stored.kernelspec, Path(stored.runtime))
+        manager.kernel_id = stored.id
+        spec = self.catalog.get_kernel_spec(stored.kernelspec)
+        factory = KernelProvisionerFactory.instance(parent=manager.parent)
+        provisioner = factory.create_provisioner_instance(stored.id, spec, parent=manager)
+        assert isinstance(provisioner, CellgateProvisioner)
+        manager.provisioner = provisioner
+        connection: KernelConnection | None = None
+        try:
+            await provisioner.load_provisioner_info({**stored.provisioner, **self._backend_options})
+            connection = KernelConnection(
+                stored.provisioner["connection_info"],
+                self._context,
+                session=stored.identity,
+                kernel_id=stored.id,
+                reception=self._reception,
+            )
+            attend(connection)
+            connection.open()
+            async with asyncio.timeout(ADOPTION_TIMEOUT):
+                # A kernel that runs a cell answers on its control channel only.
+                await ready(connection, provisioner.exited, Channel.CONTROL)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            await self._tasks.complete(self._undo(manager), f"end {stored.id}")
+            if isinstance(error, (TimeoutError, RuntimeError)):
+                raise KernelStartFailed(f"The kernel does not answer: {error}") from error
+            raise
+        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env)
+        kernel = Kernel(
+            profile,
+            manager,
+            connection,
+            Path(stored.workspace),
+            known_info(stored.info),
+            None if stored.environment is None else accept(stored.environment),
+            self._store,
+            None if stored.packages is None else Path(stored.packages),
+        )
+        kernel.hash_seed = stored.hash_seed
+        return kernel
+
+    async def _launch(
+        self,
+        manager: AsyncKernelManager,
+        kernel_id: str,
+        profile: KernelProfile,
+        runtime: Path,
+        workspace: Path,
+        packages: Path | None,
+    ) -> Kernel:
+        try:
+            await manager.start_kernel(
+                kernel_id=kernel_id,
+                limits=profile.limits,
+                extra_env={**self._preload, **dict(profile.env)},
+                runtime_dir=runtime,
+                workspace=workspace,
+                packages=packages,
+                **self._backend_options,
+            )
+        finally:
+            if manager.ready.done():
+                manager.ready.exception()  # retrieved here: the same error is raised to us
+        connection = KernelConnection(
+            manager.get_connection_info(), self._context, kernel_id=kernel_id, reception=self._reception
+        )
+        try:
+            connection.open()
+            provisioner = manager.provisioner
+            assert isinstance(provisioner, CellgateProvisioner)
+            info = known_info(await ready(connection, provisioner.exited))
+            environment = await self._environment(profile, connection, provisioner, info)
+            spec_env = {} if manager.kernel_spec is None else manager.kernel_spec.env
+            seed = {"PYTHONHASHSEED": HASH_SEED, **spec_env, **dict(profile.env)}["PYTHONHASHSEED"]
+            kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store, packages)
+            kernel.hash_seed = seed
+            await kernel.remember()
+            return kernel
+        except BaseException:
+            connection.close()
+            raise
+
+    async def _environment(
+        self,
+        profile: KernelProfile,
+        connection: KernelConnection,
+        provisioner: CellgateProvisioner,
+        info: Mapping[str, Any],
+    ) -> Environment | None:
+        """What the kernelspec's environment holds, as the first kernel without variables told it."""
+        key = profile.kernelspec, _digest(provisioner.image_used)
+        if key in self._environments or profile.env or not self._may_ask(profile):
+            return self._environments.get(key)
+        environment: Environment | None = None
+        if info.get("language_info", {}).get("name") == "python":
+            environment = await ask(connection, provisioner.exited)
+            if environment is None:
+                self._ask_later(profile)
+                return None
+        self._environments[key] = environment
+        return environment
+
+    async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path] = ()) -> None:
+        """End what was begun. What fails of that is logged: the caller raises why the start failed."""
+        try:
+            await _end_manager(manager)
+        except Exception as error:  # any fault at all: the folders are to be removed all the same
+            logger.error("A kernel that did not start could not be ended", exc_info=error)
+        await self._folders.leftovers.remove(*folders)
+
+    async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
+        what = (
+            f"did not become ready within {self._start_timeout:g} s"
+            if isinstance(error, TimeoutError)
+            else f"did not start: {error}"
+        )
+        provisioner = manager.provisioner
+        tail = ""
+        try:
+            if isinstance(provisioner, CellgateProvisioner):
+                tail = await provisioner.log_tail()
+        except (OSError, CellgateError) as further:
+            logger.warning("The log of a kernel that did not start can't be read: %s", further)
+        return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{last_words(tail)}"

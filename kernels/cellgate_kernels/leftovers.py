@@ -1,0 +1,152 @@
+"""Removes folders that nobody needs any more: now, or else later.
+
+What ends must reach its end, so a kernel, a session or a failed start does not wait for a folder that can't
+be removed at the moment, for want of open files or because code still writes to it. Such a folder is handed
+over to this module, the one place that tries again: a few times with growing pauses, once when the gateway
+stops, and at its next start. First of all a folder gets a name that says what is to become of it. That takes
+no open file, and from then on nobody takes the folder for something in use, nor the next start for somebody's
+files. What folders there are is not known here; how one is emptied is ``trees``'s affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from cellgate_kernels import trees
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "leftover-"
+PAUSES = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
+"""Between the attempts to remove a folder. After the last one it stays until the gateway ends."""
+MOST = 1024
+"""Folders that are tried again at the same time."""
+
+
+def is_leftover(name: str) -> bool:
+    """Whether a folder of this name is to be removed, whoever finds it."""
+    return name.startswith(PREFIX)
+
+
+def make_way(path: Path) -> None:
+    """Give what is at `path` such a name, so that its place is free: `sweep` removes it. Raises OSError."""
+    with suppress(FileNotFoundError):
+        path.rename(_nameless(path))
+
+
+class Leftovers:
+    """Those of one gateway. `close` it when nothing is removed any more."""
+
+    def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
+        self._pauses = pauses
+        self._tasks = Supervisor()
+        # By where they are now: where they were, and what is done when they are gone.
+        self._left: dict[Path, tuple[Path, asyncio.Future[None]]] = {}
+        self._closed = False
+
+    async def remove(self, *folders: Path) -> None:
+        """Remove these folders with all that is in them; what is not there is no error.
+
+        Returns when each was tried. What could not be removed is tried again later; the log tells.
+        """
+        await self._tasks.complete(self._remove_all(folders), "remove folders")
+
+    async def empty(self, folder: Path, but: Collection[str] = ()) -> None:
+        """Remove what is in a folder, except what has one of these names.
+
+        Raises OSError when the folder can't be read.
+        """
+        await self.remove(*(folder / name for name in await self._names(folder) if name not in but))
+
+    async def sweep(self, *folders: Path) -> None:
+        """At the start: remove what a former gateway could not, in these folders. Raises as `empty`."""
+        for folder in folders:
+            await self.remove(*(folder / name for name in await self._names(folder) if is_leftover(name)))
+
+    @staticmethod
+    async def _names(folder: Path) -> list[str]:
+        return await asyncio.to_thread(os.listdir, folder)
+
+    async def gone(self, *folders: Path) -> None:
+        """Return when nothing is left of these folders, which were given to `remove` before."""
+        for former, gone in tuple(self._left.values()):
+            if former in folders:
+                await asyncio.shield(gone)
+
+    async def _remove_all(self, folders: Iterable[Path]) -> None:
+        for folder in folders:
+            place, refusal = await asyncio.to_thread(_begin, folder)
+            if refusal is None or place in self._left:
+                continue
+            if self._closed or len(self._left) >= MOST:
+                _log_left(place, refusal)
+                continue
+            logger.warning("%s can't be removed now, and is tried again: %s", place, refusal)
+            self._left[place] = folder, asyncio.get_running_loop().create_future()
+            self._tasks.start(self._insist(place), f"remove {place.name}")
+
+    async def _insist(self, place: Path) -> None:
+        refusal: OSError | None = None
+        for pause in self._pauses:
+            await asyncio.sleep(pause)
+            refusal = await asyncio.to_thread(_try, place)
+            if refusal is None:
+                self._gone(place)
+                return
+        if refusal is not None:
+            _log_left(place, refusal)
+
+    def _gone(self, place: Path) -> None:
+        _, gone = self._left.pop(place)
+        if not gone.done():
+            gone.set_result(None)
+
+    async def close(self) -> None:
+        """Try once more what is left, and end."""
+        self._closed = True
+        await self._tasks.cancel()
+        for place, (_, gone) in tuple(self._left.items()):
+            refusal = await asyncio.to_thread(_try, place)
+            if refusal is None:
+                self._gone(place)
+            else:
+                _log_left(place, refusal)
+                gone.cancel()
+
+
+def _nameless(path: Path) -> Path:
+    return path.with_name(f"{PREFIX}{secrets.token_hex(8)}")
+
+
+def _log_left(place: Path, refusal: OSError) -> None:
+    logger.error("%s can't be removed; the next start of the gateway tries again: %s", place, refusal)
+
+
+def _begin(folder: Path) -> tuple[Path, OSError | None]:
+    """Give a folder a name of no use, and try to remove it. Where it is now, and why it still is."""
+    place = folder
+    if not is_leftover(folder.name):
+        place = _nameless(folder)
+        try:
+            folder.rename(place)
+        except FileNotFoundError:
+            return place, None
+        except OSError:
+            # As in a folder that we may not write to. What is in it may be removed all the same.
+            place = folder
+    return place, _try(place)
+
+
+def _try(place: Path) -> OSError | None:
+    try:
+        trees.remove(place)
+    except OSError as error:
+        return error
+    return None

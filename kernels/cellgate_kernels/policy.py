@@ -1,0 +1,104 @@
+"""How large a kernel's messages may be: one table, by channel and type, applied before anything is decoded.
+
+A kernel runs user code, and user code can sign: nothing in a message is to be believed, nor its size. What is
+larger than its bound is passed over and counted (``connection``), and for outputs the result says that it was
+cut, as beyond the caps (``outputs``). How complex JSON may be is ``structure``'s; frames are ``zmtp``'s.
+Pure values. Source of the types: jupyter-client's "Messaging in Jupyter".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cellgate_kernels.limits import KIB, MIB
+from cellgate_kernels.messages import DELIMITER, MOST_HEADER, Channel, MalformedMessage, read_header
+from cellgate_kernels.outputs import OutputCaps
+
+SMALL_BYTES = 4 * KIB
+SMALL_FRAMES = 8
+"""A message within both fits every bound below, so that most are compared with nothing else."""
+
+MOST_BUFFERS = 10_000
+_PARENT, _METADATA, _CONTENT = 2, 3, 4
+"""Places of a message's frames after the delimiter; the signature's is 0."""
+_LONGEST_ESCAPE = 6
+"""Bytes of JSON for one of text at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The most bytes of a message's parts. `buffers`: of all of them together; 0 means that it has none."""
+
+    content: int
+    metadata: int = SMALL_BYTES
+    buffers: int = 0
+
+    def holds(self, metadata: int, content: int, buffers: Sequence[bytes]) -> bool:
+        """Whether these sizes and buffers are within it."""
+        return (
+            content <= self.content
+            and metadata <= self.metadata
+            and (not buffers or (len(buffers) <= MOST_BUFFERS and sum(map(len, buffers)) <= self.buffers))
+        )
+
+
+class MessagePolicy:
+    """The bounds of all messages, made for the caps of one cell's outputs."""
+
+    def __init__(self, caps: OutputCaps) -> None:
+        # A message of a cap's size may be cut, so it must come in: the caps' own rules decide about it.
+        text = Bound(_LONGEST_ESCAPE * max(caps.text, MIB), MIB)
+        data = max(caps.data, MIB)
+        display = Bound(data, MIB, data)
+        self._default: Mapping[Channel, Bound] = {
+            Channel.IOPUB: Bound(4 * MIB, MIB, 4 * MIB),
+            Channel.SHELL: Bound(16 * MIB, MIB, 16 * MIB),
+            Channel.STDIN: Bound(MIB, MIB),
+            Channel.CONTROL: Bound(16 * MIB, MIB, 16 * MIB),
+        }
+        self._bounds: Mapping[Channel, Mapping[str, Bound]] = {
+            Channel.IOPUB: {
+                "status": Bound(SMALL_BYTES),
+                "clear_output": Bound(SMALL_BYTES),
+                "execute_input": Bound(64 * MIB, MIB),
+                "stream": text,
+                "error": text,
+                **dict.fromkeys(("display_data", "update_display_data", "execute_result"), display),
+                **dict.fromkeys(("comm_open", "comm_msg"), display),
+                "comm_close": Bound(MIB, MIB, MIB),
+            },
+            Channel.SHELL: {"kernel_info_reply": Bound(256 * KIB, MIB)},
+            Channel.STDIN: {},
+            Channel.CONTROL: {"kernel_info_reply": Bound(256 * KIB, MIB), "interrupt_reply": Bound(64 * KIB)},
+        }
+
+    def bound(self, channel: Channel, msg_type: str) -> Bound:
+        """The bound of messages of this type; types that are not in the table share one by channel."""
+        return self._bounds[channel].get(msg_type) or self._default[channel]
+
+    def most_bytes(self, channel: Channel) -> int:
+        """The most bytes of a whole message on `channel`, whatever its type."""
+        bounds = (self._default[channel], *self._bounds[channel].values())
+        return max(b.content + b.metadata + b.buffers for b in bounds) + 2 * MOST_HEADER + SMALL_BYTES
+
+    def most_next(self, channel: Channel, frames: Sequence[bytes]) -> int:
+        """The most bytes of the frame that follows these of one message: its type is known by then."""
+        if DELIMITER not in frames:
+            return MOST_HEADER
+        place = len(frames) - frames.index(DELIMITER) - 1
+        if place <= _PARENT:
+            return MOST_HEADER
+        try:
+            msg_type = read_header(frames[frames.index(DELIMITER) + 2]).msg_type
+        except MalformedMessage:
+            return 0
+        bound = self.bound(channel, msg_type)
+        return {_METADATA: bound.metadata, _CONTENT: bound.content}.get(place, bound.buffers)
+
+    def allows(self, channel: Channel, msg_type: str, parts: Sequence[bytes]) -> bool:
+        """Whether a message is within its bound. `parts`: header, parent, metadata, content, buffers."""
+        header, parent, metadata, content, *buffers = parts
+        return max(len(header), len(parent)) <= MOST_HEADER and self.bound(channel, msg_type).holds(
+            len(metadata), len(content), buffers
+        )

@@ -1,0 +1,416 @@
+"""What all isolation backends share: the contract of jupyter_client's provisioners, settled once.
+
+A backend says how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
+`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing of
+failed launches, and a `poll` that reads a future. It starts no process itself; that is ``child`` for the
+local backends.
+
+The oddities of jupyter_client 8 that are settled here: `connection_info` is a class attribute of the base
+class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
+calls kill, terminate and cleanup again and again, with a `restart` flag that does not always tell the truth
+(jupyter_client#1061); it polls ten times a second during a shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import re
+import secrets
+import signal
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+from traitlets import Int, List, Unicode
+
+from cellgate_kernels.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.leftovers import Leftovers
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
+
+logger = logging.getLogger(__name__)
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KILL_TIMEOUT = 5.0
+
+OOM_SCORE = 500
+"""Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
+
+HASH_SEED = "0"
+"""Of every kernel: sets of strings are in one order, in a replay as in the recorded run."""
+
+# How many characters of a failed kernel's stderr a message holds.
+_LAST_WORDS = 500
+
+# One number per channel is all that the ipc transport needs: the folder is the kernel's own.
+_PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
+
+# Libraries size their thread pools by the host's processors unless told otherwise.
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMEXPR_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
+    "PYTHON_CPU_COUNT",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelExit:
+    """How a kernel ended. `cause` is a stable word, `message` a public sentence; one of `code`, `signal` is
+    None.
+    """
+
+    cause: str
+    code: int | None
+    signal: int | None
+    message: str
+
+    @classmethod
+    def of_returncode(cls, returncode: int) -> KernelExit:
+        """From a code as subprocess gives it: negative for the signal that ended the process."""
+        if returncode >= 0:
+            return cls("kernel_exit", returncode, None, f"The kernel exited with code {returncode}.")
+        names = {number.value: number.name for number in signal.Signals}
+        name = names.get(-returncode, f"signal {-returncode}")
+        return cls("kernel_exit", None, -returncode, f"The kernel was ended by {name}.")
+
+    @classmethod
+    def of_shell_code(cls, code: int) -> KernelExit:
+        """From a code as shells, bwrap and container engines give it: 128 more than the signal's number."""
+        known = {number.value for number in signal.Signals}
+        return cls.of_returncode(128 - code if code - 128 in known else code)
+
+    @property
+    def returncode(self) -> int:
+        """The inverse of `of_returncode`, for jupyter_client's `poll` and `wait`."""
+        return -self.signal if self.signal is not None else self.code or 0
+
+
+@dataclass(frozen=True, slots=True)
+class KernelView:
+    """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home.
+
+    `packages`: the folder of that name in its launch, if there is one.
+    """
+
+    connection_file: str
+    socket_prefix: str
+    home: str
+    packages: str = "/run/packages"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All a backend needs to start one kernel. Paths in `folders` are the host's, in `argv` and `env` the
+    kernel's.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    limits: ResourceLimits
+    folders: LaunchFolders
+
+
+class CellgateProvisioner(KernelProvisionerBase):
+    """Base of the isolation backends. Use it with AsyncKernelManager, in one event loop.
+
+    `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
+    `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
+    folder that the kernel imports modules from and can't write to, never removed here), `runtime_dir` (a
+    folder for this kernel alone, for its sockets; made if missing, and removed in `cleanup`). What else is
+    not given is made in the temporary folder and removed. The `env` that Jupyter programs pass is ignored: it
+    is their own environment.
+    """
+
+    isolation: str = "none"
+    """``none``, ``sandbox``, ``container`` or ``gvisor``."""
+
+    readable: List[str] = List(
+        Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
+    )
+    reserved = Int(
+        0, help="Bytes that the kernel's program reserves and leaves unused; no part of its memory limit."
+    )
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.connection_info = {}
+        self._inner_info: KernelConnectionInfo = {}
+        self._folders: LaunchFolders | None = None
+        self._leftovers: Leftovers | None = None
+        self._exited: asyncio.Future[KernelExit] | None = None
+        self._attached = False
+
+    @property
+    def image_used(self) -> Mapping[str, str]:
+        """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
+        return {}
+
+    # What a backend implements.
+
+    @classmethod
+    @abstractmethod
+    async def check(cls) -> None:
+        """Try the backend for real. Raises BackendUnavailable, saying what to install, when it can't run
+        here.
+        """
+
+    @abstractmethod
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        """Where a kernel of this backend finds what is in `folders`."""
+
+    @abstractmethod
+    async def _start(self, launch: Launch) -> None:
+        """Start the kernel. Sets `_exited` as soon as there is something to end; may be cancelled then."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Begin to end the kernel; `_exited` completes when all its processes are gone. Idempotent."""
+
+    @abstractmethod
+    def _signal(self, signum: int) -> None:
+        """Send a signal to the running kernel. Raises InvalidInput for one the backend can't deliver."""
+
+    @abstractmethod
+    async def log_tail(self) -> str:
+        """The end of what the kernel's process itself wrote to stderr, at most 8 KiB."""
+
+    def let_go(self) -> None:
+        """Manage the kernel no more, and let it outlive this program, where the backend can."""
+
+    async def files_given(self) -> None:
+        """Called when files were put into the workspace of a kernel that has run nothing yet."""
+
+    def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
+        """Connection info of a new kernel, as we see it and as the kernel does."""
+        info = connection_info(folders.socket_prefix)
+        return info, {**info, "ip": self._view(folders).socket_prefix}
+
+    def _check_program(self, path: str) -> None:
+        """Raises KernelStartFailed when the kernel's program is not where it will run."""
+        if not os.access(path, os.X_OK):
+            raise KernelStartFailed(
+                f"The kernelspec's program {path!r} is not an executable file at an absolute path."
+            )
+
+    # The life of a kernel, as jupyter_client calls it.
+
+    @property
+    def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed once, when the kernel has ended. Shield it when awaiting it. Only after a launch."""
+        if self._exited is None:
+            raise KernelStartFailed("The kernel was not launched.")
+        return self._exited
+
+    @property
+    def has_process(self) -> bool:
+        """True from a launch until the end was seen by `wait` or `cleanup`."""
+        return self._attached
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
+
+        `leftovers` is one: what removes the launch's folders, also those that can't be removed at once.
+        """
+        self._leftovers = kwargs.pop("leftovers", None) or self._leftovers
+        # Callers write into it (jupyter_kernel_gateway does); what a kernel gets is built in `_plan`.
+        kwargs["env"] = {}
+        kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
+        return kwargs
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the kernel; on any failure and on cancellation everything begun is undone.
+
+        Raises KernelStartFailed or BackendUnavailable.
+        """
+        if self._attached:
+            raise KernelStartFailed("The kernel is running already.")
+        try:
+            # A restart keeps folders and key, because clients that exist keep their sockets.
+            if self._folders is None:
+                self._folders = LaunchFolders.make(
+                    _path(kwargs.get("runtime_dir")),
+                    _path(kwargs.get("workspace") or kwargs.get("cwd")),
+                    _path(kwargs.get("packages")),
+                )
+                self.connection_info, self._inner_info = self._connection(self._folders)
+            launch = self._plan(cmd, self._folders, kwargs)
+            _write_connection_file(self._folders.connection_file, self._inner_info)
+            await self._start(launch)
+        except BaseException:
+            await asyncio.shield(self._undo())
+            raise
+        self._attached = True
+        return self.connection_info
+
+    async def _undo(self) -> None:
+        """As `cleanup`. What fails of it is logged: why the launch failed is what its caller must learn."""
+        try:
+            await self.cleanup()
+        except Exception as error:  # any fault at all
+            logger.error("A launch that failed could not be undone", exc_info=error)
+
+    async def poll(self) -> int | None:
+        """None while the kernel runs, then its return code as of subprocess. Reads a future only."""
+        if self._exited is None:
+            return 0
+        return self._exited.result().returncode if self._exited.done() else None
+
+    async def wait(self) -> int | None:
+        """Wait for the kernel's end; its return code as of subprocess."""
+        if self._exited is None:
+            return 0
+        ended = await asyncio.shield(self._exited)
+        self._attached = False
+        return ended.returncode
+
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal to a running kernel; nothing when it has ended. Raises InvalidInput if it can't be
+        delivered.
+        """
+        if self._running:
+            self._signal(signum)
+
+    async def kill(self, restart: bool = False) -> None:
+        """End the kernel at once with all its processes, and wait for that up to 5 seconds."""
+        if self._running:
+            self._end()
+            assert self._exited is not None
+            await asyncio.wait({self._exited}, timeout=KILL_TIMEOUT)
+
+    async def terminate(self, restart: bool = False) -> None:
+        """SIGTERM, which ipykernel does not handle: the kernel ends without a last word."""
+        await self.send_signal(signal.SIGTERM)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """End what still runs and, unless a restart follows, remove the launch's folders."""
+        await self.kill()
+        self._attached = False
+        folders = self._folders
+        if folders is not None and not restart:
+            self._folders = None
+            self.connection_info = {}
+            await self.remove(*folders.owned)
+
+    async def remove(self, *folders: Path) -> None:
+        """Remove each of these folders; one that can't be removed keeps nothing from its end."""
+        if self._leftovers is not None:
+            await self._leftovers.remove(*folders)
+            return
+        for folder in folders:
+            try:
+                await remove_tree(folder)
+            except OSError as error:
+                logger.warning("%s can't be removed: %s", folder, error)
+
+    @property
+    def _running(self) -> bool:
+        return self._exited is not None and not self._exited.done()
+
+    def _plan(self, cmd: Sequence[str], folders: LaunchFolders, options: Mapping[str, Any]) -> Launch:
+        view = self._view(folders)
+        limits = options.get("limits") or ResourceLimits()
+        argv = kernel_argv(cmd, view.connection_file, self.kernel_spec.resource_dir)
+        self._check_program(argv[0])
+        env = kernel_environment(argv[0], view.home, limits)
+        for name, value in self.kernel_spec.env.items():
+            env[name] = Template(value).safe_substitute(env)
+        env |= options.get("extra_env") or {}
+        if folders.packages is not None:
+            env |= packages_environment(view.packages, env)
+        _check_environment(env)
+        return Launch(argv, env, limits, folders)
+
+
+def connection_info(socket_prefix: str) -> KernelConnectionInfo:
+    """Connection info of a new kernel over Unix sockets, with a new key; in the types jupyter_client compares
+    by.
+    """
+    info: KernelConnectionInfo = {
+        "transport": "ipc",
+        "ip": socket_prefix,
+        "signature_scheme": "hmac-sha256",
+    }
+    info.update(_PORTS)  # type: ignore[typeddict-item]
+    info["key"] = secrets.token_hex(32).encode()  # type: ignore[typeddict-item]  # it compares bytes
+    return info
+
+
+def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> tuple[str, ...]:
+    """The kernelspec's argv with its placeholders filled in.
+
+    Raises KernelStartFailed when the program is not at an absolute path: a bare ``python`` would be
+    whichever is first on a PATH.
+    """
+    known = {"connection_file": connection_file, "resource_dir": resource_dir}
+    argv = tuple(re.sub(r"\{(\w+)\}", lambda match: known.get(match[1], match[0]), word) for word in cmd)
+    if not argv or not Path(argv[0]).is_absolute():
+        raise KernelStartFailed(
+            f"The kernelspec's program {' '.join(argv[:1])!r} is not given by an absolute path."
+        )
+    return argv
+
+
+def last_words(log_tail: str) -> str:
+    """What a failed kernel wrote to its stderr, as the end of a message; empty when that is nothing."""
+    words = log_tail[-_LAST_WORDS:].strip()
+    return f" Its last words: {words}" if words else ""
+
+
+def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[str, str]:
+    """A kernel's environment before its kernelspec and its owner add to it; nothing is inherited."""
+    threads = str(math.ceil(limits.cpus))
+    return {
+        "HOME": home,
+        "LANG": "C.UTF-8",
+        "LC_ALL": "C.UTF-8",
+        "PYTHONHASHSEED": HASH_SEED,
+        "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
+        "SHELL": "/bin/sh",
+    } | dict.fromkeys(_THREAD_VARIABLES, threads)
+
+
+def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which a kernel and its children find what is put into its folder of packages.
+
+    pip in such a kernel takes what is there for installed, and asks no index for the rest.
+    """
+    given = env.get("PYTHONPATH")
+    return {
+        "PYTHONPATH": f"{folder}:{given}" if given else folder,
+        "PATH": f"{env.get('PATH', SYSTEM_PATH)}:{folder}/bin",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+def _check_environment(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        text = f"{name}{value}"
+        # A NUL would end the word in bwrap's list of arguments, and what follows could mount anything.
+        unfit = (
+            not name or "=" in name or "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
+        )
+        if unfit:
+            raise InvalidInput(f"The environment variable {name[:40]!a} can't be set: bad name or character.")
+
+
+def _write_connection_file(path: Path, info: KernelConnectionInfo) -> None:
+    key: Any = info["key"]
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(dict(info) | {"key": key.decode()}))
+
+
+def _path(value: str | os.PathLike[str] | None) -> Path | None:
+    return Path(value) if value else None

@@ -1,0 +1,313 @@
+"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, ended as a
+whole.
+
+`Child` supervises one process and knows nothing of kernels; `ChildProvisioner` makes a provisioner of it.
+There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd (Linux >= 5.3)
+beside its stderr. See pidfd_open(2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ParamSpec
+
+from cellgate_kernels.errors import BackendUnavailable, KernelStartFailed
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.provisioners.base import (
+    OOM_SCORE,
+    SYSTEM_PATH,
+    CellgateProvisioner,
+    KernelExit,
+    Launch,
+    last_words,
+)
+from cellgate_kernels.tasks import Supervisor
+
+P = ParamSpec("P")
+
+LOG_TAIL_BYTES = 8 * 1024
+OPEN_FILES = 4096
+PENDING_SIGNALS = 4096  # and timers
+
+# The pause between two reads of a child's stderr: one that floods it costs us a fraction of a percent of a
+# core, and is itself held up by the full pipe.
+_LOG_PAUSE = 0.05
+_PIPE_BYTES = 64 * 1024
+
+# How long bwrap gets, in seconds, to follow the namespace it made.
+_FOLLOW_TIMEOUT = 1.0
+
+
+class Child:
+    """One child process, leader of its own session, with no stdin and stdout.
+
+    `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
+    has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
+    too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before we have
+    seen to its first process and closed that. `lifetime_fd` is only held open until the end. The child owns
+    all three. Must be made in the thread of the running loop, because a parent's death is that of its thread
+    (prctl(2)). Raises OSError when the program can't be started.
+
+    Of all processes the system's OOM killer takes the child and what it starts first (proc(5),
+    oom_score_adj).
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        pass_fds: Sequence[int] = (),
+        status_fd: int | None = None,
+        release_fd: int | None = None,
+        lifetime_fd: int | None = None,
+        explain: Callable[[int], KernelExit] = KernelExit.of_returncode,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._explain = explain
+        self._tail = b""
+        self._status = b""
+        self._inner_fd: int | None = None
+        self._fate: KernelExit | None = None
+        self.inner_pid: int | None = None
+        self._status_fd = status_fd
+        self._release_fd = release_fd
+        self._lifetime_fd = lifetime_fd
+        self._resume: asyncio.TimerHandle | None = None
+        self._insist: asyncio.TimerHandle | None = None
+        self._tasks = Supervisor(failed=self._failed)
+        self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        self._log_fd, log_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            os.set_blocking(log_writer, True)
+            self._process = subprocess.Popen(
+                argv,
+                env=env,
+                cwd=cwd,
+                pass_fds=pass_fds,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log_writer,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._close_fds()
+            raise
+        finally:
+            os.close(log_writer)
+        self._watch()
+
+    def _watch(self) -> None:
+        try:
+            self._pidfd = os.pidfd_open(self._process.pid)
+            _offer_to_oom_killer(self._process.pid)
+        except OSError:
+            self._process.kill()
+            self._process.wait()
+            self._close_fds()
+            raise
+        self._loop.add_reader(self._pidfd, self._guard(self._on_exit))
+        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
+        if self._status_fd is None:
+            self.started.set_result(None)
+        else:
+            self._loop.add_reader(self._status_fd, self._guard(self._on_status))
+
+    def _guard(self, callback: Callable[P, object]) -> Callable[P, None]:
+        return self._tasks.guard(callback, f"child {self._process.pid}")
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A mistake of ours: nobody watches the process any more, so it must not go on."""
+        self.signal(signal.SIGKILL)
+        self._close_fds()
+        if not self.exited.done():
+            self.exited.set_result(KernelExit.of_returncode(-signal.SIGKILL))
+        if not self.started.done():
+            self.started.set_result(None)
+
+    @property
+    def pid(self) -> int:
+        """The process's id, which stays its own until `exited`."""
+        return self._process.pid
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the process's group; nothing after its end."""
+        if not self.exited.done() and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signum)
+
+    def kill(self, fate: KernelExit | None = None) -> None:
+        """End the process, its group and its pid namespace; `exited` tells when they are gone, and `fate` why
+        if it is given.
+        """
+        self._fate = self._fate or fate
+        if self._inner_fd is None or self._insist is not None:
+            self.signal(signal.SIGKILL)
+            return
+        # The outer process reaps the inner one and follows it. Killed first, it would leave a zombie to init,
+        # which in a container may be a program that reaps nothing.
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
+        self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self._guard(self.signal), signal.SIGKILL)
+
+    def log_tail(self) -> str:
+        """The last 8 KiB of the process's stderr so far."""
+        return self._tail.decode(errors="replace")
+
+    def _on_status(self) -> None:
+        assert self._status_fd is not None
+        data = os.read(self._status_fd, 4096)
+        self._status += data
+        if data:
+            return
+        self._close("_status_fd")
+        if self._status and self._process.returncode is None:
+            # An inner process that has gone already needs no watching: the outer one is about to follow.
+            with suppress(ProcessLookupError):
+                inner = int(json.loads(self._status)["child-pid"])
+                self._inner_fd = os.pidfd_open(inner)
+                self.inner_pid = inner
+                # The outer process may have made it before its own score was written.
+                _offer_to_oom_killer(inner)
+            self._close("_release_fd")
+            if not self.started.done():
+                self.started.set_result(None)
+
+    def _on_log(self) -> None:
+        if self._read_log():
+            self._loop.remove_reader(self._log_fd)
+            self._resume = self._loop.call_later(_LOG_PAUSE, self._guard(self._read_on))
+
+    def _read_on(self) -> None:
+        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
+
+    def _read_log(self) -> bool:
+        """Read what is there; False, and no more reading, when all writers have closed their end."""
+        with suppress(BlockingIOError):
+            data = os.read(self._log_fd, _PIPE_BYTES)
+            self._tail = (self._tail + data)[-LOG_TAIL_BYTES:]
+            if not data:
+                self._loop.remove_reader(self._log_fd)
+                return False
+        return True
+
+    def _on_exit(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        # Before the leader is reaped its group's id can't be anybody else's.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._inner_fd is None:
+            self._finish()
+        else:
+            self._loop.add_reader(self._inner_fd, self._guard(self._finish))
+
+    def _finish(self) -> None:
+        self._read_log()
+        self._close_fds()
+        self.exited.set_result(self._fate or self._explain(self._process.returncode))
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def _close_fds(self) -> None:
+        for timer in (self._resume, self._insist):
+            if timer is not None:
+                timer.cancel()
+        for name in ("_log_fd", "_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd"):
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        fd: int | None = getattr(self, name, None)
+        if fd is not None:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+            setattr(self, name, None)
+
+
+class ChildProvisioner(CellgateProvisioner):
+    """A provisioner whose kernel is a child of this process. A backend says by `_spawn` which."""
+
+    _child: Child | None = None
+
+    @abstractmethod
+    def _spawn(self, launch: Launch) -> Child:
+        """Start the child. Raises BackendUnavailable when a program it needs is not installed."""
+
+    async def _start(self, launch: Launch) -> None:
+        try:
+            self._child = self._spawn(launch)
+        except OSError as error:
+            raise KernelStartFailed(f"The kernel could not be started: {error}") from error
+        self._exited = self._child.exited
+        await asyncio.shield(self._child.started)
+        if self._child.exited.done():
+            ended = self._child.exited.result().message
+            raise KernelStartFailed(
+                f"The kernel ended while it was started. {ended}{last_words(self._child.log_tail())}"
+            )
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+
+    def _signal(self, signum: int) -> None:
+        if self._child is not None:
+            self._child.signal(signum)
+
+    async def log_tail(self) -> str:
+        """The end of the kernel's own stderr, which cells do not write to; at most 8 KiB."""
+        return self._child.log_tail() if self._child is not None else ""
+
+
+def find_program(name: str, package: str) -> str:
+    """Path of a system program. Raises BackendUnavailable, naming the Debian package, when it is not
+    installed.
+    """
+    path = shutil.which(name, path=SYSTEM_PATH)
+    if path is None:
+        raise BackendUnavailable(f"{name} is not installed; on Debian and Ubuntu: apt-get install {package}")
+    return path
+
+
+def _offer_to_oom_killer(pid: int) -> None:
+    """Raise a process's oom_score_adj, which its later children inherit; nothing when it has ended."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
+
+
+def rlimit_arguments(
+    limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
+) -> list[str]:
+    """A prlimit(1) command line that the kernel's own is appended to.
+
+    `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count the
+    address space that BLAS only reserves. What V8 reserves for code counts, so `reserved` is added. Shared
+    memory and the sum of several processes are not bounded by it. `disk` is the largest size of one file.
+    `processes` bounds the tasks by `pids`: sensible in a user namespace of one's own only, elsewhere it
+    counts all tasks of the user, and without effect for root. `own_user`: it will be in a user namespace,
+    where signals and timers are counted for it alone.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    bounds = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory + reserved}
+    if own_user:
+        bounds["sigpending"] = PENDING_SIGNALS
+    if processes:
+        bounds["nproc"] = limits.pids
+    return [
+        find_program("prlimit", "util-linux"),
+        *(f"--{name}={bound}" for name, bound in bounds.items()),
+        "--",
+    ]

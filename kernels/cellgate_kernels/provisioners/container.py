@@ -1,0 +1,176 @@
+"""What one kernel's container is made of: the engine's own words for a launch, its limits and its fences.
+
+Pure: values in, the body of ``POST /containers/create`` out (Docker Engine API 1.41 and later). ``engine``
+sends it, ``docker`` decides on the launch. What is not said here is the engine's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.provisioners.base import OOM_SCORE, KernelView, Launch
+from cellgate_kernels.provisioners.engine_profile import engine_profile
+from cellgate_kernels.provisioners.proc import hidden_names
+
+IMAGE = "cellgate/kernel:latest"
+VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the container's own /tmp
+WORKSPACE = "/workspace"
+
+INSTANCE_LABEL = "org.cellgate.instance"
+KERNEL_LABEL = "org.cellgate.kernel"
+
+IMAGE_USER = (1000, 1000)
+"""The uid and gid of kernels of a gateway that is root; any other runs them as itself."""
+
+OPEN_FILES = 4096
+GVISOR_THREADS = 192
+"""What gVisor's own threads add to the tasks of a container; without them it ends itself."""
+
+SPOOL_BYTES = 5 * 4 * 1024 * 1024
+"""What the spool (``image/bootstrap.py``) may use of the sockets' folder: its ring, and the next segment."""
+
+# What the engine hides by itself besides names in /proc; naming some replaces its own list. All of them.
+_HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")
+_READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+LOG_BYTES = 64 * 1024  # per file, of two
+PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
+FIRST_PORT = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSettings:
+    """How an operator wants kernels to be contained; a caller of the gateway has no say in it.
+
+    `runtime` empty is the engine's default. `mounts` are ``SOURCE:TARGET`` or ``SOURCE:TARGET:rw`` of the
+    engine's host. `network` empty is ``none`` for the transport ``ipc``, and ``bridge`` for ``tcp``, which
+    needs one.
+    """
+
+    image: str = IMAGE
+    runtime: str = ""
+    transport: str = "ipc"
+    network: str = ""
+    mounts: tuple[str, ...] = ()
+
+    @property
+    def isolation(self) -> str:
+        """What stands between a kernel and the host: ``gvisor`` under runsc, else ``container``."""
+        return "gvisor" if "runsc" in self.runtime else "container"
+
+    @property
+    def network_mode(self) -> str:
+        """The engine's network for a kernel."""
+        return self.network or ("bridge" if self.transport == "tcp" else "none")
+
+
+def container_config(
+    launch: Launch,
+    settings: ContainerSettings,
+    *,
+    user: tuple[int, int],
+    labels: Mapping[str, str],
+    processors: float,
+    host_ports: Mapping[str, int],
+    read_only_proc: bool = True,
+) -> dict[str, Any]:
+    """The body of a create request. `processors` is what the engine's host has; it refuses a larger quota.
+
+    `read_only_proc`: False where the engine's runtime must write to /proc to start a program (SELinux).
+
+    `host_ports` are published on loopback, by the names in `PORTS`; 0 lets the engine choose. Raises
+    InvalidInput for a mount that can't be read.
+    """
+    host: dict[str, Any] = {
+        "NetworkMode": settings.network_mode,
+        "ReadonlyRootfs": True,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true", f"seccomp={engine_profile()}"],
+        "Init": True,
+        "IpcMode": "private",
+        "OomScoreAdj": OOM_SCORE,
+        "MaskedPaths": [*(f"/proc/{name}" for name in hidden_names(())), *_HIDDEN],
+        # A process may give back what was added to its score, and does so by writing to /proc/self.
+        "ReadonlyPaths": ["/proc"] if read_only_proc else list(_READ_ONLY),
+        "RestartPolicy": {"Name": "no"},
+        "LogConfig": {"Type": "json-file", "Config": {"max-size": str(LOG_BYTES), "max-file": "2"}},
+        "Mounts": _mounts(launch, settings),
+        **_limits(launch.limits, processors, settings.isolation),
+    }
+    if settings.runtime:
+        host["Runtime"] = settings.runtime
+    config: dict[str, Any] = {
+        "Image": settings.image,
+        "Entrypoint": list(launch.argv),
+        "Cmd": [],
+        "Env": [f"{name}={value}" for name, value in _environment(launch).items()],
+        "User": f"{user[0]}:{user[1]}",
+        "WorkingDir": WORKSPACE,
+        "Hostname": "cellgate",
+        "Labels": dict(labels),
+        "HostConfig": host,
+    }
+    if host_ports:
+        config["ExposedPorts"] = {inner_port(name): {} for name in host_ports}
+        host["PortBindings"] = {
+            inner_port(name): [{"HostIp": "127.0.0.1", "HostPort": str(port or "")}]
+            for name, port in host_ports.items()
+        }
+    return config
+
+
+def inner_port(name: str) -> str:
+    """A channel's port in the container, as the engine writes it."""
+    return f"{FIRST_PORT + PORTS[name]}/tcp"
+
+
+def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:
+    # Both are charged to the container's memory: filled up, they leave the kernel room to say so.
+    temporary, shared = min(limits.disk, limits.memory // 2), limits.memory // 4
+    return {
+        "Memory": limits.memory,
+        "MemorySwap": limits.memory,
+        "NanoCpus": int(min(limits.cpus, processors) * 1e9),
+        "PidsLimit": limits.pids + (GVISOR_THREADS if isolation == "gvisor" else 0),
+        "ShmSize": shared,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777"},  # noqa: S108
+        "Ulimits": [
+            {"Name": name, "Soft": bound, "Hard": bound}
+            for name, bound in (("core", 0), ("nofile", OPEN_FILES), ("fsize", limits.disk))
+        ],
+    }
+
+
+def _mounts(launch: Launch, settings: ContainerSettings) -> list[dict[str, Any]]:
+    folders = launch.folders
+    packages = (
+        [] if folders.packages is None else [_bind(str(folders.packages), VIEW.packages, writable=False)]
+    )
+    return [
+        _bind(str(folders.workspace), WORKSPACE, writable=True),
+        _bind(str(folders.sockets), VIEW.socket_prefix.rpartition("/")[0], writable=True),
+        _bind(str(folders.connection_file), VIEW.connection_file, writable=False),
+        *packages,
+        *map(_extra_mount, settings.mounts),
+    ]
+
+
+def _extra_mount(words: str) -> dict[str, Any]:
+    source, _, rest = words.partition(":")
+    target, _, mode = rest.partition(":")
+    if not (source.startswith("/") and target.startswith("/")) or mode not in ("", "ro", "rw"):
+        raise InvalidInput(f"A mount is SOURCE:TARGET or SOURCE:TARGET:rw with absolute paths, not {words!r}")
+    return _bind(source, target, writable=mode == "rw")
+
+
+def _bind(source: str, target: str, *, writable: bool) -> dict[str, Any]:
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": not writable}
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    spool = {"CELLGATE_SPOOL": VIEW.socket_prefix.rpartition("/")[0]}
+    return dict(launch.env) | {"USER": "cellgate", "LOGNAME": "cellgate"} | spool

@@ -1,0 +1,262 @@
+"""How much disk a kernel holds: the files in its writable folders, and deleted ones that it keeps.
+
+A bind-mounted folder has no quota, so somebody must look; ``disk_watch`` does, again and again, in a thread.
+User code wrote what is read here: nothing is opened but folders, no link is followed, and whatever is made so
+that it can't be measured counts as too much. A deleted file is kept by a descriptor, by a mapping, or by a
+message that waits in a socket. See proc(5) and unix(7).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.provisioners.seccomp import SET_ID
+from cellgate_kernels.provisioners.set_id import clear_set_id
+from cellgate_kernels.trees import NO_OPEN_FILES
+
+ENTRY_BYTES = 4096
+"""What a name costs at least, so that a million empty files are not free."""
+
+MOST_LOOKED_AT = 500_000
+"""Descriptors and mappings of one kernel; more can't be looked at in reasonable time."""
+
+MOST_NAMES = 2_000_000
+"""Files and folders of one kernel; more would keep the watch from the others for too long."""
+
+_PASSES = 3
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH)
+
+Parents = Mapping[int, int]
+"""All processes of the machine that this one sees, each with its parent's id."""
+
+
+class Unmeasurable(CellgateError):
+    """What the kernel holds can't be measured."""
+
+    reason = "unmeasurable"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder that the kernel can write to, and how many bytes in it are not counted."""
+
+    path: Path
+    free: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a kernel holds. `on_the_way`: files wait in a socket; until somebody receives them no process has
+    them, and nobody sees what they are.
+    """
+
+    used: int
+    on_the_way: bool = False
+
+
+def usage(
+    folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
+) -> Usage:
+    """Bytes on disk of `folders` and of the deleted files that `process` and those below it keep.
+
+    Stops soon after `enough`, and says more than that where it can't be measured. `process` is one that this
+    user may look into (`may_look`). `parents`: what `all_parents` has told a moment ago. Raises OSError for a
+    lack of open files, which is ours and not the kernel's.
+    """
+    total = 0
+    for folder in folders:
+        total += max(0, _tree_bytes(folder.path, enough + folder.free) - folder.free)
+    if process is None or total > enough:
+        return Usage(total)
+    try:
+        devices = {folder.path.lstat().st_dev for folder in folders}
+        look = _look(process, devices, parents or all_parents())
+    except FileNotFoundError:
+        return Usage(total)  # the kernel and its folders are gone
+    except Unmeasurable:
+        return Usage(enough + 1)
+    return Usage(total + sum(look.found.values()), look.on_the_way)
+
+
+def may_look(process: int) -> bool:
+    """Whether this user may see what a process has open. Raises OSError for a lack of open files."""
+    try:
+        os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
+    except OSError as error:
+        if error.errno in NO_OPEN_FILES:
+            raise
+        return False
+    return True
+
+
+def all_parents() -> dict[int, int]:
+    """Every process, by its id, with its parent's id. In the order of ids: one that forks is seen again."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208
+        if name.isdecimal():
+            with suppress(OSError):
+                found[int(name)] = int(_state(f"/proc/{name}")[1])
+    return found
+
+
+def _state(folder: str) -> list[str]:
+    """A process's or thread's state, its parent and what follows. The name before it may hold anything."""
+    with open(f"{folder}/stat", "rb") as file:  # noqa: PTH123 - hundreds of times a second
+        return file.read().rpartition(b")")[2].decode().split()
+
+
+def _tree_bytes(root: Path, enough: int) -> int:
+    total = names = 0
+    linked: set[int] = set()
+    folders = [str(root)]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        folders.append(entry.path)
+                    elif status.st_mode & SET_ID:
+                        clear_set_id(entry.path, root)
+                    names += 1
+                    total += _entry_bytes(status, linked)
+                    if total > enough or names > MOST_NAMES:
+                        return enough + 1
+        except OSError as error:
+            if error.errno in NO_OPEN_FILES:
+                raise
+            if error.errno not in _GONE:
+                return enough + 1
+    return total
+
+
+def _entry_bytes(status: os.stat_result, linked: set[int]) -> int:
+    """What a name costs. `linked` remembers files with several names, of which the first is counted."""
+    if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+        if status.st_ino in linked:
+            return 0
+        linked.add(status.st_ino)
+    return max(status.st_blocks * 512, ENTRY_BYTES)
+
+
+def _look(process: int, devices: set[int], parents: Parents) -> _Look:
+    """Looks again while processes end under its eyes: they may have handed a file on to one seen before."""
+    look = _Look(devices)
+    for _ in range(_PASSES):
+        if look.all_of(_family(process, parents)):
+            break
+        parents = all_parents()
+    return look
+
+
+def _family(process: int, parents: Parents) -> Iterator[int]:
+    """A process and all below it: the first of a pid namespace inherits every orphan."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    waiting = [process]
+    while waiting:
+        pid = waiting.pop()
+        yield pid
+        waiting += children.get(pid, ())
+
+
+class _Look:
+    """What the processes of one kernel keep: `found` has the bytes of deleted files by device and inode."""
+
+    def __init__(self, devices: set[int]) -> None:
+        self.found: dict[tuple[int, int], int] = {}
+        self.on_the_way = False
+        self._devices = devices
+        self._looked_at = 0
+
+    def all_of(self, pids: Iterator[int]) -> bool:
+        """Whether all of them were still there. Raises Unmeasurable."""
+        all_there = True
+        tables: list[str] = []
+        for pid in pids:
+            try:
+                # A leader that has ended has let go of what its threads share.
+                ended = _state(f"/proc/{pid}")[0] in "ZX"
+                tables += _living_threads(pid) if ended else [f"/proc/{pid}"]
+            except OSError:
+                all_there = False
+        # Mappings last: a file that is open too has been measured by then.
+        for look in (self._descriptors, self._mappings):
+            for table in tables:
+                try:
+                    look(table)
+                except PermissionError as error:
+                    raise Unmeasurable(f"{table} can't be looked into") from error
+                except OSError as error:
+                    if error.errno in NO_OPEN_FILES:
+                        raise
+                    all_there = False
+        return all_there
+
+    def _count(self, number: int) -> None:
+        self._looked_at += number
+        if self._looked_at > MOST_LOOKED_AT:
+            raise Unmeasurable("The kernel has too many files open")
+
+    def _descriptors(self, table: str) -> None:
+        with os.scandir(f"{table}/fd") as descriptors:
+            for descriptor in descriptors:
+                self._count(1)
+                with suppress(FileNotFoundError):
+                    status = descriptor.stat()
+                    if status.st_nlink == 0 and status.st_dev in self._devices:
+                        self.found[status.st_dev, status.st_ino] = status.st_blocks * 512
+                    elif stat.S_ISSOCK(status.st_mode) and not self.on_the_way:
+                        self.on_the_way = _holds_descriptors(f"{table}/fdinfo/{descriptor.name}")
+
+    def _mappings(self, table: str) -> None:
+        with open(f"{table}/maps", "rb") as file:  # noqa: PTH123
+            for line in file:
+                self._count(1)
+                if line.endswith(b" (deleted)\n"):
+                    place, _, _, device, inode, *_ = line.split(maxsplit=5)
+                    self._mapping(table, place.decode(), device.decode(), int(inode))
+
+    def _mapping(self, table: str, place: str, device: str, inode: int) -> None:
+        try:
+            # The system names them without the zeros that it fills up with elsewhere.
+            begin, end = (int(part, 16) for part in place.split("-"))
+            status = os.stat(f"{table.partition('/task/')[0]}/map_files/{begin:x}-{end:x}")  # noqa: PTH116
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            # For root only. The part that is mapped says nothing of the size.
+            major, minor = (int(part, 16) for part in device.split(":"))
+            known = any(inode == found for _, found in self.found)
+            if not known and os.makedev(major, minor) in self._devices:
+                raise Unmeasurable("A deleted file is mapped and not open") from None
+            return
+        if status.st_nlink == 0 and status.st_dev in self._devices:
+            self.found[status.st_dev, status.st_ino] = status.st_blocks * 512
+
+
+def _living_threads(pid: int) -> list[str]:
+    living = []
+    for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+        folder = f"/proc/{pid}/task/{name}"
+        with suppress(OSError):
+            if _state(folder)[0] not in "ZX":
+                living.append(folder)
+    return living
+
+
+def _holds_descriptors(path: str) -> bool:
+    """Whether descriptors wait in a socket to be received."""
+    with suppress(FileNotFoundError), open(path, "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"scm_fds:"):
+                return int(line.split()[1]) > 0
+    return False

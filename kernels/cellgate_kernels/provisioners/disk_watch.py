@@ -1,0 +1,182 @@
+"""Looks at the disks of all kernels again and again, and ends those that hold more than they may.
+
+One watch for a gateway, so that looking takes a bounded share of one processor however many kernels there
+are. ``disk`` measures; the provisioners say what to look at and how to end it. It runs while there is
+something to watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.provisioners.disk import Folder, Parents, Usage, all_parents, usage
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+INTERVAL = 1.0
+"""Seconds between two looks."""
+
+PATIENCE = 20.0
+"""How often the time of a look must pass until the next."""
+
+SHARE = 0.05
+"""Seconds of a look that all kernels wait for by `PATIENCE`. For what is beyond its own kernel waits alone:
+one with many files does not keep the watch from the others."""
+
+MOST_ON_THE_WAY = 5
+"""Looks in a row that may find files on their way through a socket. Programs that pass files do so all the
+time, but nobody needs to leave them there."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
+
+    `passes_files`: descriptors in its sockets are the kernel's doing. gVisor's own processes use them too,
+    and keep what its kernels pass in their own tables. `given`: bytes that its session brought along, None
+    while they could not be counted.
+    """
+
+    limits: ResourceLimits
+    folders: tuple[Folder, ...]
+    process: int | None
+    end: Callable[[KernelExit], None]
+    passes_files: bool = True
+    given: int | None = 0
+    last: Usage = field(default_factory=lambda: Usage(0))
+    looks_on_the_way: int = 0
+    was_full: bool = False
+    due: float = 0.0
+
+    @property
+    def allowed(self) -> int:
+        """The limit, or what the session brought along."""
+        return max(self.limits.disk, self.given or 0)
+
+    def takes_note(self, found: Usage) -> bool:
+        """Whether the kernel must end, after this look."""
+        if found.on_the_way and self.passes_files:
+            self.looks_on_the_way += 1
+            # What was seen before may be what is hidden now.
+            found = replace(found, used=max(found.used, self.last.used))
+        else:
+            self.looks_on_the_way = 0
+        self.last = found
+        if self.given is None:
+            self.given = found.used
+        full = found.used > self.allowed or self.looks_on_the_way >= MOST_ON_THE_WAY
+        # Seen twice, because a session's files are there a moment before it is known that they were given.
+        must_end, self.was_full = full and self.was_full, full
+        return must_end
+
+
+class DiskWatch:
+    """All watched kernels, on one loop."""
+
+    def __init__(self) -> None:
+        self._kernels: set[Watched] = set()
+        self._tasks = Supervisor(dict, self._failed)
+        self._threads: ThreadPoolExecutor | None = None
+        self._told = False
+
+    def add(self, kernel: Watched) -> None:
+        """Watch a kernel until `discard`."""
+        self._kernels.add(kernel)
+        self._begin()
+
+    def discard(self, kernel: Watched | None) -> None:
+        """Watch it no more. May be called again."""
+        if kernel in self._kernels:
+            self._kernels.remove(kernel)
+        if not self._kernels:
+            for task in self._tasks:
+                task.cancel()
+            self._close_threads()
+
+    async def files_given(self, kernel: Watched) -> None:
+        """What the kernel holds now is allowed, even beyond its limit."""
+        kernel.given = None
+        if (found := await self._usage(kernel, None)) is not None:
+            kernel.given = found.used
+
+    def _begin(self) -> None:
+        if self._kernels and not any(not task.cancelling() for task in self._tasks):
+            self._tasks.start(self._watch(), "disk watch")
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A fault of ours, told in the log: go on, with the pause that comes before each round."""
+        self._begin()
+
+    async def _watch(self) -> None:
+        pause = INTERVAL
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            try:
+                parents = await self._in_thread(all_parents)
+            except OSError as error:
+                self._tell(error)
+                continue
+            spent = time.monotonic() - began
+            for kernel in [kernel for kernel in self._kernels if kernel.due <= began]:
+                if kernel in self._kernels:
+                    spent += min(SHARE, await self._look(kernel, parents))
+            pause = max(INTERVAL, PATIENCE * spent)
+
+    async def _look(self, kernel: Watched, parents: Parents) -> float:
+        """End the kernel if it must be; how long looking took."""
+        began = time.monotonic()
+        found = await self._usage(kernel, parents)
+        now = time.monotonic()
+        kernel.due = now + PATIENCE * (now - began)
+        if found is not None and kernel in self._kernels and kernel.takes_note(found):
+            self.discard(kernel)
+            kernel.end(disk_full(kernel.limits.disk))
+        return now - began
+
+    async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
+        """What the kernel holds; None when nobody can look now, for want of open files."""
+
+        def look() -> Usage:
+            return usage(kernel.folders, kernel.process, enough=2 * kernel.allowed, parents=parents)
+
+        try:
+            found = await self._in_thread(look)
+        except OSError as error:
+            self._tell(error)
+            return None
+        self._told = False
+        return found
+
+    def _tell(self, error: OSError) -> None:
+        if not self._told:
+            logger.warning("The disks of kernels can't be looked at for now: %s", error)
+        self._told = True
+
+    async def _in_thread(self, look: Callable[[], T]) -> T:
+        if self._threads is None:
+            # Its own thread: a slow look takes none that others wait for, and waits for none of theirs.
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, look)
+
+    def _close_threads(self) -> None:
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+
+
+def disk_full(disk: int) -> KernelExit:
+    """The end of a kernel that held more than `disk` bytes."""
+    said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
+    return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")

@@ -1,0 +1,427 @@
+"""One Docker engine as the event loop sees it: calls that do not block, containers whose end is a future.
+
+The SDK is synchronous. Its calls run in a few threads that an `Engine` owns, and one more thread reads the
+engine's events: nothing polls. Containers carry the label of one gateway (`instance`); those of others are
+never touched, and those of ours that nobody knows any more are removed. What a container is made of is not
+decided here but in ``container``; ``docker`` is the provisioner that uses this.
+
+When the engine goes away its containers may live on (live-restore). The events thread connects again and
+again, at most every 5 seconds, and compares then what there is with what should be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+from docker.api.client import APIClient
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+
+from cellgate_kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
+from cellgate_kernels.provisioners.base import KernelExit, Launch
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL, SPOOL_BYTES
+from cellgate_kernels.provisioners.disk import Folder, may_look
+from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
+from cellgate_kernels.provisioners.engine_events import EngineEvents
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.trees import NO_OPEN_FILES
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "unix:///var/run/docker.sock"
+CALL_TIMEOUT = 60.0
+THREADS = 4
+LOG_TAIL_BYTES = 8 * 1024
+REMOVAL_PAUSES = (0.5, 2.0, 10.0, 60.0, 300.0)
+"""Between attempts to remove a container. What is left goes at this gateway's end, or in its next life."""
+MOST_LEFT = 1024
+
+# containerd tells of the memory limit and of the end by different ways; the first may come second.
+_MEMORY_NEWS_TIMEOUT = 0.5
+
+_KILLED = KernelExit.of_returncode(-9)
+_ENGINE_LOST = KernelExit("engine_lost", None, 9, "The container engine is gone, and the kernel with it.")
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True, eq=False)
+class Container:
+    """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs."""
+
+    name: str
+    launch: Launch
+    exited: asyncio.Future[KernelExit]
+    starting: asyncio.Task[None] | None = None
+    ending: asyncio.Task[None] | None = None
+    fate: KernelExit | None = None
+    out_of_memory: asyncio.Event = field(default_factory=asyncio.Event)
+    died: bool = False
+    image: str = ""
+    watched: Watched | None = None
+    log: str | None = None
+
+
+class Engine:
+    """The containers of one gateway on one engine. `open` first, `close` last, both on the same loop."""
+
+    def __init__(
+        self, url: str = SOCKET, instance: str | None = None, *, spared: Collection[str] = ()
+    ) -> None:
+        self.url = url
+        # Containers of ours that nobody manages and nobody removes: to be adopted, or left to the next life.
+        self._spared = set(spared)
+        self.instance = instance or secrets.token_hex(16)
+        self.processors = 1.0
+        self.rootless = False
+        self.selinux = False
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
+        self._containers: dict[str, Container] = {}
+        self._tasks = Supervisor()
+        # By their names: containers that could not be removed, with what tries again.
+        self._left: dict[str, asyncio.Task[None]] = {}
+        self._leaving = Supervisor()
+        self._client: APIClient | None = None
+        self._events: EngineEvents | None = None
+        self._disks = DiskWatch()
+        self._closed = False
+
+    @property
+    def answers(self) -> bool:
+        """Whether the engine is there, as far as its stream of events shows."""
+        return self._events is not None and self._events.connected
+
+    async def open(self) -> None:
+        """Connect, listen, and remove containers that a former life of this instance left, but the spared.
+
+        Raises BackendUnavailable when no engine answers; then there is nothing to close.
+        """
+        try:
+            self._client = await self._in_thread(
+                APIClient, base_url=self.url, version="auto", timeout=CALL_TIMEOUT
+            )
+            info = await self.call(APIClient.info)
+            self.processors = float(info.get("NCPU") or 1)
+            options = info.get("SecurityOptions") or ()
+            self.rootless, self.selinux = "name=rootless" in options, "name=selinux" in options
+            self._events = EngineEvents(
+                self._client, self.instance, connected=self._connected, happened=self._happened
+            )
+            async with asyncio.timeout(CALL_TIMEOUT):
+                await self._events.start()
+        except TimeoutError:
+            await self.close()
+            raise BackendUnavailable(f"The Docker engine at {self.url} sends no events.") from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Remove every container that was not let go and stop the threads. May be called again."""
+        self._closed = True
+        await self._leaving.cancel()
+        for container in tuple(self._containers.values()):
+            self.end(container)
+        for name in tuple(self._left):
+            self._leaving.start(self._remove_left(name), f"remove {name}")
+        await self._leaving.finished()
+        await self._tasks.finished()
+        if self._events is not None:
+            events, self._events = self._events, None
+            await events.stop()
+        if self._client is not None:
+            client, self._client = self._client, None
+            client.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def call(self, function: Callable[..., Result], *arguments: object, **options: object) -> Result:
+        """Call a method of APIClient in a thread. Raises ImageMissing, KernelStartFailed, BackendUnavailable.
+
+        A call that is cancelled goes on in its thread; nobody learns of its end.
+        """
+        if self._client is None:
+            raise BackendUnavailable("The connection to the Docker engine is closed.")
+        return await self._in_thread(function, self._client, *arguments, **options)
+
+    async def _in_thread(
+        self, function: Callable[..., Result], *arguments: object, **options: object
+    ) -> Result:
+        def work() -> Result:
+            try:
+                return function(*arguments, **options)
+            except (DockerException, requests.RequestException, OSError) as error:
+                raise explained(error, self.url) from error
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def launch(self, launch: Launch, config: dict[str, Any]) -> Container:
+        """Begin to create and start a container; `starting` ends when it runs, or with why it does not.
+
+        Whoever launches also ends.
+        """
+        if self._closed:
+            raise BackendUnavailable("The gateway is shutting down.")
+        name = f"cellgate-{secrets.token_hex(8)}"
+        return self._manage(name, launch, lambda: self.call(_create_and_start, config, name))
+
+    def adopt(self, name: str, launch: Launch) -> Container:
+        """Manage a spared container from now on; `starting` ends with an error if it does not run.
+
+        Whoever adopts also ends.
+        """
+        self._spared.discard(name)
+        return self._manage(name, launch, lambda: self.call(_inspect_running, name))
+
+    def let_go(self, container: Container) -> None:
+        """Manage it no more, and leave it running when this gateway ends."""
+        self._spared.add(container.name)
+        self._disks.discard(container.watched)
+        self._containers.pop(container.name, None)
+
+    async def reap(self) -> None:
+        """Remove what was spared and not adopted."""
+        self._spared.clear()
+        await self._compare()
+
+    def _manage(
+        self, name: str, launch: Launch, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> Container:
+        container = Container(name, launch, asyncio.get_running_loop().create_future())
+        self._containers[name] = container
+        container.starting = self._own(self._run(container, begin))
+        return container
+
+    async def _run(
+        self, container: Container, begin: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+    ) -> None:
+        inspected = await begin()
+        container.image = str(inspected["Image"])
+        if container.ending is None:
+            try:
+                container.watched = self._to_watch(container, inspected)
+            except OSError as error:
+                raise KernelStartFailed(f"The kernel's disk can't be looked at: {error}") from error
+            self._disks.add(container.watched)
+
+    def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
+        process, folders = int(inspected["State"]["Pid"]), container.launch.folders
+        ours = _is_here(process, str(inspected["Id"])) and may_look(process)
+        return Watched(
+            container.launch.limits,
+            (Folder(folders.workspace), Folder(folders.sockets, SPOOL_BYTES)),
+            process if ours else None,
+            lambda fate: self._disk_is_full(container, fate),
+            passes_files="runsc" not in str(inspected["HostConfig"].get("Runtime")),
+        )
+
+    @staticmethod
+    async def until_running(container: Container) -> None:
+        """Returns when the container runs. Raises ImageMissing, KernelStartFailed or BackendUnavailable."""
+        assert container.starting is not None
+        await asyncio.shield(container.starting)
+
+    def end(self, container: Container, fate: KernelExit | None = None) -> None:
+        """Begin to kill and remove a container, even one that is just starting. `fate` tells why."""
+        if container.ending is None:
+            container.fate = fate
+            self._disks.discard(container.watched)
+            container.ending = self._own(self._remove(container))
+
+    async def log_tail(self, container: Container) -> str:
+        """The end of what the container's first process wrote to stderr, at most 8 KiB."""
+        if container.log is not None:
+            return container.log
+        log: bytes = await self.call(APIClient.logs, container.name, stdout=False, stderr=True)
+        return log[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.share(work, "work on containers")
+
+    async def _remove(self, container: Container) -> None:
+        assert container.starting is not None
+        await asyncio.wait({container.starting})
+        try:
+            await self.call(_remove, container.name)
+        except CellgateError as error:
+            # Unknown from now on, it is removed when the engine answers again.
+            logger.warning("A container could not be removed: %s", error.message)
+            container.fate = container.fate or _ENGINE_LOST
+            self._remove_later(container.name)
+        finally:
+            # Also after a mistake of ours: whoever waits for its end must see one.
+            self._containers.pop(container.name, None)
+            self._finish(container, _KILLED)
+
+    def _remove_later(self, name: str) -> None:
+        """An engine that could not be asked, for want of open files, does not come back: ask it again."""
+        if self._closed or len(self._left) >= MOST_LEFT:
+            return
+        self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
+
+    async def _insist(self, name: str) -> None:
+        for pause in REMOVAL_PAUSES:
+            await asyncio.sleep(pause)
+            if await self._remove_left(name):
+                return
+
+    async def _remove_left(self, name: str) -> bool:
+        try:
+            await self.call(_remove, name)
+        except CellgateError as error:
+            logger.debug("A container could still not be removed: %s", error.message)
+            return False
+        self._left.pop(name, None)
+        return True
+
+    @staticmethod
+    def _finish(container: Container, how: KernelExit) -> None:
+        if not container.exited.done():
+            container.exited.set_result(container.fate or how)
+
+    # What the events thread tells, on the loop.
+
+    def _happened(self, name: str, action: str, code: int) -> None:
+        container = self._containers.get(name)
+        if action == "create":
+            if container is None and name not in self._spared and not self._closed:
+                # A former life asked for it and did not live to see it.
+                self._own(self.call(_remove, name))
+            return
+        if container is None or container.exited.done():
+            return
+        if action == "oom":
+            container.out_of_memory.set()
+        elif container.ending is not None:
+            self._finish(container, _KILLED)
+        elif not container.died:
+            container.died = True
+            self._own(self._bury(container, code))
+
+    async def _bury(self, container: Container, code: int) -> None:
+        """Find out why a container ended by itself, then remove it."""
+        ended = KernelExit.of_shell_code(code)
+        try:
+            state = (await self.call(APIClient.inspect_container, container.name))["State"]
+            container.log = await self.log_tail(container)
+            if ended.signal == 9 and (state["OOMKilled"] or await _soon(container.out_of_memory)):
+                ended = out_of_memory(container.launch.limits.memory)
+        except CellgateError as error:
+            logger.warning("The end of a container could not be explained: %s", error.message)
+            if ended.signal == signal.SIGTERM and isinstance(error, BackendUnavailable):
+                # An engine that stops ends its containers so; nothing of ours does.
+                ended = _ENGINE_LOST
+        finally:
+            self._finish(container, ended)
+            self.end(container)
+
+    def _disk_is_full(self, container: Container, fate: KernelExit) -> None:
+        if not container.died:
+            self.end(container, fate)
+
+    async def files_given(self, container: Container) -> None:
+        """What is in the workspace now is allowed there, even beyond the limit."""
+        if container.watched is not None:
+            await self._disks.files_given(container.watched)
+
+    def _connected(self) -> None:
+        if not self._closed:
+            self._own(self._compare())
+
+    async def _compare(self) -> None:
+        """After (re)connection: remove what nobody knows, notice what ended unseen."""
+        listed = await self.call(
+            APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
+        )
+        there = {entry["Names"][0].lstrip("/"): entry["State"] for entry in listed}
+        for name in there.keys() - self._containers.keys() - self._spared:
+            await self.call(_remove, name)
+        for name, container in tuple(self._containers.items()):
+            starting = container.starting
+            if starting is None or not starting.done() or starting.exception() or container.ending:
+                continue
+            if name not in there:
+                lost = "The kernel's container was removed by somebody else."
+                self.end(container, KernelExit("kernel_exit", None, 9, lost))
+            elif there[name] in ("exited", "dead"):
+                inspected = await self.call(APIClient.inspect_container, name)
+                self._happened(name, "die", inspected["State"]["ExitCode"])
+
+
+def _is_here(process: int, container: str) -> bool:
+    """Whether a process is a container's, of an engine that runs on this machine and not in another one.
+
+    Raises OSError for a lack of open files.
+    """
+    try:
+        return container in Path(f"/proc/{process}/cgroup").read_text()
+    except OSError as error:
+        if error.errno in NO_OPEN_FILES:
+            raise
+        return False
+
+
+def out_of_memory(memory: int) -> KernelExit:
+    """The end of a kernel whose container used more than `memory` bytes."""
+    size = f"{memory / 2**20:.4g} MiB"
+    said = f"The kernel used more than its {size} of memory and was ended. Its variables are lost."
+    return KernelExit("out_of_memory", None, 9, said)
+
+
+def explained(error: Exception, url: str) -> CellgateError:
+    """An error of the SDK as one of ours."""
+    if isinstance(error, ImageNotFound):
+        return ImageMissing(
+            f"The kernel image is not there: {error.explanation}. Run `cellgate image build`."
+        )
+    if isinstance(error, APIError):
+        said = str(error.explanation or error)[:500]
+        if error.is_client_error():
+            return KernelStartFailed(f"The Docker engine refused: {said}")
+        return KernelStartFailed(f"The Docker engine failed: {said}")
+    if isinstance(error, PermissionError) or "PermissionError" in str(error):
+        return BackendUnavailable(
+            f"No right to use the Docker engine at {url}; an ordinary user must be in the group `docker`."
+        )
+    return BackendUnavailable(f"No Docker engine answers at {url}. Is it installed, and running?")
+
+
+async def _soon(event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_MEMORY_NEWS_TIMEOUT):
+            await event.wait()
+    return event.is_set()
+
+
+def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> dict[str, Any]:
+    """What the engine tells of the new container."""
+    made = client.create_container_from_config(config, name)["Id"]
+    client.start(made)
+    return dict(client.inspect_container(made))
+
+
+def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
+    """What the engine tells of a container. Raises KernelStartFailed when it has ended."""
+    inspected = dict(client.inspect_container(name))
+    if not inspected["State"]["Running"]:
+        raise KernelStartFailed("The kernel's container has ended.")
+    return inspected
+
+
+def _remove(client: APIClient, name: str) -> None:
+    """Kill and remove a container and its anonymous volumes; one that is gone, or going, is no error."""
+    try:
+        client.remove_container(name, force=True, v=True)
+    except NotFound:
+        return
+    except APIError as error:
+        if error.status_code != requests.codes.conflict:
+            raise

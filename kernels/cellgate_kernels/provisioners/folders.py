@@ -1,0 +1,131 @@
+"""The folders of one launch: a private runtime folder for sockets, and the workspace.
+
+Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so whatever
+is found in them is never followed, and they are removed by ``cellgate_kernels.trees``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from cellgate_kernels import trees
+from cellgate_kernels.errors import KernelStartFailed
+
+# sun_path of unix(7) holds 108 bytes with the ending NUL.
+SOCKET_PATH_MAX = 107
+
+PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PASSES = trees.NO_OPEN_FILES | {errno.ENOTEMPTY}
+
+SOCKETS = "ipc"
+"""The folder in a kernel's runtime folder that the kernel can write to."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFolders:
+    """Host folders of one kernel. `runtime` is ours to remove, `workspace` only if we made it.
+
+    `packages`: a folder that the kernel may read and others fill, for modules; None when there is none.
+    """
+
+    runtime: Path
+    workspace: Path
+    owns_workspace: bool
+    packages: Path | None = None
+
+    @classmethod
+    def make(
+        cls, runtime: Path | None, workspace: Path | None, packages: Path | None = None
+    ) -> LaunchFolders:
+        """Make what is missing, private to this user. Raises KernelStartFailed when a path does not fit."""
+        made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
+        runtime = (runtime or made[0]).absolute()
+        try:
+            if workspace is None:
+                made.append(Path(tempfile.mkdtemp(prefix="cellgate-workspace-")))
+            packages = None if packages is None else packages.resolve(strict=True)
+            folders = cls(runtime, (workspace or made[-1]).resolve(strict=True), workspace is None, packages)
+            _check_socket_path(folders.socket_prefix)
+            for folder in (runtime, folders.sockets, folders.home):
+                folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            _remove_quickly(made)
+            raise KernelStartFailed(f"The kernel's folders can't be made: {error}") from error
+        except BaseException:
+            _remove_quickly(made)
+            raise
+        return folders
+
+    @property
+    def sockets(self) -> Path:
+        """The only part of `runtime` that a sandboxed kernel can write to."""
+        return self.runtime / SOCKETS
+
+    @property
+    def socket_prefix(self) -> str:
+        """Jupyter's `ip` of the transport ipc: a socket's path is this, a hyphen and the port's number."""
+        return str(self.sockets / "k")
+
+    @property
+    def connection_file(self) -> Path:
+        """The connection file as the kernel reads it."""
+        return self.runtime / "kernel.json"
+
+    @property
+    def home(self) -> Path:
+        """A home for kernels that see the host's file system."""
+        return self.runtime / "home"
+
+    @property
+    def owned(self) -> tuple[Path, ...]:
+        """What is ours to remove: the runtime folder, and the workspace if it was made here."""
+        return (self.runtime, self.workspace) if self.owns_workspace else (self.runtime,)
+
+
+async def remove_tree(folder: Path) -> None:
+    """Remove a folder that user code could write to, without following links and without blocking the loop.
+
+    A folder that does not exist is no error. Raises OSError when something can't be removed. Where that must
+    stop nobody, it is for ``cellgate_kernels.leftovers``.
+    """
+    await patiently(trees.remove, folder)
+
+
+async def patiently(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+    """Do work on folders in a thread, again if it failed by something that passes, a few seconds at most.
+
+    That is a lack of open files, which shows as a folder that was not emptied, too. Raises what `work` does.
+    """
+    for pause in PAUSES:
+        try:
+            return await asyncio.to_thread(work, *arguments, **options)
+        except OSError as error:
+            if error.errno not in _PASSES:
+                raise
+        await asyncio.sleep(pause)
+    return await asyncio.to_thread(work, *arguments, **options)
+
+
+def _remove_quickly(empty_folders: list[Path]) -> None:
+    for folder in empty_folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_socket_path(prefix: str) -> None:
+    longest = len(os.fsencode(f"{prefix}-5"))
+    if longest > SOCKET_PATH_MAX:
+        raise KernelStartFailed(
+            f"The runtime folder's path is too long for Unix sockets by {longest - SOCKET_PATH_MAX} bytes; "
+            "choose a shorter one, for example below /run or /tmp."
+        )

@@ -1,0 +1,46 @@
+"""The `process` backend: a kernel as an ordinary child process. No isolation at all; for trusted code only.
+
+The kernel sees the host as the gateway's user does, except for the environment, which is cut, its home, which
+is private, and resource limits. Its process group ends with it, but a process that left that group does not:
+only a pid namespace (``sandbox``) ends those.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cellgate_kernels.provisioners.base import KernelView, Launch
+from cellgate_kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
+from cellgate_kernels.provisioners.folders import LaunchFolders
+
+
+class ProcessProvisioner(ChildProvisioner):
+    """Kernels without isolation. Limits: memory per process and largest file; not the number of processes."""
+
+    isolation = "none"
+
+    @classmethod
+    async def check(cls) -> None:
+        """Raises BackendUnavailable when util-linux's prlimit or setpriv is missing."""
+        find_program("prlimit", "util-linux")
+        find_program("setpriv", "util-linux")
+
+    def _view(self, folders: LaunchFolders) -> KernelView:
+        return KernelView(
+            str(folders.connection_file), folders.socket_prefix, str(folders.home), str(folders.packages)
+        )
+
+    def _spawn(self, launch: Launch) -> Child:
+        # Both see to it that no kernel outlives us: ipykernel watches its parent, the kernel of the system
+        # does it for any program.
+        env = dict(launch.env) | {"JPY_PARENT_PID": str(os.getpid())}
+        setpriv = [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"]
+        return Child(
+            [
+                *rlimit_arguments(launch.limits, processes=False, reserved=self.reserved),
+                *setpriv,
+                *launch.argv,
+            ],
+            env=env,
+            cwd=launch.folders.workspace,
+        )

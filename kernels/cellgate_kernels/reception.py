@@ -1,0 +1,178 @@
+"""What the connections of all kernels share: bounds, a budget of bytes, threads for large messages.
+
+One is built for a gateway. A large message is checked and decoded in a thread of a small pool of its own, so
+that neither the event loop nor the threads of other work wait for it. A thread that decodes holds the
+interpreter, so ``structure`` bounds how much a message can be. Which messages are large, and in which order
+a kernel's messages are handed out, is ``connection``'s.
+
+The worst message takes a thread seconds, so kernels share the threads by two rules. Of the messages above
+`LONG_BYTES` one is read at a time: the other thread is left to the shorter ones. And the kernel that has had
+the least time is next, so that whoever sends seldom waits for one message and not for one of each other
+kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from time import monotonic
+
+import msgspec
+from msgspec import structs
+
+from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.messages import Channel, MalformedMessage, Message, Signer, read_content
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.policy import MessagePolicy
+from cellgate_kernels.structure import weigh
+from cellgate_kernels.texts import read_text
+
+THREADS = 2
+LONG_BYTES = MIB
+_KINDS = 8
+
+
+class _Shown(msgspec.Struct):
+    data: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
+
+
+_shown = msgspec.json.Decoder(_Shown)
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one kernel has had of the threads. `used`: seconds, with those that it let pass unused."""
+
+    used: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    """A message to be read. `start`: how much its kernel had used when its turn began, by which it waits."""
+
+    share: Share
+    start: float
+    is_long: bool
+    read: Callable[[], Message]
+
+
+class Reception:
+    """`policy`: how large messages may be. `budget`: of bytes that are held and can't be used yet."""
+
+    def __init__(self, caps: OutputCaps | None = None, *, most_held: int | None = None) -> None:
+        self.policy = MessagePolicy(OutputCaps() if caps is None else caps)
+        largest = max(map(self.policy.most_bytes, Channel))
+        # One message must fit, whatever the caps, and another one while it waits to be read.
+        self.budget = ReceiveBudget() if most_held is None else ReceiveBudget(most_held)
+        self.budget.total = max(self.budget.total, 2 * largest)
+        self._threads = ThreadPoolExecutor(THREADS, "messages")
+        self._lock = Lock()
+        self._waiting: dict[Future[Message], _Work] = {}
+        self._start = 0.0
+        self._long_is_read = False
+
+    def read(
+        self, share: Share, signer: Signer, channel: Channel, frames: Sequence[bytes], room: int
+    ) -> Future[Message]:
+        """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
+
+        A kernel has at most one on its way. Cancel the future to give up one that is not being read yet.
+        """
+        is_long = sum(map(len, frames)) > LONG_BYTES
+        future: Future[Message] = Future()
+        with self._lock:
+            # Time that a kernel did not want is gone: nobody saves it up to be first for long.
+            start = max(self._start, share.used)
+            read = partial(read_large, signer, channel, frames, room)
+            self._waiting[future] = _Work(share, start, is_long, read)
+        future.add_done_callback(self._forget)
+        self._threads.submit(self._read_waiting)
+        return future
+
+    def _forget(self, future: Future[Message]) -> None:
+        """If it was given up, its bytes must not wait for a thread."""
+        with self._lock:
+            self._waiting.pop(future, None)
+
+    def _read_waiting(self) -> None:
+        """In a thread: read what waits, as long as there is something that may be read now."""
+        while self._read_next():
+            pass
+
+    def _read_next(self) -> bool:
+        # A call of its own: while the next message is read, nothing here keeps the one before.
+        found = self._next()
+        if found is None:
+            return False
+        future, work = found
+        begun = monotonic()
+        try:
+            message = work.read()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+            self._had(work, monotonic() - begun)
+            future.set_exception(error)
+        else:
+            self._had(work, monotonic() - begun)
+            future.set_result(message)
+        return True
+
+    def _next(self) -> tuple[Future[Message], _Work] | None:
+        with self._lock:
+            waiting = sorted(self._waiting.items(), key=lambda item: item[1].start)
+            for future, work in waiting:
+                if work.is_long and self._long_is_read:
+                    continue
+                del self._waiting[future]
+                if future.set_running_or_notify_cancel():
+                    self._start = max(self._start, work.start)
+                    self._long_is_read = self._long_is_read or work.is_long
+                    return future, work
+            return None
+
+    def _had(self, work: _Work, seconds: float) -> None:
+        with self._lock:
+            work.share.used = work.start + seconds
+            if work.is_long:
+                self._long_is_read = False
+
+    def close(self, *, wait: bool = False) -> None:
+        """End the threads once they have read what they have begun to read; with `wait`, return then."""
+        for future in tuple(self._waiting):
+            future.cancel()
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
+    """The message with its content decoded; unread when it needs more than `room`, or is too complex.
+
+    Only a stream's text is cut where that ends, because what fits of it is shown.
+
+    Raises MalformedMessage as `Signer.parse` does.
+    """
+    message = signer.parse(channel, frames)
+    frame = message.content_frame
+    if not room:
+        return structs.replace(message, unread=True)
+    try:
+        if message.msg_type == "stream":
+            stream = read_text(frame, room)
+            return structs.replace(message, decoded=stream.content, weight=stream.size)
+        if (weight := weigh(frame)) is None:
+            return structs.replace(message, unread=True)
+        if max(len(frame), weight) > room:
+            return structs.replace(message, unread=True, kinds=_kinds(frame))
+        return structs.replace(message, decoded=read_content(frame, message.msg_type), weight=weight)
+    except MalformedMessage:
+        return structs.replace(message, unread=True)
+
+
+def _kinds(frame: bytes) -> tuple[str, ...]:
+    """The first MIME types of what a message shows; they are found without decoding what they name."""
+    try:
+        return tuple(_shown.decode(frame).data)[:_KINDS]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()

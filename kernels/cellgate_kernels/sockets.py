@@ -1,0 +1,465 @@
+"""One channel's socket to a kernel: local ones by asyncio itself, others by libzmq.
+
+It moves frames and knows nothing of what they say. ``connection`` signs, checks and hands out what comes;
+the bytes of a local socket are ``zmtp``'s.
+
+Why local sockets are not libzmq's: its own thread wakes for every packet and then wakes ours, which costs
+more than all the rest that is done to a message (docs/benchmarks.md). CurveZMQ, which TCP needs, stays there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import stat
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import zmq
+
+from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.messages import Channel
+from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.zmtp import MOST_BYTES, MOST_FRAMES, SUBSCRIPTION, Decoder, ProtocolError, encode, hello
+
+Receiver = Callable[[list[bytes], int], None]
+"""Takes the frames of a message, and how many bytes are missing of one that was too long."""
+
+MESSAGES_PER_TURN: Final = 64
+BYTES_PER_TURN: Final = 1024 * 1024
+SECONDS_PER_TURN: Final = 0.001
+"""One kernel's share of a turn of the loop, which is enough for all that a quick cell says."""
+SECONDS_OF_FLOOD: Final = 0.0003
+"""Its share of the turns after one that was not enough, so that its flood costs others little time."""
+SECONDS_PER_WAKE: Final = 0.002
+UNSENT_MESSAGES: Final = 1000
+"""As many as libzmq keeps by itself."""
+UNSENT_BYTES: Final = 64 * 1024 * 1024
+_READ_BYTES: Final = 256 * 1024
+_RETRY_SECONDS: Final = 0.015
+_LONGEST_RETRY: Final = 1.0
+_LONGEST_PATH: Final = 107
+"""Bytes; unix(7)."""
+_UNREAD_MESSAGES: Final = 24
+# Plain numbers: arithmetic with pyzmq's enums costs more than the calls they are for.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_SNDMORE: Final = int(zmq.SNDMORE) | _NOBLOCK
+_RCVMORE: Final = int(zmq.RCVMORE)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+
+
+class ChannelSocket(Protocol):
+    """What `connection` needs. All methods belong to the loop's thread; none waits."""
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """Send one message, or keep it until the kernel takes it. Raises KernelDied when too many wait."""
+
+    def pause(self) -> None:
+        """Read no more, so that what comes waits in the kernel's memory."""
+
+    def resume(self) -> None:
+        """Read again after `pause`."""
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing before `wake`, but no longer than `seconds`: what comes is then read at one go."""
+
+    def wake(self) -> None:
+        """Read at once what has come, whether it rested or not."""
+
+    def close(self) -> None:
+        """Give everything back. The receiver is not called any more."""
+
+
+class LocalSocket:
+    """A Unix socket. It connects when the kernel has bound its side, and again when it was cut."""
+
+    def __init__(
+        self,
+        path: str,
+        socket_type: bytes,
+        identity: bytes,
+        receive: Receiver,
+        decoder: Callable[[], Decoder] = Decoder,
+    ) -> None:
+        self._path = path
+        self._new_decoder = decoder
+        self._hello = hello(socket_type, identity)
+        self._subscribes = socket_type == b"SUB"
+        self._receive = receive
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._decoder = decoder()
+        self._ready = False
+        self._unsent: deque[bytes] = deque()
+        self._unsent_bytes = 0
+        self._paused = False
+        self._resting: asyncio.TimerHandle | None = None
+        self._delivery: asyncio.Handle | None = None
+        self._closed = False
+        self._met = False
+        guard = Supervisor(failed=self._failed).guard
+        self._guarded_readable = guard(self._readable, "kernel's socket")
+        self._guarded_writable = guard(self._writable, "kernel's socket")
+        self._guarded_deliver = guard(self._deliver, "kernel's messages")
+        self._delay = _RETRY_SECONDS
+        self._timer: asyncio.TimerHandle | None = None
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            raise OSError(errno.ENAMETOOLONG, "The path of a kernel's socket is too long", path)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._timer = None
+        try:
+            connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError:
+            # There are too many open files at the moment.
+            self._again()
+            return
+        try:
+            _connect_to(connecting, self._path)
+            # A new socket's buffer takes these hundred bytes whole.
+            connecting.send(self._hello)
+        except OSError:
+            # Not bound yet, not yet open to us, gone, or no socket: which of them, only time can tell.
+            connecting.close()
+            self._again()
+            return
+        self._socket = connecting
+        self._decoder = self._new_decoder()
+        self._watch()
+
+    def _begin(self) -> None:
+        """The kernel is ready: send what waits."""
+        self._ready = True
+        self._delay = _RETRY_SECONDS
+        if self._subscribes:
+            self._unsent.appendleft(SUBSCRIPTION)
+            self._unsent_bytes += len(SUBSCRIPTION)
+        self._write()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """See `ChannelSocket`."""
+        if len(self._unsent) >= UNSENT_MESSAGES or self._unsent_bytes >= UNSENT_BYTES:
+            raise KernelDied("The kernel takes no more messages; interrupt or restart it.")
+        data = encode(frames)
+        waiting = bool(self._unsent)
+        self._unsent.append(data)
+        self._unsent_bytes += len(data)
+        if self._ready and not waiting:
+            self._write()
+
+    def _write(self) -> None:
+        assert self._socket is not None
+        while self._unsent:
+            data = self._unsent[0]
+            try:
+                sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self._cut()
+                return
+            self._unsent_bytes -= sent
+            if sent < len(data):
+                self._unsent[0] = data[sent:]
+                break
+            self._unsent.popleft()
+        if self._unsent:
+            self._loop.add_writer(self._socket.fileno(), self._guarded_writable)
+
+    def _writable(self) -> None:
+        assert self._socket is not None
+        self._loop.remove_writer(self._socket.fileno())
+        self._write()
+
+    def _readable(self) -> None:
+        assert self._socket is not None
+        if self._delivery is not None:
+            return
+        try:
+            data = self._socket.recv(_READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._cut()
+            return
+        self._decoder.feed(data)
+        self._deliver(SECONDS_PER_TURN)
+
+    def _deliver(self, seconds: float = SECONDS_OF_FLOOD) -> None:
+        """Hand out what was read, up to a bound for one turn of the loop."""
+        self._delivery = None
+        size, decoder, end = 0, self._decoder, monotonic() + seconds
+        for _ in range(MESSAGES_PER_TURN):
+            if self._closed or self._paused:
+                return
+            if size > BYTES_PER_TURN or monotonic() > end:
+                break
+            try:
+                frames = decoder.next()
+            except ProtocolError:
+                self._cut()
+                return
+            if not self._ready and decoder.ready:
+                self._begin()
+            if frames is None:
+                if decoder.more:
+                    break
+                return
+            size += sum(map(len, frames))
+            self._receive(frames, decoder.left_out)
+        self._delivery = self._loop.call_soon(self._guarded_deliver)
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """A mistake of ours: begin anew, because nobody knows how far the stream was read."""
+        if not self._closed:
+            self._cut()
+
+    def _cut(self) -> None:
+        """The other side is gone, or is no kernel's."""
+        self._met = True
+        self._disconnect()
+        self._again()
+
+    def _again(self) -> None:
+        """Try again: soon while the kernel starts, ever more slowly once it was there."""
+        if self._met:
+            self._delay = min(_LONGEST_RETRY, self._delay * 2)
+        self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_writer(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+        self._decoder.close()
+        self._ready = False
+        self._unsent.clear()
+        self._unsent_bytes = 0
+
+    def _watch(self) -> None:
+        """Be told of what comes, unless that is to wait."""
+        if self._socket is None:
+            return
+        if self._paused or self._resting is not None:
+            self._loop.remove_reader(self._socket.fileno())
+        else:
+            self._loop.add_reader(self._socket.fileno(), self._guarded_readable)
+
+    def pause(self) -> None:
+        """See `ChannelSocket`."""
+        if not self._paused:
+            self._paused = True
+            self._watch()
+
+    def resume(self) -> None:
+        """See `ChannelSocket`."""
+        if self._paused:
+            self._paused = False
+            self._watch()
+            if self._delivery is None:
+                self._delivery = self._loop.call_soon(self._guarded_deliver)
+
+    def rest(self, seconds: float) -> None:
+        """See `ChannelSocket`."""
+        if self._ready and self._resting is None:
+            self._resting = self._loop.call_later(seconds, guarded(self.wake, "kernel's socket"))
+            self._watch()
+
+    def wake(self) -> None:
+        """See `ChannelSocket`."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+            self._watch()
+        if self._delivery is not None:
+            # What was read and left for the next turn is older than what made the caller ask.
+            self._delivery.cancel()
+            self._deliver(SECONDS_PER_WAKE)
+        elif self._socket is not None and not self._paused:
+            self._readable()
+
+    def close(self) -> None:
+        """See `ChannelSocket`."""
+        self._closed = True
+        for timer in (self._timer, self._resting, self._delivery):
+            if timer is not None:
+                timer.cancel()
+        self._disconnect()
+
+
+class ZmqSocket:
+    """A socket of libzmq, read through its edge-triggered file descriptor (zmq_getsockopt(3), ZMQ_FD).
+
+    After a wake-up and after each send it is drained until it has no more.
+    """
+
+    def __init__(
+        self,
+        zmq_socket: zmq.Socket[bytes],
+        info: Mapping[str, Any],
+        channel: Channel,
+        identity: bytes,
+        receive: Receiver,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        self._socket = zmq_socket
+        self._receive = receive
+        self._most_bytes = most_bytes
+        # A longer frame ends the connection, which libzmq then makes anew; the message is lost.
+        zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
+        self._paused = False
+        self._loop = asyncio.get_running_loop()
+        zmq_socket.linger = 0
+        zmq_socket.setsockopt(zmq.RECONNECT_IVL, int(_RETRY_SECONDS * 1000))
+        if channel is Channel.IOPUB:
+            zmq_socket.setsockopt(zmq.SUBSCRIBE, b"")
+            # What we have not read yet waits in the kernel's memory, which is limited, rather than in ours.
+            zmq_socket.setsockopt(zmq.RCVHWM, _UNREAD_MESSAGES)
+        else:
+            zmq_socket.setsockopt(zmq.ROUTING_ID, identity)
+        if curve := info.get("curve_publickey"):
+            # ipykernel's own pair serves both sides, as in jupyter_client: it is the shared secret.
+            zmq_socket.curve_serverkey = zmq_socket.curve_publickey = as_bytes(curve)
+            zmq_socket.curve_secretkey = as_bytes(info["curve_secretkey"])
+        zmq_socket.connect(endpoint(info, channel))
+        self._guarded_drain = guarded(self._drain, "kernel's socket")
+        self._loop.add_reader(zmq_socket.FD, self._guarded_drain)
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """See `ChannelSocket`."""
+        try:
+            for frame in frames[:-1]:
+                self._socket.send(frame, _SNDMORE)
+            self._socket.send(frames[-1], _NOBLOCK)
+        except zmq.Again:
+            raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
+        # Sending may consume the edge of ZMQ_FD, so messages that arrived meanwhile must be asked for.
+        self._loop.call_soon(self._guarded_drain)
+
+    def _drain(self) -> None:
+        """Read what is there, up to a bound for one turn of the loop."""
+        size, end = 0, monotonic() + SECONDS_PER_TURN
+        for _ in range(MESSAGES_PER_TURN):
+            if self._socket.closed or self._paused:
+                return
+            if size > BYTES_PER_TURN or monotonic() > end:
+                break
+            if not int(self._socket.getsockopt(_EVENTS)) & _POLLIN:
+                return
+            frames = [self._socket.recv(_NOBLOCK)]
+            length, left_out = len(frames[0]), 0
+            while self._socket.getsockopt(_RCVMORE):
+                frame = self._socket.recv(_NOBLOCK)
+                length += len(frame)
+                if left_out or length > self._most_bytes or len(frames) == MOST_FRAMES:
+                    left_out += len(frame)
+                else:
+                    frames.append(frame)
+            size += length
+            self._receive(frames, left_out)
+        self._loop.call_soon(self._guarded_drain)
+
+    def pause(self) -> None:
+        """See `ChannelSocket`."""
+        if not self._paused:
+            self._paused = True
+            self._loop.remove_reader(self._socket.FD)
+
+    def resume(self) -> None:
+        """See `ChannelSocket`."""
+        if self._paused:
+            self._paused = False
+            self._loop.add_reader(self._socket.FD, self._guarded_drain)
+            self._loop.call_soon(self._guarded_drain)
+
+    def rest(self, seconds: float) -> None:
+        """Nothing: libzmq's thread would read on."""
+
+    def wake(self) -> None:
+        """See `ChannelSocket`."""
+        if not self._paused:
+            self._drain()
+
+    def close(self) -> None:
+        """See `ChannelSocket`."""
+        if not self._socket.closed:
+            self._loop.remove_reader(self._socket.FD)
+            self._socket.close()
+
+
+def endpoint(info: Mapping[str, Any], channel: Channel) -> str:
+    """The zmq address of a channel by a kernel's connection info (jupyter_client, "Connection files")."""
+    port = info[f"{channel}_port"]
+    if info["transport"] == "ipc":
+        return f"ipc://{info['ip']}-{port}"
+    return f"{info['transport']}://{info['ip']}:{port}"
+
+
+def open_socket(
+    info: Mapping[str, Any],
+    channel: Channel,
+    identity: str,
+    receive: Receiver,
+    context: zmq.Context[zmq.Socket[bytes]],
+    most_bytes: int = MOST_BYTES,
+    budget: ReceiveBudget | None = None,
+    most_next: Callable[[Sequence[bytes]], int] | None = None,
+) -> ChannelSocket:
+    """A socket that connects to a kernel's channel. `identity`: whom the kernel answers to.
+
+    `most_bytes`: of a message. `budget`: of what all sockets hold of messages that are not whole yet.
+    `most_next`: how long the next frame may be, by those before it; see `Decoder`.
+
+    The kernel sends an input_request to the stdin socket with the identity of the requester.
+    """
+    kind = zmq.SUB if channel is Channel.IOPUB else zmq.DEALER
+    if info["transport"] == "ipc" and not info.get("curve_publickey"):
+        path = endpoint(info, channel).removeprefix("ipc://")
+        told = b"" if kind == zmq.SUB else identity.encode()
+        decoder = partial(Decoder, most_bytes, ReceiveBudget() if budget is None else budget, most_next)
+        return LocalSocket(path, kind.name.encode(), told, receive, decoder)
+    zmq_socket = context.socket(kind)
+    try:
+        return ZmqSocket(zmq_socket, info, channel, identity.encode(), receive, most_bytes)
+    except BaseException:
+        zmq_socket.close()
+        raise
+
+
+def _connect_to(connecting: socket.socket, path: str) -> None:
+    """Connect to the socket at `path` itself. Raises OSError for anything else that is there.
+
+    A kernel can write to the folder: it could put a link to some other service's socket there, at any moment.
+    So the name is looked up once, without following it, and what is connected to is what was looked at.
+    """
+    folder = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.open(Path(path).name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            place, status = os.fstat(folder), os.fstat(found)
+            if not stat.S_ISSOCK(status.st_mode):
+                raise OSError(errno.ENOTSOCK, "A kernel put something else in its socket's place", path)
+            if status.st_dev != place.st_dev or status.st_uid not in {place.st_uid, os.geteuid()}:
+                raise OSError(errno.EPERM, "A kernel's socket is not its own", path)
+            connecting.connect(f"/proc/self/fd/{found}")
+        finally:
+            os.close(found)
+    finally:
+        os.close(folder)
+
+
+def as_bytes(value: bytes | str) -> bytes:
+    """A key of a connection info, which comes as either."""
+    return value if isinstance(value, bytes) else value.encode()

@@ -1,0 +1,111 @@
+"""The kernelspecs that Cellgate offers: those of its own folder, and no other that Jupyter may know.
+
+A kernelspec from elsewhere would start a kernel without isolation. Those for containers come with this
+package, because their interpreter is the image's; the others are made by ``install``. What is read here is
+read once; `reload` reads it again. The catalog also names the isolation backend and gives it the operator's
+settings. It launches nothing; the provisioner named here is found by jupyter_client through its entry point.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
+
+from cellgate_kernels.errors import InvalidInput, KernelspecNotFound
+from cellgate_kernels.specs.languages import parse_language
+
+
+def data_folder(prefix: Path) -> Path:
+    """Where Cellgate keeps its data below an installation prefix; as JUPYTER_PATH it serves any Jupyter
+    program.
+    """
+    return prefix / "share" / "cellgate"
+
+
+CONTAINER_KERNELSPECS = Path(__file__).parent / "container"
+
+
+class KernelspecCatalog(KernelSpecManager):
+    """Kernelspecs by name, each with the provisioner of `backend`."""
+
+    backend = Enum(
+        ["sandbox", "process", "docker"], "sandbox", help="The isolation backend that kernels run under."
+    ).tag(config=True)
+    provisioner_config = Dict(help="The provisioner's configuration; a kernelspec's own comes before it.")
+    ensure_native_kernel = Bool(False, help="Never offer the interpreter that runs the gateway.")
+    kernel_dirs: List[str] = List(Unicode(), help="Folders of kernelspecs; the first that has a name wins.")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reload()
+
+    @default("kernel_dirs")
+    def _default_kernel_dirs(self) -> list[str]:
+        if self.backend == "docker":
+            return [str(CONTAINER_KERNELSPECS)]
+        return [str(data_folder(Path(sys.prefix)) / "kernels")]
+
+    @observe("backend", "kernel_dirs")
+    def _changed(self, change: object) -> None:
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the folders again. A kernelspec that can't be read is logged and left out."""
+        self._specs: dict[str, KernelSpec] = {}
+        for name, folder in super().find_kernel_specs().items():
+            try:
+                spec = KernelSpec.from_resource_dir(folder)
+            except (OSError, ValueError, TypeError, TraitError) as error:
+                self.log.error("The kernelspec in %s can't be read: %s", folder, error)
+                continue
+            provisioner = spec.metadata.get("kernel_provisioner", {})
+            provisioner = {
+                "provisioner_name": f"cellgate-{self.backend}",
+                "config": {**self.provisioner_config, **provisioner.get("config", {})},
+            }
+            spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
+            self._specs[name] = spec
+
+    def find_kernel_specs(self) -> dict[str, str]:
+        """Resource folders by name, as of the last reload."""
+        return {name: spec.resource_dir for name, spec in self._specs.items()}
+
+    def resolve(self, name: str) -> str:
+        """The catalog's own name of a kernelspec: case does not count, and ``python`` is ``python3``.
+
+        Raises KernelspecNotFound, listing the names there are.
+        """
+        wanted = name.lower()
+        if wanted not in self._specs and wanted == "python":
+            wanted = "python3"
+        if wanted not in self._specs:
+            names = ", ".join(sorted(self._specs)) or "none; run `cellgate setup`"
+            raise KernelspecNotFound(f"There is no kernelspec {json.dumps(name[:40])}. Available: {names}")
+        return wanted
+
+    def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
+        """The kernelspec that is asked for by name, by language or by both; `preferred` if by neither.
+
+        It is `preferred` too if that is of the language. Raises KernelspecNotFound; InvalidInput for a
+        language that is not known, or that is not the named kernelspec's.
+        """
+        if language is None:
+            return self.resolve(preferred if kernel is None else kernel)
+        wanted = parse_language(language).kernel_language
+        names = [self.resolve(kernel)] if kernel is not None else [preferred.lower(), *sorted(self._specs)]
+        for name in names:
+            if name in self._specs and self._specs[name].language.lower() == wanted:
+                return name
+        if kernel is not None:
+            raise InvalidInput(f"kernel {kernel!r} is not one of language {language!r}; give one of the two")
+        offered = ", ".join(sorted(f"{name} ({spec.language})" for name, spec in self._specs.items()))
+        raise KernelspecNotFound(f"There is no kernel of {wanted} here. Available: {offered or 'none'}")
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        """The kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""
+        return self._specs[self.resolve(kernel_name)]

@@ -1,0 +1,166 @@
+"""Makes the environment that kernels run in, apart from the gateway's own, and the kernelspecs that start it.
+
+Used by ``cellgate setup``. It runs venv and pip as child processes and waits for them: not for the event
+loop. Everything lies below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
+kernelspecs name the sandbox, and the ``catalog`` may replace that. They are made after those for containers,
+which come with this package: the same kernels, with other paths.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
+
+IMAGE = Path(__file__).parents[1] / "image"
+REQUIREMENTS = IMAGE / "requirements.txt"
+
+START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
+"""What starts kernels; each lies in the environment's data folder, next to the others."""
+
+# By kernelspec, the package that its kernel is from. An operator's own requirements may leave one out.
+_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
+
+_STAMP = "cellgate-environment.sha256"
+_PROGRESS = ("Collecting ", "Installing collected packages", "Successfully installed")
+
+
+def create_environment(
+    prefix: Path, progress: Callable[[str], None], *, requirements: Path = REQUIREMENTS
+) -> Path:
+    """Make the kernel environment with `requirements`, unless a finished one with the same is there; its
+    folder.
+
+    `progress` gets a line now and then. An environment that was not finished, or was made from other
+    requirements, is made anew. Raises BackendUnavailable with the end of pip's output; all of it is in
+    ``setup.log``.
+    """
+    root = data_folder(prefix.absolute())
+    root.mkdir(parents=True, exist_ok=True)
+    environment = root / "environment"
+    stamp = environment / _STAMP
+    digest = hashlib.sha256(f"{sys.version}\n".encode() + requirements.read_bytes()).hexdigest()
+    with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.is_file() and stamp.read_text() == digest:
+            return environment
+        progress(f"making the kernel environment in {environment}")
+        if environment.exists():
+            shutil.rmtree(environment)
+        python = str(environment / "bin" / "python")
+        _run([sys.executable, "-m", "venv", str(environment)], log, progress)
+        pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
+        _run([*pip, "-r", str(requirements)], log, progress)
+        stamp.write_text(digest)
+    return environment
+
+
+def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
+    """Write the kernelspecs of all languages that an environment has kernels for; their folders.
+
+    Those of languages that it has none for, from a former environment, are removed. May be repeated.
+    """
+    python = environment.absolute() / "bin" / "python"
+    found = _ask(
+        python, f"from importlib.util import find_spec as f\nprint(*filter(f, {tuple(_PACKAGES.values())}))"
+    )
+    installed = []
+    for name, package in _PACKAGES.items():
+        if package in found.split():
+            installed.append(install_kernelspec(environment, prefix, name=name, like=name))
+        elif (left := data_folder(prefix.absolute()) / "kernels" / name).exists():
+            shutil.rmtree(left)
+    return installed
+
+
+def install_kernelspec(
+    environment: Path, prefix: Path, *, name: str = "python3", like: str = "python3"
+) -> Path:
+    """Write the kernelspec of an environment that has the kernel of the one `like` it; returns its folder.
+
+    Puts the kernels' start-up files into the environment, and matplotlib's list of fonts, if it is there:
+    a fresh sandbox would otherwise spend seconds on it at the first import. May be repeated.
+    """
+    environment = environment.absolute()
+    python = environment / "bin" / "python"
+    shared = data_folder(environment)
+    shared.mkdir(parents=True, exist_ok=True)
+    for script in START_UP:
+        shutil.copyfile(IMAGE / script, shared / script)
+    if like == "python3":
+        _build_font_list(python, shared / "matplotlib")
+    spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
+    spec["argv"][:2] = [str(python), str(shared / Path(spec["argv"][1]).name)]
+    config = spec.get("metadata", {}).get("kernel_provisioner", {}).get("config", {})
+    spec["metadata"] = {
+        "kernel_provisioner": {
+            "provisioner_name": "cellgate-sandbox",
+            "config": config | {"readable": readable_paths(environment)},
+        }
+    }
+    folder = data_folder(prefix.absolute()) / "kernels" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / "kernel.json.new"
+    draft.write_text(json.dumps(spec, indent=1) + "\n")
+    draft.rename(folder / "kernel.json")
+    return folder
+
+
+def readable_paths(environment: Path) -> list[str]:
+    """What a kernel must be able to read to run: the environment, the interpreter it was made from, links
+    between.
+    """
+    python = environment / "bin" / "python"
+    base = Path(_ask(python, "import sys; print(sys.base_prefix)"))
+    paths = [environment]
+    for path in (base, base.resolve(), *_links(python)):
+        if not any(path.is_relative_to(known) for known in paths):
+            paths.append(path)
+    return [str(path) for path in paths]
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """The files that a chain of symbolic links leads over."""
+    while path.is_symlink():
+        path = path.parent / path.readlink()
+        yield path
+
+
+def _build_font_list(python: Path, cache: Path) -> None:
+    code = "import importlib.util as u\nif u.find_spec('matplotlib'): import matplotlib.font_manager"
+    _ask(python, code, env={"MPLCONFIGDIR": str(cache), "HOME": str(cache)})
+
+
+def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> str:
+    done = subprocess.run(
+        [str(python), "-I", "-c", code], capture_output=True, text=True, check=False, env=env, timeout=300
+    )
+    if done.returncode:
+        reason = done.stderr[-500:].strip()
+        raise BackendUnavailable(f"The kernel environment's {python} does not work: {reason}")
+    return done.stdout.strip()
+
+
+def _run(command: Sequence[str], log: TextIO, progress: Callable[[str], None]) -> None:
+    last: list[str] = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            log.write(line)
+            last = [*last[-9:], line]
+            if line.startswith(_PROGRESS):
+                progress(line.strip()[:200])
+    if process.returncode:
+        reason = "".join(last)[-1000:].strip()
+        raise BackendUnavailable(
+            f"The kernel environment can't be made; the whole output is in {log.name}. {reason}"
+        )

@@ -1,0 +1,98 @@
+"""Reads what a kernel spooled: the messages of its cells, kept in its own folder for a gateway that was away.
+
+``kernels/cellgate_kernels/image/bootstrap.py`` writes it, where CELLGATE_SPOOL names a folder: a ring of
+files, each entry the five signed frames of one message. Code in the kernel can write there too, so no link is
+followed, nothing but a regular file is opened, and no more is read than a ring holds. A signature is checked
+as that of a message from a socket is: it says that the kernel's process made it, no more. Blocking.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from msgspec import structs
+
+from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer
+from cellgate_kernels.reception import read_large
+from cellgate_kernels.structure import is_heavy
+
+SEGMENTS = 4
+SEGMENT_BYTES = 4 * 1024 * 1024
+
+_MOST_NAMES = 10_000
+_NAME = re.compile(r"spool-\d{8}", re.ASCII)
+_ENTRY = struct.Struct(">I5I")
+_CHANNELS = {"execute_reply": Channel.SHELL, "input_request": Channel.STDIN}
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A message, and how many messages of outputs of the same cell the kernel had sent before it."""
+
+    before: int
+    message: Message
+
+
+def read_spool(folder: Path, key: bytes) -> list[Spooled]:
+    """The messages that are left in a kernel's spool, oldest first; none where there is no spool."""
+    try:
+        with os.scandir(folder) as entries:
+            # Code in the kernel may have made any number of them.
+            names = [entry.name for entry in islice(entries, _MOST_NAMES) if _NAME.fullmatch(entry.name)]
+    except OSError:
+        return []
+    signer = Signer(key)
+    # One more than a ring: the oldest may go while we look.
+    paths = [folder / name for name in sorted(names)[-SEGMENTS - 1 :]]
+    return [entry for path in paths for entry in _entries(_read(path), signer)]
+
+
+def _read(path: Path) -> bytes:
+    """At most a segment of a regular file; nothing of anything else, or of one that is gone."""
+    try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            return b""
+        # Looked at again once it is open: by then it may be another.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return os.read(descriptor, SEGMENT_BYTES) if regular else b""
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return b""
+
+
+def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
+    """Up to the end, or to what is still being written."""
+    at = 0
+    while at + _ENTRY.size <= len(data):
+        before, *sizes = _ENTRY.unpack_from(data, at)
+        at += _ENTRY.size
+        if at + sum(sizes) > len(data):
+            return
+        frames = [DELIMITER]
+        for size in sizes:
+            frames.append(data[at : at + size])
+            at += size
+        try:
+            # A content is read here, in this thread, where that is too much for the loop.
+            heavy = is_heavy(frames[-1])
+            message = (
+                read_large(signer, Channel.IOPUB, frames, sys.maxsize)
+                if heavy
+                else signer.parse(Channel.IOPUB, frames)
+            )
+        except MalformedMessage:
+            return
+        yield Spooled(
+            before, structs.replace(message, channel=_CHANNELS.get(message.msg_type, Channel.IOPUB))
+        )

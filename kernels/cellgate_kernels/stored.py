@@ -1,0 +1,95 @@
+"""What is stored of kernels that outlive the gateway: one private file each, in a folder of the data.
+
+A file holds all that the next gateway needs to take a kernel over: its connection info with the key, where it
+runs, what it was made of. The files are as secret as the keys in them (mode 0600). ``kernel`` writes one when
+a kernel is ready and removes it when that ends, so a file that is found at a start is a crash's or was left
+on purpose. Blocking; nothing here talks to a kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate_kernels import trees
+from cellgate_kernels.environment import Told
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.regular import read_regular
+
+logger = logging.getLogger(__name__)
+
+SUFFIX = ".json"
+MOST_BYTES = 64 * MIB
+
+
+class StoredKernel(msgspec.Struct, frozen=True):
+    """A kernel as its launch left it. `identity` is the name that it knows its client's sockets by.
+
+    `provisioner` is what jupyter_client calls provisioner info. A kernel that a gateway of before started has
+    no `hash_seed`.
+    """
+
+    id: str
+    identity: str
+    kernelspec: str
+    limits: ResourceLimits
+    env: tuple[tuple[str, str], ...]
+    workspace: str
+    runtime: str
+    info: dict[str, Any]
+    environment: Told | None
+    provisioner: dict[str, Any]
+    packages: str | None = None
+    hash_seed: str | None = None
+
+
+class KernelStore:
+    """The files of one gateway's kernels."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def save(self, kernel: StoredKernel) -> None:
+        """Write a kernel's file, whole or not at all. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        draft = self._folder / f"{kernel.id}.new"
+        with os.fdopen(
+            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
+        ) as file:
+            file.write(msgspec.json.encode(kernel))
+        draft.replace(self._path(kernel.id))
+
+    def remove(self, kernel_id: str) -> None:
+        """Forget a kernel; one that is not known is no error.
+
+        What can't be removed is found by the next start, which ends a kernel that does not answer.
+        """
+        try:
+            self._path(kernel_id).unlink(missing_ok=True)
+        except OSError as error:
+            logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, error)
+
+    def load(self) -> dict[str, StoredKernel]:
+        """All kernels by their ids. A file that can't be read is left out, and removed.
+
+        Raises OSError for a lack of open files: that says nothing of what is stored.
+        """
+        found: dict[str, StoredKernel] = {}
+        for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else ():
+            try:
+                kernel = msgspec.json.decode(read_regular(path, MOST_BYTES), type=StoredKernel)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+                if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
+                    raise
+                logger.warning("%s tells of no kernel, and is removed: %s", path, error)
+                trees.remove(path)
+            else:
+                found[kernel.id] = kernel
+        return found
+
+    def _path(self, kernel_id: str) -> Path:
+        return self._folder / f"{kernel_id}{SUFFIX}"

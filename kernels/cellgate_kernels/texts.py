@@ -1,0 +1,107 @@
+"""The text of a large stream message, read in small steps, and no more of it than there is room for.
+
+A decoder of JSON holds the interpreter until it has read the whole text: a quarter of a second for 40 MB, in
+which nobody else's request is answered. So the string is cut where no character and no escape is torn apart,
+and its parts are decoded one by one. That needs a content of the usual shape, which has nothing but a name
+and a text; one of another shape must be small. Pure. Who decides what is large is ``connection``; what
+becomes of the text is ``execution``'s.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+from cellgate_kernels.messages import MalformedMessage, TooComplex, read_content, read_string
+from cellgate_kernels.outputs import byte_size
+from cellgate_kernels.structure import weigh
+
+STEP = 64 * 1024
+"""Bytes of JSON that are decoded at one go."""
+MOST_ODD = 1024 * 1024
+"""Bytes of a content that has another shape."""
+_MOST_AROUND = 1024
+"""Bytes of a content before its text, and after it."""
+
+_SPACE = rb"[ \t\r\n]*+"
+_NAME = rb'"name"%b:%b"([a-z]*+)"' % (_SPACE, _SPACE)
+_BEFORE = re.compile(
+    rb'%b\{%b(?:%b%b,%b)?"text"%b:%b"' % (_SPACE, _SPACE, _NAME, _SPACE, _SPACE, _SPACE, _SPACE)
+)
+_AFTER = re.compile(rb'"%b(?:,%b%b%b)?\}%b\Z' % (_SPACE, _SPACE, _NAME, _SPACE, _SPACE))
+_UP_TO_QUOTE = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
+_HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
+_ESCAPE = len(r"\u0000")
+
+
+class Stream(NamedTuple):
+    """What was read of a stream. `size`: how many bytes its whole text has at most, where it was cut."""
+
+    content: dict[str, Any]
+    size: int
+
+
+def read_text(frame: bytes, room: int) -> Stream:
+    """The content of a stream message with a text of `room` bytes, or with a little more when it is longer.
+
+    Raises MalformedMessage, and TooComplex for what is neither small nor of the usual shape.
+    """
+    before = _BEFORE.match(frame, 0, _MOST_AROUND)
+    if before is None:
+        return _read_odd(frame)
+    parts: list[str] = []
+    size, position = 0, before.end()
+    while size <= room:
+        if frame[position : position + 1] == b'"':
+            return _whole(frame, before, position, "".join(parts))
+        end = _end_of_part(frame, position)
+        parts.append(read_string(frame[position:end]))
+        size += byte_size(parts[-1])
+        position = end
+    name = _name(before) or _name(_AFTER.search(frame, len(frame) - _MOST_AROUND))
+    return Stream({"name": name, "text": "".join(parts)}, size + len(frame) - position)
+
+
+def _end_of_part(frame: bytes, position: int) -> int:
+    """Where the text ends, or a part of it that can be decoded by itself."""
+    end = position + STEP
+    part = frame[position:end]
+    if b'"' in part.replace(b"\\\\", b"").replace(b'\\"', b""):
+        found = _UP_TO_QUOTE.match(frame, position)
+        assert found is not None
+        return found.end()
+    if end >= len(frame):
+        raise MalformedMessage("content of stream is not JSON: its text has no end")
+    last = frame.rfind(b"\\", end - _ESCAPE, end)
+    if last >= 0 and _is_escape(frame[position : last + 1]):
+        size = _ESCAPE if frame[last + 1 : last + 2] == b"u" else 2
+        end = end if last + size <= end else last
+    while end > position + STEP - 4 and frame[end] & 0xC0 == 0x80 <= frame[end - 1]:
+        end -= 1  # inside of a character of UTF-8
+    first = end - _ESCAPE
+    if _HIGH_SURROGATE.match(frame, first) and _is_escape(frame[position : first + 1]):
+        return first  # the other half of the pair may follow
+    return end
+
+
+def _is_escape(before: bytes) -> bool:
+    """Whether the backslash at the end of `before` is not escaped itself."""
+    return (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
+
+
+def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> Stream:
+    after = None if len(frame) - position > _MOST_AROUND else _AFTER.match(frame, position)
+    if after is None:
+        return _read_odd(frame)
+    return Stream({"name": _name(before) or _name(after), "text": text}, 0)
+
+
+def _name(found: re.Match[bytes] | None) -> str:
+    return "" if found is None or found[1] is None else found[1].decode()
+
+
+def _read_odd(frame: bytes) -> Stream:
+    """A content of another shape: whole, if it is small."""
+    if len(frame) > MOST_ODD or weigh(frame) is None:
+        raise TooComplex("content of stream is too large for its shape")
+    return Stream(read_content(frame, "stream"), 0)

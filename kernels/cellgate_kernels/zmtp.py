@@ -1,0 +1,251 @@
+"""ZeroMQ's wire protocol for a client of one local socket: bytes in, messages out, and back.
+
+Pure: no sockets and no clock; ``sockets`` reads and writes. Only what a kernel's own sockets need is here:
+the NULL mechanism and the socket types DEALER and SUB. What frames mean is known to ``messages``.
+Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import MIB
+
+MOST_BYTES = 64 * MIB
+MOST_FRAMES = 10_032
+"""A longer message is passed over: whoever runs code in a kernel can send what he likes."""
+FRAME_COST = 64
+"""Bytes that a frame takes beside its own."""
+
+_SIGNATURE = b"\xff\0\0\0\0\0\0\0\0\x7f"
+_MECHANISM = b"NULL".ljust(20, b"\0")
+_GREETING_SIZE = 64
+_MORE, _LONG, _COMMAND = 1, 2, 4
+_SMALL_REST = 64 * 1024
+"""A frame that lacks no more than this many bytes waits in the buffer; a greater one is gathered apart."""
+_FRAMES_AT_ONCE = 4096
+_HEAD_FRAMES = 8
+_HEAD_BYTES = 512 * 1024
+"""What is kept of a message that is passed over: its first frames, which say what it would have been."""
+
+
+class ProtocolError(CellgateError):
+    """The other side does not speak ZMTP 3 with the NULL mechanism."""
+
+    reason = "protocol_error"
+
+
+SUBSCRIPTION = b"\0\x01\x01"
+"""A SUB's first message once the other side is ready: it wants everything."""
+
+
+def hello(socket_type: bytes, identity: bytes = b"") -> bytes:
+    """What a client says first: greeting and READY. Messages may follow when the other side is ready too."""
+    ready = b"\x05READY" + _property(b"Socket-Type", socket_type)
+    if identity:
+        ready += _property(b"Identity", identity)
+    return _SIGNATURE + b"\x03\0" + _MECHANISM + bytes(32) + bytes((_COMMAND, len(ready))) + ready
+
+
+def _property(name: bytes, value: bytes) -> bytes:
+    return bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
+
+
+def encode(frames: Sequence[bytes]) -> bytes:
+    """One message as it goes over the wire."""
+    parts: list[bytes] = []
+    last = len(frames) - 1
+    for number, frame in enumerate(frames):
+        size, flags = len(frame), _MORE if number < last else 0
+        if size < 256:
+            parts.append(bytes((flags, size)))
+        else:
+            parts.append(bytes((flags | _LONG,)) + size.to_bytes(8, "big"))
+        parts.append(frame)
+    return b"".join(parts)
+
+
+class Decoder:
+    """Cuts what was received into messages. `feed` it, then take messages until there is none.
+
+    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over from where that is known:
+    a frame's length is announced before its bytes. `most_next` says, by the frames of a message so far, how
+    long a great one after them may be. A message is also passed over when the `budget` of unfinished bytes
+    has no room for it any more.
+
+    `ready`: whether the other side has said that it is, and takes messages. `left_out`: how many bytes of the
+    message that `next` has just given are missing, because it was passed over. `more`: whether it gave None
+    although not all that was fed has been looked at, to let others have their turn.
+    """
+
+    def __init__(
+        self,
+        most_bytes: int = MOST_BYTES,
+        budget: ReceiveBudget | None = None,
+        most_next: Callable[[Sequence[bytes]], int] | None = None,
+    ) -> None:
+        self.ready = False
+        self.left_out = 0
+        self.more = False
+        self._most_bytes = most_bytes
+        self._most_next = most_next
+        self._budget = ReceiveBudget() if budget is None else budget
+        self._buffer = b""
+        self._position = 0
+        self._greeted = False
+        self._frames: list[bytes] = []
+        self._size = 0
+        self._passed_over = False
+        self._held = 0
+        # Of a great frame: its flags, what is there of it (None: passed over), and how many bytes lack.
+        self._flags = 0
+        self._gathered: bytearray | None = None
+        self._gathered_size = 0
+        self._lacking = 0
+
+    def feed(self, data: bytes) -> None:
+        """Add what was received."""
+        if self._lacking:
+            part = data[: self._lacking]
+            self._lacking -= len(part)
+            if self._gathered is not None:
+                self._gathered += part
+            data = data[len(part) :]
+        rest = self._buffer[self._position :]
+        self._buffer = rest + data if rest else data
+        self._position = 0
+
+    def next(self) -> list[bytes] | None:
+        """The frames of the next whole message, or the first of one that was passed over (see `left_out`);
+        None when more must be received, or there is `more`.
+
+        Raises ProtocolError.
+        """
+        self.more = False
+        message = None
+        if not self._lacking and (self._greeted or self._greet()):
+            if self._flags & _LONG:
+                message = self._add_gathered()
+            if message is None:
+                message = self._next()
+        if self._frames or self._gathered is not None or self._held:
+            self._account()
+        return message
+
+    def _next(self) -> list[bytes] | None:
+        """As `next`, of what is in the buffer."""
+        buffer, end = self._buffer, len(self._buffer)
+        # A frame may be two bytes long, and have no message: others want their turn.
+        for _ in range(_FRAMES_AT_ONCE):
+            start = self._position + 2
+            if start > end:
+                return None
+            flags, size = buffer[start - 2], buffer[start - 1]
+            if flags & _LONG:
+                start += 7
+                if start > end:
+                    return None
+                size = int.from_bytes(buffer[start - 8 : start], "big")
+            if start + size > end:
+                if start + size - end > _SMALL_REST:
+                    self._gather(flags | _LONG, start, size)
+                return None
+            self._position = start + size
+            if flags == _MORE and not self._passed_over and len(self._frames) < MOST_FRAMES:
+                # As `_add` does it, at half the cost: six of seven frames of a usual message are such.
+                self._size += size
+                if self._size <= self._most_bytes:
+                    self._frames.append(buffer[start : start + size])
+                    continue
+                self._size -= size
+            if (message := self._add(flags, buffer[start : start + size], size)) is not None:
+                return message
+        self.more = True
+        return None
+
+    def _greet(self) -> bool:
+        greeting = self._buffer[:_GREETING_SIZE]
+        if len(greeting) < _GREETING_SIZE:
+            return False
+        if greeting[0] != 0xFF or greeting[9] != 0x7F or greeting[10] < 3 or greeting[12:32] != _MECHANISM:
+            raise ProtocolError("A kernel's socket does not speak ZMTP 3 with the NULL mechanism")
+        self._position = _GREETING_SIZE
+        self._greeted = True
+        return True
+
+    def _gather(self, flags: int, start: int, size: int) -> None:
+        self._flags, self._gathered_size = flags, size
+        if flags & _COMMAND:
+            self._gathered = None  # READY is short, and no other one is for us
+        elif not self._passed_over and size > self._room():
+            self._pass_over()
+        elif not self._passed_over:
+            self._gathered = bytearray(self._buffer[start:])
+        self._lacking = start + size - len(self._buffer)
+        self._buffer, self._position = b"", 0
+
+    def _room(self) -> int:
+        """The most bytes that the next frame may have."""
+        room = self._most_bytes - self._size
+        return room if self._most_next is None else min(room, self._most_next(self._frames))
+
+    def _add_gathered(self) -> list[bytes] | None:
+        flags, self._flags = self._flags, 0
+        # Not copied, which would take its time: nobody changes it any more, and it reads like bytes.
+        frame = b"" if self._gathered is None else cast("bytes", self._gathered)
+        self._gathered = None
+        return self._add(flags, frame, self._gathered_size)
+
+    def _add(self, flags: int, frame: bytes, size: int) -> list[bytes] | None:
+        """Add a frame of `size` bytes to the message; the message if it is whole."""
+        if flags & _COMMAND:
+            # Of PING and the like a kernel's libzmq sends none unless it is told to.
+            self.ready = self.ready or frame.startswith(b"\x05READY")
+            return None
+        frames = self._frames
+        self._size += size
+        if not self._passed_over:
+            frames.append(frame)
+            if self._size > self._most_bytes or len(frames) > MOST_FRAMES:
+                del frames[-1]
+                self._pass_over()
+        if flags & _MORE:
+            return None
+        self.left_out = max(1, self._size - sum(map(len, frames))) if self._passed_over else 0
+        self._frames, self._size, self._passed_over = [], 0, False
+        return frames
+
+    def _pass_over(self) -> None:
+        """Keep no more of this message than its head, up to the first frame that is long itself."""
+        self._passed_over = True
+        self._gathered = None
+        del self._frames[_HEAD_FRAMES:]
+        long = next((i for i, frame in enumerate(self._frames) if len(frame) > _HEAD_BYTES), _HEAD_FRAMES)
+        del self._frames[long:]
+
+    # What is kept of a message that is not whole yet counts against the budget of all.
+
+    def _account(self) -> None:
+        held = 0
+        if not self._passed_over:
+            held = self._size + len(self._gathered or b"") + FRAME_COST * len(self._frames)
+        if held != self._held:
+            self._held = held
+            if held:
+                self._budget.hold(self, held)
+            else:
+                self._budget.release(self)
+
+    def give_up(self) -> None:
+        """The budget's order: pass over the message that is not whole yet."""
+        self._held = 0
+        self._pass_over()
+
+    def close(self) -> None:
+        """Nothing is fed any more: forget what is there."""
+        self._budget.release(self)
+        self._held = 0
+        self._frames, self._gathered = [], None
