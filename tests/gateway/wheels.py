@@ -95,6 +95,8 @@ class Index:
                 except OSError:
                     self.close_connection = True  # the client has gone: it was killed
 
+            do_HEAD = do_GET  # noqa: N815 - uv asks whether it may read parts of a wheel
+
             def log_message(self, *_: object) -> None:
                 pass
 
@@ -121,7 +123,8 @@ class Index:
         handler.send_header("Content-Type", "text/html" if path.startswith("/simple/") else "application/zip")
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        handler.wfile.write(body)
+        if handler.command != "HEAD":
+            handler.wfile.write(body)
 
     def _page(self, name: str) -> str:
         files = [

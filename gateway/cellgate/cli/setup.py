@@ -29,7 +29,8 @@ class SetupApp(BaseApp):
         Makes the environment that kernels run in, apart from the gateway's own: kernels of Python, bash and
         JavaScript, numpy, pandas, matplotlib and more. Then checks whether kernels can be isolated here.
 
-        It may be called again: what is there is kept. It needs the network, a few minutes and about 1 GB.
+        It may be called again: what is there is kept. It needs the network, half a minute and about 1 GB.
+        The packages come from where pip is configured to get them, or from where uv is.
     """
     examples = """
         cellgate setup
@@ -39,9 +40,9 @@ class SetupApp(BaseApp):
     prefix = Unicode(help="Where to install, below share/cellgate; default: the gateway's own prefix.").tag(
         config=True, metavar="DIR"
     )
-    requirements = Unicode(help="The packages of the kernel environment; default: Cellgate's own list.").tag(
-        config=True, metavar="FILE"
-    )
+    requirements = Unicode(
+        help="The packages of the kernel environment; default: Cellgate's own list, with hashes."
+    ).tag(config=True, metavar="FILE")
 
     aliases = {  # noqa: RUF012
         "prefix": "SetupApp.prefix",
@@ -62,14 +63,21 @@ class SetupApp(BaseApp):
 def set_up(prefix: Path, requirements: Path) -> int:
     """Makes environment and kernelspec under `prefix`, then reports on the isolation; returns 0.
 
-    Raises BackendUnavailable, with the end of pip's output, when the environment can't be made.
+    Raises BackendUnavailable, with the end of uv's output, when the environment can't be made.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    with console.status("making the kernel environment") as status:
-        progress = status.update if console.is_terminal else console.print
-        environment = create_environment(prefix, progress, requirements=requirements)
-    with console.status("writing the kernelspecs"):
-        specs = install_kernelspecs(environment, prefix)
+    with console.status("") as status:
+
+        def step(text: str) -> None:
+            console.print(f"{text} ...")
+            status.update(text)
+
+        environment = create_environment(prefix, step, status.update, requirements=requirements)
+        step("writing the kernelspecs and matplotlib's list of fonts")
+        try:
+            specs = install_kernelspecs(environment, prefix)
+        except OSError as error:
+            raise BackendUnavailable(f"The kernelspecs can't be written: {error}") from error
     console.print(f"kernel environment  {environment}")
     for spec in specs:
         console.print(f"kernelspec          {spec}")

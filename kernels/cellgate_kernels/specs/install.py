@@ -1,6 +1,6 @@
 """Makes the environment that kernels run in, apart from the gateway's own, and the kernelspecs that start it.
 
-Used by ``cellgate setup``. It runs venv and pip as child processes and waits for them: not for the event
+Used by ``cellgate setup``. It runs venv and uv as child processes and waits for them: not for the event
 loop. Everything lies below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
 kernelspecs name the sandbox, and the ``catalog`` may replace that. They are made after those for containers,
 which come with this package: the same kernels, with other paths.
@@ -11,18 +11,22 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
+from cellgate_kernels.specs.uv_command import install_words, pip_settings, uv_command, venv_command
 
 IMAGE = Path(__file__).parents[1] / "image"
-REQUIREMENTS = IMAGE / "requirements.txt"
+REQUIREMENTS = IMAGE / "requirements.lock"
+"""The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
 START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
 """What starts kernels; each lies in the environment's data folder, next to the others."""
@@ -31,37 +35,57 @@ START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
-_PROGRESS = ("Collecting ", "Installing collected packages", "Successfully installed")
+_LINES_SHOWN = 12  # of a failed program's output
 
 
 def create_environment(
-    prefix: Path, progress: Callable[[str], None], *, requirements: Path = REQUIREMENTS
+    prefix: Path,
+    step: Callable[[str], None],
+    detail: Callable[[str], None] = lambda _: None,
+    *,
+    requirements: Path = REQUIREMENTS,
 ) -> Path:
     """Make the kernel environment with `requirements`, unless a finished one with the same is there; its
     folder.
 
-    `progress` gets a line now and then. An environment that was not finished, or was made from other
-    requirements, is made anew. Raises BackendUnavailable with the end of pip's output; all of it is in
-    ``setup.log``.
+    `step` is told what is done next, `detail` what uv says while it works. An environment that was not
+    finished, or was made from other requirements, is made anew. Raises BackendUnavailable with the end of
+    what uv said; all of it is in ``setup.log``.
     """
     root = data_folder(prefix.absolute())
-    root.mkdir(parents=True, exist_ok=True)
-    environment = root / "environment"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
+            _wait_for(lock, step)
+            return _create(root / "environment", requirements, _Programs(log, lock, detail), step)
+    except OSError as error:
+        raise BackendUnavailable(f"The kernel environment can't be made in {root}: {error}") from error
+
+
+def _create(environment: Path, requirements: Path, programs: _Programs, step: Callable[[str], None]) -> Path:
     stamp = environment / _STAMP
     digest = hashlib.sha256(f"{sys.version}\n".encode() + requirements.read_bytes()).hexdigest()
-    with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if stamp.is_file() and stamp.read_text() == digest:
-            return environment
-        progress(f"making the kernel environment in {environment}")
-        if environment.exists():
-            shutil.rmtree(environment)
-        python = str(environment / "bin" / "python")
-        _run([sys.executable, "-m", "venv", str(environment)], log, progress)
-        pip = [python, "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off"]
-        _run([*pip, "-r", str(requirements)], log, progress)
-        stamp.write_text(digest)
+    if stamp.is_file() and stamp.read_text() == digest:
+        return environment
+    step(f"making the kernel environment in {environment}")
+    stamp.unlink(missing_ok=True)  # first: a removal that is interrupted must not leave a finished one
+    if environment.exists():
+        shutil.rmtree(environment)
+    programs.run(venv_command(environment, requirements), None)
+    step("downloading, installing and compiling its packages")
+    words = install_words(environment, requirements)
+    programs.run(*uv_command(words, os.environ, pip_settings(sys.executable)))
+    stamp.write_text(digest)
     return environment
+
+
+def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:
+    """Take the lock. It is held as long as any program of the set-up that has it runs."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        step("waiting for another set-up in the same place to end")
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
@@ -150,17 +174,43 @@ def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> st
     return done.stdout.strip()
 
 
-def _run(command: Sequence[str], log: TextIO, progress: Callable[[str], None]) -> None:
-    last: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            last = [*last[-9:], line]
-            if line.startswith(_PROGRESS):
-                progress(line.strip()[:200])
-    if process.returncode:
-        reason = "".join(last)[-1000:].strip()
-        raise BackendUnavailable(
-            f"The kernel environment can't be made; the whole output is in {log.name}. {reason}"
-        )
+class _Programs:
+    """Runs programs one after the other, and keeps what they say in a log.
+
+    They inherit the lock: when the set-up is killed, the next one begins after what it has left running.
+    """
+
+    def __init__(self, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
+        self._log = log
+        self._lock = lock
+        self._detail = detail
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str] | None) -> None:
+        """Raises BackendUnavailable when the program fails."""
+        last: deque[str] = deque(maxlen=_LINES_SHOWN)
+        with subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            pass_fds=[self._lock.fileno()],
+        ) as process:
+            try:
+                assert process.stdout is not None
+                for line in process.stdout:
+                    self._log.write(line)
+                    last.append(line)
+                    self._detail(line.strip()[:200])
+            except BaseException:
+                process.terminate()
+                process.wait()
+                raise
+        if process.returncode:
+            reason = "".join(last)[-1500:].strip()
+            raise BackendUnavailable(
+                f"The kernel environment can't be made. When the reason is mended, call this again. The whole"
+                f" output is in {self._log.name}; it ends with:\n{reason}"
+            )

@@ -1,0 +1,118 @@
+"""uv, as pip is configured on this machine: the same index, links, certificates, proxy and patience.
+
+uv reads neither ``pip.conf`` nor pip's variables, so a machine with an index of its own would have to be
+configured twice. This asks pip for its settings and gives them to uv as variables; what is configured for uv
+itself comes first. Used by ``install`` for the kernel environment. ``make`` and ``Dockerfile.kernel`` run it
+as a script, before Cellgate is installed, and so it needs nothing but the standard library, pip and uv::
+
+    python uv_command.py pip install --editable .        # any command of uv's
+    python uv_command.py install FOLDER REQUIREMENTS     # a kernel environment
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+
+import uv
+
+# pip's names of its settings, and uv's variables of the same form.
+_SAME = {"index-url": "UV_DEFAULT_INDEX", "client-cert": "SSL_CLIENT_CERT", "proxy": "ALL_PROXY"}
+_FALSE = ("", "0", "false", "no", "off", "n", "f")
+
+
+def uv_command(
+    words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """uv's whole command line of `words`, and its environment: `environ`, and pip's settings where it has
+    none of uv's.
+
+    Raises FileNotFoundError when uv is not installed beside this interpreter.
+    """
+    variables = {_SAME[name]: value for name, value in pip.items() if name in _SAME}
+    if extra := pip.get("extra-index-url", "").split():
+        # pip takes the best version of all its indexes; uv by itself stops at the first that has the package.
+        variables |= {"UV_INDEX": " ".join(extra), "UV_INDEX_STRATEGY": "unsafe-best-match"}
+    if links := pip.get("find-links", "").split():
+        variables["UV_FIND_LINKS"] = ",".join(links)
+    if hosts := pip.get("trusted-host", "").split():
+        variables["UV_INSECURE_HOST"] = " ".join(hosts)
+    if timeout := pip.get("timeout") or pip.get("default-timeout"):
+        variables["UV_HTTP_TIMEOUT"] = str(ceil(float(timeout)))  # uv knows whole seconds only
+    if retries := pip.get("retries"):
+        variables["UV_HTTP_RETRIES"] = retries
+    # pip's HTTP library heeds the latter two.
+    certificates = pip.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+    if certificates:
+        variables["SSL_CERT_FILE"] = certificates
+    elif _system_has_certificates():
+        variables["UV_SYSTEM_CERTS"] = "1"  # as pip does; uv by itself knows its own list alone
+    # The one setting that uv has no variable for.
+    options = [] if pip.get("no-index", "").lower() in _FALSE else ["--no-index"]
+    return [uv.find_uv_bin(), *words, *options], variables | dict(environ)
+
+
+def pip_settings(python: str) -> dict[str, str]:
+    """What this interpreter's pip is configured to, by variables and files; nothing where it has no pip."""
+    done = subprocess.run(
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return {}
+    values: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in done.stdout.splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.partition(".")
+        if section in values:
+            values[section][name] = str(ast.literal_eval(value))
+    # pip's own order: variables come first, then what is for `pip install` alone.
+    return values["global"] | values["install"] | values[":env:"]
+
+
+def is_hashed(requirements: Path) -> bool:
+    """Whether the list has hashes: then it is all that there is to install, and all of it must have one."""
+    return b"--hash=" in requirements.read_bytes()
+
+
+def venv_command(environment: Path, requirements: Path) -> list[str]:
+    """The command line that makes an environment for `requirements`, on this interpreter's base.
+
+    Cells use pip (``%pip``): the list's own if it has hashes, otherwise the one that comes with Python.
+    """
+    options = ["--without-pip"] if is_hashed(requirements) else []
+    return [sys.executable, "-m", "venv", *options, str(environment)]
+
+
+def install_words(environment: Path, requirements: Path) -> list[str]:
+    """uv's words that install `requirements` in an environment.
+
+    With hashes nothing is built from source: a build would fetch what no hash is known of.
+    """
+    python = str(environment / "bin" / "python")
+    words = ["pip", "install", "--python", python, "--compile-bytecode", "--requirements", str(requirements)]
+    return [*words, "--require-hashes", "--no-build"] if is_hashed(requirements) else words
+
+
+def _system_has_certificates() -> bool:
+    file, folder = ssl.get_default_verify_paths()[:2]
+    return bool(file or (folder and any(Path(folder).iterdir())))
+
+
+def main(words: Sequence[str]) -> None:
+    """Become uv."""
+    if words[:1] == ["install"]:
+        environment, requirements = map(Path, words[1:])
+        subprocess.run(venv_command(environment, requirements), check=True)
+        words = install_words(environment, requirements)
+    command, variables = uv_command(words, os.environ, pip_settings(sys.executable))
+    os.execve(command[0], command, variables)  # noqa: S606 - no shell is wanted
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
