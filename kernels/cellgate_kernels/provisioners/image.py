@@ -1,7 +1,7 @@
 """Makes the kernel image with the container engine's own builder, from what this package carries.
 
 Used by ``cellgate image build``. Blocking: not for the event loop. The recipe is Dockerfile.kernel; of this
-machine nothing gets into the image but what is in ``kernels/cellgate_kernels/image``.
+machine nothing gets into the image but what MATERIAL names.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.engine import explained
 
 RECIPE = "Dockerfile.kernel"
+REQUIREMENTS = "image/requirements.lock"
 MATERIAL = (
-    "kernels/cellgate_kernels/image/requirements.txt",
-    "kernels/cellgate_kernels/image/bootstrap.py",
-    "kernels/cellgate_kernels/image/bash_cells.py",
-    "kernels/cellgate_kernels/image/deno_cells.py",
+    REQUIREMENTS,
+    "image/uv.txt",
+    "image/bootstrap.py",
+    "image/bash_cells.py",
+    "image/deno_cells.py",
+    "specs/uv_command.py",
 )
+"""What the recipe copies, below the package's folder."""
 
 _SILENCE_TIMEOUT = 1800.0
-_TELLING = re.compile(r"Step |Collecting |Installing collected|Successfully |Status: |Pulling from ")
+_TELLING = re.compile(
+    r"Step |Downloading |Prepared |Installed |Bytecode |Successfully |Status: |Pulling from "
+)
 
 
 def build_image(
@@ -77,12 +83,12 @@ def build_image(
 
 def build_context(requirements: Path | None = None) -> io.BytesIO:
     """The recipe and its material as the tar file that the builder takes."""
-    root = Path(__file__).parents[2]
-    packaged = root / "kernels" / "image" / RECIPE
-    files = {name: root / name for name in MATERIAL}
-    files[RECIPE] = packaged if packaged.is_file() else root / RECIPE
+    package = Path(__file__).parents[1]
+    files = {f"kernels/{package.name}/{name}": package / name for name in MATERIAL}
+    packaged = package / "image" / RECIPE
+    files[RECIPE] = packaged if packaged.is_file() else package.parents[1] / RECIPE
     if requirements is not None:
-        files[MATERIAL[0]] = requirements
+        files[f"kernels/{package.name}/{REQUIREMENTS}"] = requirements
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, path in files.items():
