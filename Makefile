@@ -2,22 +2,37 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+QUIET = $$(test -t 2 || echo --quiet)
 STAMP := $(VENV)/.setup-done
 CLIENTS := $(VENV)/clients
+UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
+LOCK := .ci/requirements.lock
+KERNEL_LISTS := kernels/cellgate_kernels/image
 CLIENTS_LISTS := tests/jupyter/clients/requirements.txt tests/jupyter/clients/package.json
 
-.PHONY: run setup test fuzz clients check bench clean
+.PHONY: run setup test fuzz clients check bench lock clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
 
-setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate
+setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. LOCKED=1: versions and hashes of .ci/requirements.lock
 
-$(STAMP): pyproject.toml $(wildcard kernels/cellgate_kernels/image/* kernels/cellgate_kernels/specs/container/*/*)
-	@echo "Setting up in $(VENV) (once; a few minutes on a fresh machine)"
+$(BIN)/uv: $(KERNEL_LISTS)/uv.txt
+	@echo "Setting up in $(VENV) (once; about half a minute)"
+	@echo "  the environment, and uv ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
+# uv shows bars on a terminal; elsewhere a line a step is enough.
+$(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
 	@echo "  the gateway's own packages ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test,check]"
+ifdef LOCKED
+	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)
+	@$(UV) pip install $(QUIET) --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --editable ".[test,check]"
+endif
 	@command -v bwrap >/dev/null || $(MAKE) --no-print-directory bubblewrap
 	@$(BIN)/cellgate setup
 	@touch $@
@@ -40,11 +55,11 @@ fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS a target: frames, messages, jou
 
 clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium
 
-$(CLIENTS)/.setup-done: $(CLIENTS_LISTS)
+$(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@echo "Setting up the clients of the tests in $(CLIENTS) (a few minutes)"
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@echo "  those in Python ..."
-	@$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check -r $(firstword $(CLIENTS_LISTS))
+	@$(UV) pip install $(QUIET) --python $(CLIENTS)/bin/python -r $(firstword $(CLIENTS_LISTS))
 	@echo "  those in JavaScript ..."
 	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
 	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error
@@ -58,8 +73,16 @@ check: $(STAMP) ## style, types and layers
 	@$(BIN)/python -m tests.house
 
 bench: $(STAMP) ## the figures of docs/benchmarks.md
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[benchmark]"
+	@$(UV) pip install --quiet --python $(BIN)/python --editable ".[benchmark]"
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+# One lock for all platforms and versions of Python; no address of an index gets into it.
+COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+  --no-emit-find-links --custom-compile-command "make lock"
+lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, and uv's own
+	@$(COMPILE) -o $(KERNEL_LISTS)/requirements.lock $(KERNEL_LISTS)/requirements.txt
+	@$(COMPILE) --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
+	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
 
 clean: ## remove the set-up
 	rm -rf $(VENV)
