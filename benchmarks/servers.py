@@ -8,6 +8,7 @@ process used: of the server alone, never of its kernels.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import signal
 import socket
@@ -36,6 +37,18 @@ SETTLE_SHARE = 0.06
 
 _CPU_CLOCK = 2
 """CPUCLOCK_SCHED of the kernel's posix-timers.h: of all threads of a process, the ended ones too."""
+
+HERE = Path(__file__).parents[1]
+
+_START = """
+try:
+    from gateway.cli import main
+except ModuleNotFoundError:
+    from cellgate.cli.main import main
+raise SystemExit(main())
+"""
+START = ("-c", _START)
+"""Runs the command of the checkout that is first on the path, which may have the former layout."""
 
 KERNELSPECS = Path(sys.prefix) / "share" / "cellgate"
 
@@ -112,6 +125,12 @@ class Server:
             quiet = quiet + 1 if spent < SETTLE_SHARE * SETTLE_WINDOW else 0
 
 
+def source_path(checkout: Path) -> str:
+    """PYTHONPATH for the code of a checkout, of today's layout or an earlier one."""
+    roots = ("gateway", "kernels", ".") if (checkout / "gateway" / "cellgate").is_dir() else (".",)
+    return os.pathsep.join(str((checkout / root).resolve()) for root in roots)
+
+
 def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
     used = {}
     for member in (process, *process.children(recursive=True)):
@@ -130,9 +149,8 @@ def cellgate(
     `script`: a file that is run in place of the command. `checkout`: run the code there, not the code here.
     """
     token = secrets.token_urlsafe(24)
-    # Without -P a script's own folder would come first, and our kernels.py hide the package.
-    own = [str(Path(sys.prefix) / "bin" / "cellgate")]
-    program = own if script is None else [sys.executable, "-P", str(script)]
+    # Without -P a script's own folder would come first, and its modules hide others.
+    program = [sys.executable, "-P", *(START if script is None else (str(script),))]
     command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"
@@ -150,7 +168,7 @@ def cellgate(
         def url() -> str:
             return str(json.loads((data / "gateway.json").read_text())["url"])
 
-        code = {} if checkout is None else {"PYTHONPATH": str(checkout)}
+        code = {} if checkout is None else {"PYTHONPATH": source_path(checkout)}
         with _running([*command, *arguments], folder, token, url, "/readyz", code) as server:
             yield server
 
@@ -237,7 +255,7 @@ def _running(
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
         # The code beside these benchmarks is measured, whatever is installed.
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": source_path(HERE),
         **(extra or {}),
     }
     with (folder / "output.log").open("wb") as log:

@@ -6,14 +6,11 @@ enqueued or written, and a commit returns at once. Cellgate itself has no such s
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from cellgate.cli.main import main
 from cellgate.record import events
 from cellgate.record.journal import Journal
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.server import assembly as app
+from cellgate.server import assembly
 
 
 class Unrecorded(Journal):
@@ -37,7 +34,6 @@ def _unchained(previous: bytes, body: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    app.Journal = Unrecorded  # type: ignore[attr-defined]
+    assembly.Journal = Unrecorded  # type: ignore[attr-defined]
     events.link = _unchained  # type: ignore[attr-defined]
     raise SystemExit(main())

@@ -11,16 +11,16 @@ from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes
 GATEWAY = Path(__file__).parents[2] / "gateway" / "cellgate"
 
 WAY_OF_A_CELL = {
-    "app.py",
     "files/watch.py",
+    "files/workspace.py",
     "packages/cells.py",
     "packages/child.py",
     "packages/installer.py",
     "packages/pip.py",
     "packages/session.py",
     "record/journal.py",
-    "recovery.py",
-    "workspace.py",
+    "server/assembly.py",
+    "sessions/adoption.py",
 }
 """What may use the loop's own threads: at most one call for each kernel at a time, and a few of packages."""
 
@@ -31,7 +31,7 @@ def test_only_the_way_of_a_cell_uses_the_threads_of_cells() -> None:
         for path in GATEWAY.rglob("*.py")
         if re.search(r"to_thread|run_in_executor\(None", path.read_text())
     }
-    assert {name for name in using if name.split("/")[0] not in {"client", "commands"}} <= WAY_OF_A_CELL
+    assert {name for name in using if name.split("/")[0] not in {"client", "cli"}} <= WAY_OF_A_CELL
 
 
 async def test_a_lane_that_is_full_holds_up_no_other() -> None:
