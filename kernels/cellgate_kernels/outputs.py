@@ -33,6 +33,7 @@ _ANSI_CODE = re.compile(f"{_ANSI}|\x1b")
 _PIECE = re.compile(f"{_ANSI}|\x1b|\b+|[^\x1b\b]+")
 _PLACEHOLDER = re.compile(r"<IPython\.core\.display\.\w+ object>")
 _READABLE = ("text/markdown", "text/latex")
+_ERASED = re.compile("[^\b\r\n]\b")
 _LONG = 64 * KIB
 _MAKE_OUTPUT = frozenset(("stream", "display_data", "execute_result", "error"))
 
@@ -65,6 +66,8 @@ def render_stream(text: str) -> str:
     A ``\r`` at the end of a line erases nothing, for nothing was written over it (nbclient's rule). Linear in
     the text's length, and colours stay. Rendering the start of a stream first changes nothing of the end.
     """
+    if "\b" in text and "\x1b" not in text:
+        text = _without_pairs(text)
     if "\r" not in text and "\b" not in text:
         return text
     return "\n".join(map(_render_line, text.split("\n")))
@@ -73,8 +76,21 @@ def render_stream(text: str) -> str:
 def _render_line(line: str) -> str:
     body = line.rstrip("\r")
     end = "\r" if len(body) < len(line) else ""
-    body = body[body.rfind("\r") + 1 :]
+    body = body[body.rfind("\r") + 1 :].lstrip("\b")
     return (_erase_backwards(body) if "\b" in body else body) + end
+
+
+def _without_pairs(text: str) -> str:
+    """Without most of the characters that a backspace follows at once: the quick way, while there are many.
+
+    Not where there are escape sequences: their last characters are none of a line's.
+    """
+    while True:
+        starts = range(0, len(text), _LONG)
+        shorter = "".join([_ERASED.sub("", text[start : start + _LONG]) for start in starts])
+        if 4 * len(shorter) >= 3 * len(text):
+            return shorter
+        text = shorter
 
 
 def _erase_backwards(line: str) -> str:
