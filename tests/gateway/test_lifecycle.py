@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import http.client
 import json
@@ -20,7 +21,6 @@ from typing import Any
 import psutil
 import pytest
 from tests.conftest import StartGateway, assert_nothing_left
-from tests.open_files import no_open_files
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, send, until
 
@@ -384,10 +384,17 @@ def test_what_tells_of_no_kernel_is_removed_at_the_start(tmp_path: Path) -> None
     assert not list(folder.iterdir())
 
 
-def test_what_tells_of_a_kernel_outlives_a_lack_of_open_files(tmp_path: Path) -> None:
+def test_what_tells_of_a_kernel_outlives_a_lack_of_open_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (folder := tmp_path / "kernels").mkdir()
     (folder / "kernel.json").write_text("{}")
-    with no_open_files(), pytest.raises(OSError, match="open files"):
+
+    def refuse(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("kernels.stored.read_regular", refuse)
+    with pytest.raises(OSError, match="open files"):
         KernelStore(folder).load()
     assert (folder / "kernel.json").exists()
 

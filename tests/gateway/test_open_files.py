@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import http.client
 import os
 import tempfile
@@ -18,6 +20,7 @@ from tests.open_files import no_open_files
 from tests.server import GatewayProcess, Response, send, until
 
 from cellgate.files.workspace import LATER
+from cellgate_kernels import trees
 from cellgate_kernels.leftovers import PREFIX, is_leftover
 
 Ask = Callable[..., Response]
@@ -130,6 +133,32 @@ def test_what_a_former_gateway_left_goes_at_the_start(place: Path) -> None:
         assert folders(gateway) == set()
         assert list((data / "uploads").iterdir()) == []
         assert [path for folder in places for path in folder.iterdir() if is_leftover(path.name)] == []
+
+
+async def test_a_purge_is_not_over_before_the_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though every byte of the record is."""
+    monkeypatch.setattr("gateway.manager.PURGE_PATIENCE", 0.2)
+    house = await House.open(tmp_path)
+    await house.manager.get_or_create("ada", BODY)
+    (house.pool.kernels[0].folder / "file").write_text("secret")
+    with monkeypatch.context() as patch:
+        patch.setattr(trees, "remove", _refuse)
+        assert not await house.manager.purge("ada", "s")
+        row = house.manager.purging("ada", "s")
+        assert row is not None
+        assert await house.journal.session("ada", "s") is None
+        assert not await house.manager.purge("ada", "s")
+    async with asyncio.timeout(30):
+        while house.manager.purging("ada", "s") is not None:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+    assert os.listdir(house.workspaces) == []  # noqa: PTH208
+    await house.close()
+
+
+def _refuse(path: Path) -> None:
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), str(path))
 
 
 async def test_files_that_were_kept_unseen_belong_to_their_session(tmp_path: Path) -> None:

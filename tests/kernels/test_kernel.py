@@ -498,8 +498,15 @@ async def test_a_failed_start_tells_why_whatever_becomes_of_its_folders(
 
 
 @one_backend
+@pytest.mark.parametrize(
+    ("program", "reason"), [("", "exited with code 7"), ("/nonexistent/python", "is not an executable file")]
+)
 async def test_a_failed_start_tells_why_whatever_else_fails(
-    launcher: KernelLauncher, catalog: KernelspecCatalog, monkeypatch: pytest.MonkeyPatch
+    launcher: KernelLauncher,
+    catalog: KernelspecCatalog,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    reason: str,
 ) -> None:
     """Neither the end of what was begun nor the look into its log hides the reason."""
 
@@ -515,7 +522,9 @@ async def test_a_failed_start_tells_why_whatever_else_fails(
     monkeypatch.setattr(ProcessProvisioner, "log_tail", fail)
     monkeypatch.setattr(ProcessProvisioner, "cleanup", clean_up_and_fail)
     set_program(catalog, "-c", "import sys; sys.exit(7)")
-    with pytest.raises(KernelStartFailed, match="exited with code 7"):
+    spec = catalog.get_kernel_spec("python3")
+    spec.argv = [program or spec.argv[0], *spec.argv[1:]]
+    with pytest.raises(KernelStartFailed, match=reason):
         await launcher.start(PYTHON3)
 
 
