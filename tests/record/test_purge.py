@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.open_files import no_open_files
 from tests.record.conftest import Chain, all_events, eventually, session_row, to_tables
 from tests.record.recorded import Recorded, image, text
 
@@ -117,6 +118,50 @@ async def test_a_purge_whose_caller_leaves_is_carried_through(
     await eventually(erased)
     with pytest.raises(RecordGone):
         await journal.commit(gone.row.id)
+
+
+async def test_bytes_are_erased_once_files_can_be_opened_again(path: Path) -> None:
+    journal = await Journal.open(path, sync="full")
+    gone = await secret(journal, "gone")
+    with no_open_files():
+        purged = await journal.purge(gone.row.id, by="ada", reason="test")
+        assert purged is not None
+        await purged.removed
+        await asyncio.sleep(0.2)
+        assert not purged.erased.done()
+    async with asyncio.timeout(30):
+        await purged.erased
+    assert found(path) == []
+    await journal.close()
+
+
+async def test_a_mistake_in_a_purge_costs_no_later_one(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that met it is carried through by the next start."""
+
+    def fail(*_: object) -> bool:
+        raise LookupError("nobody expects it")
+
+    one, other = await secret(journal, "one"), await secret(journal, "other")
+    with monkeypatch.context() as patch:
+        patch.setattr(purge, "remove_some", fail)
+        failed = await journal.purge(one.row.id, by="ada", reason="test")
+        assert failed is not None
+        with pytest.raises(StorageError, match="nobody expects it"):
+            await failed.removed
+    purged = await journal.purge(other.row.id, by="ada", reason="test")
+    assert purged is not None
+    async with asyncio.timeout(30):
+        await purged.erased
+    await journal.close()
+    journal = await Journal.open(path)
+
+    async def erased() -> bool:
+        return found(path) == []
+
+    await eventually(erased)
+    await journal.close()
 
 
 async def test_a_journal_that_is_closed_while_a_purge_begins_ends(

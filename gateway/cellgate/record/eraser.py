@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 TELL_SECONDS = 60.0
+REMOVING, ERASING = "remove purged rows", "erase purged rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Eraser:
         self._to_remove.append(purged)
         if not self._removing:
             self._removing = True
-            self._tasks.start(self._remove_all(), "remove purged rows")
+            self._tasks.start(self._remove_all(), REMOVING)
         return purged
 
     async def _remove_all(self) -> None:
@@ -87,7 +88,7 @@ class Eraser:
             self._to_erase.append(purged)
             if not self._erasing:
                 self._erasing = True
-                self._tasks.start(self._erase_all(), "erase purged rows")
+                self._tasks.start(self._erase_all(), ERASING)
         self._removing = False
 
     async def _erase_all(self) -> None:
@@ -138,21 +139,29 @@ class Eraser:
         finally:
             await database.close()
 
-    def _failed(self, _: str, error: Exception) -> None:
-        self._give_up(StorageError(f"Purged records could not be erased: {error}"))
+    def _failed(self, name: str, error: Exception) -> None:
+        """A mistake of ours: the next start goes on with these purges, and this eraser with further ones."""
+        why = StorageError(f"Purged records could not be erased: {error}")
+        if name == REMOVING:
+            self._removing = False
+            self._give_up(self._to_remove, why)
+        else:
+            self._erasing = False
+            self._give_up(self._to_erase, why)
 
-    def _give_up(self, error: StorageError) -> None:
-        waiting = [*self._to_remove, *self._to_erase]
-        self._to_remove.clear()
-        self._to_erase.clear()
+    @staticmethod
+    def _give_up(waiting: deque[Purge] | list[Purge], error: StorageError) -> None:
         for future in (future for purged in waiting for future in (purged.removed, purged.erased)):
             if not future.done():
                 future.set_exception(error)
+        waiting.clear()
 
     async def close(self) -> None:
         """Stop; what is left to do is known to the record. May be called again."""
         await self._tasks.cancel()
-        self._give_up(StorageError("The record is closed; the next gateway erases what was purged"))
+        closed = StorageError("The record is closed; the next gateway erases what was purged")
+        self._give_up(self._to_remove, closed)
+        self._give_up(self._to_erase, closed)
 
 
 def _done(future: asyncio.Future[None]) -> None:

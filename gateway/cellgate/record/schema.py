@@ -95,7 +95,7 @@ def storage_error(
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """A connection that can't write. The file must exist."""
+    """A connection that can't write. The file must exist. Raises StorageError."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
         return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
@@ -104,9 +104,15 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
 
 def open_eraser(path: Path) -> sqlite3.Connection:
-    """A connection that can write and never waits for another one. The file must exist."""
+    """A connection that can write and never waits for another one. The file must exist.
+
+    Raises StorageError, as for want of open files.
+    """
     uri = f"{path.absolute().as_uri()}?mode=rw"
-    return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+    try:
+        return sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
 
 
 # ---- writing ----------------------------------------------------------------------------------------------
