@@ -139,7 +139,7 @@ async def test_a_purge_is_not_over_before_the_files_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though every byte of the record is."""
-    monkeypatch.setattr("gateway.manager.PURGE_PATIENCE", 0.2)
+    monkeypatch.setattr("cellgate.sessions.registry.PURGE_PATIENCE", 0.2)
     house = await House.open(tmp_path)
     await house.manager.get_or_create("ada", BODY)
     (house.pool.kernels[0].folder / "file").write_text("secret")
