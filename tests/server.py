@@ -51,9 +51,20 @@ class Response:
 
 
 class GatewayProcess:
-    """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1."""
+    """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1.
 
-    def __init__(self, data_dir: Path, backend: str = "process", **options: object) -> None:
+    `command`: another installation's ``cellgate``; `cwd`: the folder that it is started in.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        backend: str = "process",
+        *,
+        command: Path | None = None,
+        cwd: Path | None = None,
+        **options: object,
+    ) -> None:
         self.data_dir = data_dir
         self.log = data_dir.with_suffix(".log")
         self.token = TOKEN
@@ -62,7 +73,7 @@ class GatewayProcess:
         with self.log.open("ab") as output:
             self.process = subprocess.Popen(
                 [
-                    Path(sys.executable).with_name("cellgate"),
+                    command or Path(sys.executable).with_name("cellgate"),
                     "serve",
                     "--port=0",
                     f"--data-dir={data_dir}",
@@ -74,6 +85,7 @@ class GatewayProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
+                cwd=cwd,
                 start_new_session=True,
             )
         try:
