@@ -8,7 +8,6 @@ message means for a cell. Source: jupyter-client's "Messaging in Jupyter".
 from __future__ import annotations
 
 import re
-from base64 import b64encode
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -120,7 +119,8 @@ def comm_event(message: Message) -> KernelEvent | None:
     except MalformedMessage:
         return None
     if fields is not None and event_type != "comm_close":
-        fields["buffers"] = [b64encode(buffer).decode() for buffer in message.buffers]
+        # In JSON they are base64, which is made with it: where that is much, in a thread.
+        fields["buffers"] = list(message.buffers)
     return None if fields is None else KernelEvent(event_type, fields)
 
 

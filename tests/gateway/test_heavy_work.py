@@ -23,12 +23,14 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.record.rows import SessionRow
 from cellgate.sessions import reader as archives
-from cellgate.sessions.reader import Archive
+from cellgate.sessions.reader import MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane, ThreadLanes
+from tests.record.conftest import session_row
 
 DEADLINE = 30.0
 EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}
@@ -107,6 +109,51 @@ async def test_large_recorded_events_are_decoded_in_a_thread(
     for text in ("x", "x" * MIB):
         assert await archive._decoded(msgspec.json.encode({"text": text})) == {"text": text}
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+# ---- pages
+
+
+class Sessions:
+    """Stands for journal and manager: sessions of a record, none of which lives."""
+
+    def __init__(self, rows: list[SessionRow]) -> None:
+        self._rows = rows
+        self.asked: list[int] = []
+
+    async def commit(self) -> None:
+        """All is."""
+
+    async def session(self, principal: str, key: str) -> SessionRow:
+        return next(row for row in self._rows if row.key == key)
+
+    async def sessions(self, principal: str, *, limit: int, after: int) -> list[SessionRow]:
+        self.asked.append(limit)
+        return [row for row in self._rows if row.id > after][:limit]
+
+    def failure_of(self, session_id: int) -> None:
+        """None has any."""
+
+    def get(self, principal: str, key: str) -> None:
+        """None lives."""
+
+
+@pytest.mark.parametrize(("size", "limit", "pages"), [(10, 1000, 1), (10, 7, 43), (60_000, 1000, 17)])
+async def test_a_page_of_sessions_is_bounded_by_what_they_say(
+    lane: Lane, size: int, limit: int, pages: int
+) -> None:
+    rows = [session_row(number, metadata={"a": "x" * size}) for number in range(1, 301)]
+    sessions = cast(Any, Sessions(rows))
+    archive = Archive(sessions, sessions, cast(Any, None), lane)
+    found, after, count = list[str](), None, 0
+    while count == 0 or after is not None:
+        models, after = await archive.models("ada", state=None, limit=limit, after=after)
+        found += [model["session"] for model in models]
+        assert len(msgspec.json.encode(models)) < MOST_METADATA + 400 * len(models) + size
+        count += 1
+    assert found == [row.key for row in rows]
+    assert count == pages
+    assert max(sessions.asked) <= SESSIONS_AT_ONCE
 
 
 # ---- requests

@@ -161,3 +161,22 @@ def test_a_hash_of_an_upload_is_known(start_gateway: StartGateway) -> None:
     data = bytes(257 * MIB)
     uploaded = put(gateway, "a", "f", data).json()["sha256"]
     assert gateway.get("/v1/sessions/a/files").json()["files"][0]["sha256"] == uploaded
+
+
+async def test_a_page_of_long_paths_is_short(
+    lane: Lane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files are on some page, and none is made in the event loop's turn."""
+    monkeypatch.setattr(listing, "MOST_PATHS", 600)
+    for number in range(20):
+        (tmp_path / f"{number:02d}{'x' * 148}").touch()
+    pages, after = list[list[str]](), ""
+    while not pages or after:
+        models, following, complete = await Listings(lane).page(
+            "owner", tmp_path, limit=6, after=after, stop=Stop()
+        )
+        assert complete
+        pages.append([model["path"] for model in models])
+        after = following or ""
+    assert [len(each) for each in pages] == [4] * 5
+    assert [int(path[:2]) for each in pages for path in each] == list(range(20))

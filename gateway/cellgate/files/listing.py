@@ -28,6 +28,8 @@ from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
 
 MAX_KNOWN = 100_000
+MOST_PATHS = MIB
+"""Characters of all paths of a page, which is made into JSON at one go."""
 MOST_WAITING = 64
 MOST_WAITING_OF_ONE = 8
 RETRY_AFTER = 5.0
@@ -60,12 +62,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Part of a listing: the files with the hashes that are known, what is new of these, and what follows.
+    """Part of a listing: the files on the wire, the hashes that are new, and what follows.
 
     `complete`: all files of the folder could be seen.
     """
 
-    files: list[tuple[FileState, str | None]]
+    models: list[dict[str, Any]]
     hashed: dict[Identity, str]
     following: str | None
     complete: bool
@@ -92,7 +94,7 @@ class Listings:
         self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop
     ) -> tuple[list[dict[str, Any]], str | None, bool]:
         """Up to `limit` files with a path behind `after`, by path, where the next page begins, and whether
-        all files could be seen; see `tree.scan`.
+        all files could be seen; see `tree.scan`. Fewer where their paths are very long.
 
         Raises QueueFull when too many listings wait, ShuttingDown when `stop` was set.
         """
@@ -116,20 +118,21 @@ class Listings:
                 self._known.popitem(last=False)
         if stop():
             raise ShuttingDown("The listing was given up")
-        models = [file_model(file, sha256) for file, sha256 in found.files]
-        return models, found.following, found.complete
+        return found.models, found.following, found.complete
 
     def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:
         everything, complete = ({}, False) if stop() else tree.scan(root, stopped=stop)
         found = sorted((f for f in everything.values() if f.path > after), key=lambda f: f.path)
         hasher = _Hasher(self._most, stop)
-        files: list[tuple[FileState, str | None]] = []
+        models: list[dict[str, Any]] = []
+        room = MOST_PATHS
         for file in found[:limit]:
-            if stop():
+            if stop() or room <= 0:
                 break
-            files.append((file, self._known.get(file.identity) or hasher.hash(root, file)))
-        following = found[limit - 1].path if len(found) > limit else None
-        return _Found(files, hasher.hashed, following, complete)
+            room -= len(file.path)
+            models.append(file_model(file, self._known.get(file.identity) or hasher.hash(root, file)))
+        following = models[-1]["path"] if models and len(found) > len(models) else None
+        return _Found(models, hasher.hashed, following, complete)
 
     def close(self) -> None:
         """End all listings."""

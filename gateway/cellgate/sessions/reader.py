@@ -25,7 +25,7 @@ from cellgate.sessions.state import SessionState
 from cellgate.wire.errors import NotFound
 from cellgate.wire.models import check_session_key
 from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.encoding import encode_in_steps
+from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.structure import is_heavy
 from cellgate_kernels.threads import Lane
@@ -35,6 +35,10 @@ T = TypeVar("T")
 
 PURGING = "purging"
 """The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
+
+SESSIONS_AT_ONCE = 100
+MOST_METADATA = 1024 * 1024
+"""Bytes of metadata in a page of sessions, which is made into JSON at one go."""
 
 _decode = json_decoder(dict[str, Any]).decode
 
@@ -86,22 +90,28 @@ class Archive:
     async def models(
         self, principal: str, *, state: str | None, limit: int, after: str | None
     ) -> tuple[list[dict[str, Any]], str | None]:
-        """A page of session models in order of creation, and the key that the next page comes after."""
+        """A page of session models in order of creation, and the key that the next page comes after.
+
+        It has fewer than `limit` where their metadata is large.
+        """
         if state is not None and state not in set(SessionState):
             raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
         last = 0 if after is None else (await self.row(principal, after)).id
         found: list[dict[str, Any]] = []
+        step, size = min(limit, SESSIONS_AT_ONCE), 0
         while True:
-            rows = await self._journal.sessions(principal, limit=limit, after=last)
+            rows = await self._journal.sessions(principal, limit=step, after=last)
             for row in rows:
                 session = self._manager.get(principal, row.key)
                 model = session.to_wire() if session is not None else self._ended(row)
-                if state in {None, model["state"]}:
-                    found.append(model)
-                if len(found) > limit:
-                    return found[:limit], found[limit - 1]["session"]
-            if len(rows) < limit:
+                if state not in {None, model["state"]}:
+                    continue
+                if len(found) == limit or size > MOST_METADATA:
+                    return found, found[-1]["session"]
+                found.append(model)
+                size += len(encode(model["metadata"]))
+            if len(rows) < step:
                 return found, None
             last = rows[-1].id
 
