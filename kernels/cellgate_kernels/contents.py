@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.messages import MalformedMessage, Message, TooComplex
 from cellgate_kernels.outputs import KernelEvent
 
@@ -22,7 +24,27 @@ MOST_KINDS = 1000
 WIDGETS = "jupyter.widget"
 """The target of widgets' comms."""
 
+_SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
 _JSON_MIME = re.compile(r"application/(.*\+)?json")
+
+
+def with_plain_text(message: Message) -> Message:
+    """The message with an empty `text/plain` where it shows something without one: clients index it.
+
+    Only such a rare message is decoded and encoded again; all others pass as they are.
+    """
+    large = message.decoded is not None
+    if message.msg_type not in _SHOWN or (not large and b'"text/plain"' in message.content_frame):
+        return message
+    try:
+        content = message.content()
+    except MalformedMessage:
+        return message
+    data = content.get("data")
+    if not isinstance(data, dict) or "text/plain" in data:
+        return message
+    content["data"] = {**data, "text/plain": ""}
+    return structs.replace(message, content_frame=b"".join(encode_in_steps(content)))
 
 
 def content_of(message: Message) -> dict[str, Any]:

@@ -146,7 +146,8 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     `left_out`: bytes of a message that was too large and is not here; its content is empty then. `decoded`:
     the content of a large message, which was decoded before it was handed out. `unread`: the content must
     not be decoded, because it is large or complex and was not wanted; it can still be relayed. `weight`:
-    what a large content takes in memory, `kinds`: the first MIME types of one that is not decoded.
+    what a large content takes in memory, `kinds`: the first MIME types of one that is not decoded. `is_text`:
+    whether the content is UTF-8, where that was looked at, as it is of large ones.
     """
 
     channel: Channel
@@ -162,6 +163,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     unread: bool = False
     weight: int = 0
     kinds: tuple[str, ...] = ()
+    is_text: bool | None = None
 
     @property
     def readable(self) -> bool:
@@ -183,6 +185,20 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         if self.decoded is not None:
             return dict(self.decoded)
         return read_content(self.content_frame, self.header.msg_type)
+
+
+def is_utf8(frame: bytes) -> bool:
+    """Whether the bytes are UTF-8; looked at in small steps, because other threads want their turns."""
+    if frame.isascii():
+        return True
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        for at in range(0, len(frame), _STEP):
+            decoder.decode(frame[at : at + _STEP])
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def size_of(message: Message) -> int:

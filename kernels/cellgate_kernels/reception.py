@@ -24,8 +24,9 @@ import msgspec
 from msgspec import structs
 
 from cellgate_kernels.budget import ReceiveBudget
+from cellgate_kernels.contents import with_plain_text
 from cellgate_kernels.limits import MIB
-from cellgate_kernels.messages import Channel, MalformedMessage, Message, Signer, read_content
+from cellgate_kernels.messages import Channel, MalformedMessage, Message, Signer, is_utf8, read_content
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.policy import MessagePolicy
 from cellgate_kernels.structure import weigh
@@ -154,6 +155,11 @@ def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: 
     Raises MalformedMessage as `Signer.parse` does.
     """
     message = signer.parse(channel, frames)
+    message = structs.replace(message, is_text=is_utf8(message.content_frame))
+    return with_plain_text(_read(message, room))
+
+
+def _read(message: Message, room: int) -> Message:
     frame = message.content_frame
     if not room:
         return structs.replace(message, unread=True)

@@ -110,7 +110,7 @@ def _encode_text(message: Message) -> tuple[bytes, ...]:
         b',"metadata":',
         _utf8(message.metadata_frame),
         b',"content":',
-        _utf8(message.content_frame),
+        message.content_frame if message.is_text else _utf8(message.content_frame),
         b',"buffers":[],"channel":"',
         message.channel.encode(),
         b'"}',

@@ -93,7 +93,8 @@ class Client:
 
     def put(self, message: OutgoingMessage) -> None:
         """Tell it a message; never waits."""
-        if self._outbox.put(message.frame(self.frames)) and self.socket is not None:
+        frame = message.frame(self.frames)
+        if frame and self._outbox.put(frame) and self.socket is not None:
             # The pump may be in the middle of a write that will never end.
             self._stop_pump()
             self._give_up(self.socket)

@@ -12,16 +12,14 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-import msgspec
 from msgspec import structs
 
-from cellgate_kernels.messages import MalformedMessage, Message
+from cellgate_kernels.contents import with_plain_text
+from cellgate_kernels.messages import EMPTY, Channel, Message
 from cellgate_kernels.websocket import Subprotocol, encode
 
-_SHOWN = frozenset({"display_data", "execute_result", "update_display_data"})
 _TEXT, _BINARY, _DEFLATED = 0x81, 0x82, 0x40
 _WORTH_DEFLATING = range(512, 512 * 1024)
-_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,18 @@ class OutgoingMessage:
         self._frames: dict[FrameFormat, bytes] = {}
 
     def frame(self, wanted: FrameFormat) -> bytes:
-        """The whole WebSocket frame."""
+        """The whole WebSocket frame; nothing where a text frame can't hold the message, and nobody waits."""
         if (known := self._frames.get(wanted)) is not None:
             return known
-        if not self._frames:
+        if not self._frames and self._message.is_text is None:
             self._message = with_plain_text(self._message)
-        parts, is_binary = encode(self._message, wanted.subprotocol)
+        message = self._message
+        if message.is_text is False and wanted.subprotocol is Subprotocol.JSON:
+            # To replace all that is wrong in a large one takes seconds; as it is, browsers close the socket.
+            if message.channel is Channel.IOPUB:
+                return b""
+            message = structs.replace(message, content_frame=EMPTY)
+        parts, is_binary = encode(message, wanted.subprotocol)
         framed = self._frames[wanted] = frame(*parts, is_binary=is_binary, deflated=wanted.deflated)
         return framed
 
@@ -69,21 +73,3 @@ def _deflate(payload: bytes) -> bytes:
     compressor = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=-zlib.MAX_WBITS)
     # RFC 7692, section 7.2.1: the flush's last four bytes are left out.
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
-
-
-def with_plain_text(message: Message) -> Message:
-    """The message with an empty `text/plain` where it shows something without one: clients index it.
-
-    Only such a rare message is decoded; all others pass as they are.
-    """
-    if message.msg_type not in _SHOWN or b'"text/plain"' in message.content_frame:
-        return message
-    try:
-        content = message.content()
-    except MalformedMessage:
-        return message
-    data = content.get("data")
-    if not isinstance(data, dict):
-        return message
-    content["data"] = {**data, "text/plain": ""}
-    return structs.replace(message, content_frame=_encode(content))
