@@ -16,6 +16,7 @@ import os
 import secrets
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain, repeat
 from pathlib import Path
 
 from cellgate_kernels import trees
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "leftover-"
 PAUSES = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
-"""Between the attempts to remove a folder. After the last one it stays until the gateway ends."""
+"""Between the attempts to remove a folder; the last one again and again, until the gateway ends."""
 MOST = 1024
 """Folders that are tried again at the same time."""
 
@@ -93,15 +94,14 @@ class Leftovers:
             self._tasks.start(self._insist(place), f"remove {place.name}")
 
     async def _insist(self, place: Path) -> None:
-        refusal: OSError | None = None
-        for pause in self._pauses:
+        for number, pause in enumerate(chain(self._pauses, repeat(self._pauses[-1]))):
             await asyncio.sleep(pause)
             refusal = await asyncio.to_thread(_try, place)
             if refusal is None:
                 self._gone(place)
                 return
-        if refusal is not None:
-            _log_left(place, refusal)
+            if number == len(self._pauses):
+                _log_left(place, refusal)
 
     def _gone(self, place: Path) -> None:
         _, gone = self._left.pop(place)

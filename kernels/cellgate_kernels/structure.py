@@ -36,10 +36,6 @@ _SLICE = 256 * 1024
 _STRIDE = 64
 _DIGITS_IN_A_ROW = re.compile(rb"[0-9]{3}")
 _NO_DIGITS = re.compile(rb"[^0-9]+")
-_MANY, _TOO_MANY = 1000, 10_000
-"""Containers: more than the first are looked at by their brackets alone, up to the second."""
-_FEW_LEVELS = 8
-_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def is_heavy(frame: bytes) -> bool:
@@ -122,7 +118,7 @@ def is_too_deep(frame: bytes, value: Any) -> bool:
     if len(frame) <= 2 * DEEPEST:  # each level opens and closes
         return False
     containers = _count(frame, b"[") + _count(frame, b"{")
-    if containers <= DEEPEST or (_MANY < containers <= _TOO_MANY and _is_shallow(frame)):
+    if containers <= DEEPEST:
         return False
     level = [value]
     for _ in range(DEEPEST):
@@ -131,14 +127,3 @@ def is_too_deep(frame: bytes, value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def _is_shallow(frame: bytes) -> bool:
-    """Whether the brackets alone say that there are few levels: the quick way, where strings hold none."""
-    pieces = (frame[at : at + _SLICE] for at in range(0, len(frame), _SLICE))
-    brackets = b"".join([piece.translate(None, _ALL_BUT_BRACKETS) for piece in pieces])
-    for _ in range(_FEW_LEVELS):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return True
-    return False

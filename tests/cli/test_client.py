@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.server import TOKEN, GatewayProcess
 
 from cellgate.client import (
     CellFailed,
@@ -33,6 +32,7 @@ from cellgate.client import (
 from cellgate.client.errors import gateway_error
 from cellgate.execution.markdown import fences
 from cellgate_kernels.errors import InvalidInput
+from tests.server import TOKEN, GatewayProcess
 
 
 @pytest.fixture

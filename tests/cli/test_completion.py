@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.requirements import require
-from tests.server import TOKEN, GatewayProcess
-from tests.terminal import Terminal
 
 from cellgate.cli.completion import commands, script
 from cellgate.cli.main import CellgateApp
+from tests.requirements import require
+from tests.server import TOKEN, GatewayProcess
+from tests.terminal import Terminal
 
 ASK = """
 source {script}

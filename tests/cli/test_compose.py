@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 from docker.api.client import APIClient
-from tests.requirements import require
-from tests.server import until
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from tests.requirements import require
+from tests.server import until
 
 FILE = Path(__file__).parents[2] / "deploy" / "compose.yaml"
 LOCAL_BASE = "cellgate/base:local"

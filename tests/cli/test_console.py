@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.server import TOKEN, GatewayProcess
-from tests.terminal import Terminal
 
 from cellgate.cli.terminal import Guard
+from tests.server import TOKEN, GatewayProcess
+from tests.terminal import Terminal
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 CONTROL_C, CONTROL_D, UP, TAB, ENTER = "\x03", "\x04", "\x1b[A", "\t", "\r"

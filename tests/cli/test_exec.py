@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.server import TOKEN, GatewayProcess
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))

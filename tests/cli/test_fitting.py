@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.test_lifecycle import refusal
 from traitlets import Bool, Enum, Float, Integer, List, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.fitting import Size
 from cellgate.cli.main import CellgateApp, main
+from tests.gateway.test_lifecycle import refusal
 
 
 class DemoApp(BaseApp):

@@ -15,6 +15,7 @@ import nbformat
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import ImageContent, TextContent
+
 from tests.server import TOKEN, GatewayProcess, until
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

@@ -19,6 +19,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ImageContent
+
 from tests.cli.test_mcp import PNG, SHOW, call
 from tests.server import TOKEN, GatewayProcess, until
 

@@ -15,10 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.gateway.wheels import Index, build_wheel
 
 from cellgate.cli.main import main
 from cellgate_kernels.specs.catalog import data_folder
+from tests.gateway.wheels import Index, build_wheel
 
 PATIENCE = 60.0
 

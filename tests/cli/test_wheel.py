@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.requirements import require
-from tests.server import TOKEN, GatewayProcess
 
 from cellgate_kernels.specs import uv_command
+from tests.requirements import require
+from tests.server import TOKEN, GatewayProcess
 
 PROJECT = Path(__file__).parents[2]
 STRAY = "raise SystemExit('a stray module was imported')\n"

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import strategies as st
+
 from tests.conftest import serving
 from tests.fuzz.budget import Fuzz
 from tests.server import TOKEN, GatewayProcess

@@ -20,8 +20,6 @@ import msgspec
 import nbformat
 import zmq
 from hypothesis import strategies as st
-from tests.fuzz.budget import Fuzz
-from tests.record.conftest import session_row
 
 from cellgate.channels.client import ChannelSettings
 from cellgate.channels.door import Door, Host
@@ -40,6 +38,8 @@ from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.threads import Lane
 from cellgate_kernels.websocket import Subprotocol
+from tests.fuzz.budget import Fuzz
+from tests.record.conftest import session_row
 
 KEY = b"the key of this kernel"
 CAPS = OutputCaps(text=20_000, data=50_000)

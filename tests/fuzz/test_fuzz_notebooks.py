@@ -23,7 +23,6 @@ from typing import Any
 import nbformat
 import pytest
 from hypothesis import strategies as st
-from tests.fuzz.budget import Fuzz
 
 from cellgate.cli.notebook_files import MOST_CELLS, read_cells, weave
 from cellgate.record.bundle import Contents, bundle_parts
@@ -50,6 +49,7 @@ from cellgate.replay.report import Comparison, NewRun, build_report
 from cellgate.replay.source import open_source, recorded_bytes
 from cellgate.wire.errors import status_of
 from cellgate_kernels.errors import CellgateError, InvalidInput
+from tests.fuzz.budget import Fuzz
 
 AT = "2026-03-01T09:30:00.000000Z"
 LATER = "2026-03-01T09:31:00.000000Z"

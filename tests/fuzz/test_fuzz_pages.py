@@ -7,9 +7,9 @@ import re
 from html.parser import HTMLParser
 
 from hypothesis import strategies as st
-from tests.fuzz.budget import Fuzz
 
 from cellgate.record import sanitise
+from tests.fuzz.budget import Fuzz
 
 HOST = "http://host.example/"
 TAGS = [

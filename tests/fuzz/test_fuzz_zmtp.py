@@ -7,10 +7,10 @@ bounds handed out as whole; a difference by how the bytes were cut; a good messa
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from tests.fuzz.budget import Fuzz
 
 from cellgate_kernels.budget import ReceiveBudget
 from cellgate_kernels.zmtp import FRAME_COST, MOST_FRAMES, Decoder, ProtocolError, encode
+from tests.fuzz.budget import Fuzz
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"

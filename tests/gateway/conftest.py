@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
-from tests.conftest import serving
-from tests.server import GatewayProcess
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from tests.conftest import serving
+from tests.server import GatewayProcess
 
 Containers = Callable[[GatewayProcess], set[str]]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
+
 from tests.conftest import StartGateway
 from tests.gateway.conftest import Containers
 from tests.server import GatewayProcess, until

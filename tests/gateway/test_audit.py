@@ -14,14 +14,14 @@ from typing import Any
 
 import nbformat
 import pytest
-from tests.conftest import StartGateway
-from tests.requirements import require
-from tests.server import GatewayProcess, until
 
 from cellgate.record.keys import make_key
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.install import create_environment, install_kernelspec
+from tests.conftest import StartGateway
+from tests.requirements import require
+from tests.server import GatewayProcess, until
 
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
 COMMAND = str(Path(sys.executable).with_name("cellgate"))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.conftest import StartGateway, serving
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, Response, until

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from tests.conftest import StartGateway, serving
 from tests.server import TOKEN, GatewayProcess, Response, until
 

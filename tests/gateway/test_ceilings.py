@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import StartGateway, serving
-from tests.server import GatewayProcess
 
 from cellgate.server import machine
 from cellgate.wire.limits import Ceilings, LimitsBody, SessionLimits, lowered_limits, merge_limits
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB, ResourceLimits
+from tests.conftest import StartGateway, serving
+from tests.server import GatewayProcess
 
 CEILINGS = {
     "memory": 512 * MIB,

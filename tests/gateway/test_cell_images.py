@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
+
 from tests.server import GatewayProcess
 
 PNG = base64.b64decode(

@@ -20,6 +20,7 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat import v4 as untyped_v4
+
 from tests.server import GatewayProcess, Response, until
 from tests.test_notebooks import png_size, run_with_nbclient
 

@@ -56,6 +56,16 @@ class Whole(BaseHandler):
         self.finish(fresh(SIZE))
 
 
+class Anybody(BaseHandler):
+    """What needs no token."""
+
+    public = True
+
+    async def post(self) -> None:
+        self.check()
+        self.finish({"kept": len(self.raw_body())})
+
+
 class Page(BaseHandler):
     """An answer in parts: a large one, and many small ones."""
 
@@ -100,7 +110,7 @@ class Served:
         log.append("stream", "e", {"name": "stdout", "text": "x" * SIZE})
         log.append("finished", "e", {"execution_count": 1})
         given = {"services": cast(Services, SimpleNamespace(access=access, keep_alive=60.0, log=log))}
-        paths = {"/whole": Whole, "/page": Page, "/events": Events, "/socket": Socket}
+        paths = {"/whole": Whole, "/anybody": Anybody, "/page": Page, "/events": Events, "/socket": Socket}
         routes = [(path, handler, given) for path, handler in paths.items()]
         self.listener = Listener(
             Application(cast(Any, routes), log_function=lambda _: None),
@@ -205,3 +215,19 @@ async def test_what_one_slow_reader_holds_is_counted_to_its_end(
     client.close()
     await settle()
     assert served.listener.memory.held == 0
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/anybody"), ("OPTIONS", "/page")])
+async def test_no_body_is_kept_of_those_who_show_no_token(
+    served: Served, stack: ExitStack, method: str, path: str
+) -> None:
+    """They could have the answers of others reset."""
+    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=30)))
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n"
+    await asyncio.to_thread(client.sendall, head.encode() + bytes(SIZE - 1))
+    await settle()
+    assert served.listener.memory.held == 0
+    client.sendall(b"x")
+    answer = await asyncio.to_thread(client.recv, 4096)
+    assert answer.startswith(b"HTTP/1.1 20"), answer
+    assert b'"kept": 0' in answer or method == "OPTIONS"

@@ -13,14 +13,14 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.channels import raw_socket
-from tests.conftest import StartGateway
-from tests.gateway.test_files import put
-from tests.server import TOKEN, GatewayProcess, until
 
 from cellgate.http.listener.server import LOOPBACK, MAX_HEADERS, origin_of
 from cellgate.http.listener.settings import MOST_CONNECTIONS, connections_for, too_few
 from cellgate_kernels.limits import MIB
+from tests.channels import raw_socket
+from tests.conftest import StartGateway
+from tests.gateway.test_files import put
+from tests.server import TOKEN, GatewayProcess, until
 
 HALF_HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127"
 AUTHORIZED = f"Host: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode()

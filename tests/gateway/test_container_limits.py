@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.conftest import StartGateway, serving
 from tests.server import GatewayProcess
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from docker.api.client import APIClient
+
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import StartGateway
 from tests.gateway.conftest import Containers
 from tests.server import until
-
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 
 pytestmark = pytest.mark.usefixtures("no_container_left")
 

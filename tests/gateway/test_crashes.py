@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.server import GatewayProcess, send, until
 
 from cellgate.record.blobs import put_back
 from cellgate.record.chain import verify
+from tests.server import GatewayProcess, send, until
 
 SESSIONS = 8
 CELLS = (

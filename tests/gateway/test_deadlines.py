@@ -6,6 +6,7 @@ import time
 import uuid
 
 import pytest
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, until
 

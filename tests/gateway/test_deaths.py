@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from tests.server import GatewayProcess, until
 
 KEEP = "x = 1; open('file.txt', 'w').write('kept')"

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tests.conftest import serving
-from tests.open_files import no_open_files
-from tests.server import GatewayProcess
 
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
 from cellgate_kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
+from tests.conftest import serving
+from tests.open_files import no_open_files
+from tests.server import GatewayProcess
 
 LEVELS = {"sandbox": "sandbox", "docker": "docker", "gvisor": "docker"}
 

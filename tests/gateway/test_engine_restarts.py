@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from docker.api.client import APIClient
+
 from tests.conftest import StartGateway
 from tests.engines import OwnEngine
 from tests.server import GatewayProcess, until

@@ -6,6 +6,7 @@ import json
 import uuid
 
 import pytest
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, send, together, until
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 import pytest
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, together, until
 

@@ -12,10 +12,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.conftest import StartGateway
-from tests.server import GatewayProcess, Response, until
 
 from cellgate.jobs.convert import convert, extension_of
+from tests.conftest import StartGateway
+from tests.server import GatewayProcess, Response, until
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 HOSTILE = """

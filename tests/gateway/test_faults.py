@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import pytest
-from tests.gateway.fakes import Fault, House
-from tests.server import GatewayProcess
 
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
@@ -25,6 +23,8 @@ from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import GatewayFault
 from cellgate_kernels.execution import Status
 from cellgate_kernels.messages import Channel
+from tests.gateway.fakes import Fault, House
+from tests.server import GatewayProcess
 
 T = TypeVar("T")
 

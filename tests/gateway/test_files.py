@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import psutil
 import pytest
+
 from tests.server import GatewayProcess, Response, until
 
 MEGABYTE = 1_000_000

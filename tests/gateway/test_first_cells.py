@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 import pytest
+
 from tests.server import GatewayProcess
 from tests.test_notebooks import png_size
 

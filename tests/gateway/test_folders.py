@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.server import GatewayProcess
 
 from cellgate_kernels import trees
+from tests.server import GatewayProcess
 
 
 def record_files(data: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.conftest import NO_ENGINE, serving
 from tests.gateway.wheels import PATIENCE, Index, build_wheel
 from tests.server import TOKEN, GatewayProcess, Response

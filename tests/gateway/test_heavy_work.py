@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from tests.record.conftest import session_row
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
@@ -31,6 +30,7 @@ from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane, ThreadLanes
+from tests.record.conftest import session_row
 
 DEADLINE = 30.0
 EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from cellgate.execution.request import ExecuteRequest
+from cellgate.files import tree
+from cellgate.sessions.session import Session
 from tests.conftest import StartGateway
 from tests.gateway.fakes import House
 from tests.gateway.test_faults import BODY, ended
 from tests.hostile import HOSTILE, place_of_nobody, run_as
 from tests.server import GatewayProcess, until
-
-from cellgate.execution.request import ExecuteRequest
-from cellgate.files import tree
-from cellgate.sessions.session import Session
 
 USERS = pytest.mark.parametrize("user", ["ourselves", "nobody"])
 MADE = pytest.mark.parametrize("make", HOSTILE)

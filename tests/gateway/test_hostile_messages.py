@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from benchmarks.attacks import ATTACKS, attack, unfinished
 from tests.conftest import serving
 from tests.server import GatewayProcess

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from tests.server import GatewayProcess, until
 
 from cellgate.execution.interrupts import HEARD_TIMEOUT, CellInterrupts
 from cellgate_kernels.execution import Execution
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.outputs import OutputCaps, OutputLimiter
+from tests.server import GatewayProcess, until
 
 # The kernel sees to an interrupt when the cell that it was for is long over.
 SLOW = """

@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from jupyter_client.kernelspec import KernelSpecManager
 from nbclient import NotebookClient
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, until
 

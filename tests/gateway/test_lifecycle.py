@@ -20,11 +20,11 @@ from typing import Any
 
 import psutil
 import pytest
+
+from cellgate_kernels.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
 from tests.requirements import require
 from tests.server import TOKEN, GatewayProcess, send, until
-
-from cellgate_kernels.stored import KernelStore
 
 UNTIL_GO = """
 import time

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.conftest import StartGateway
-from tests.gateway.test_files import put
-from tests.server import GatewayProcess, send, together, until
 
 from cellgate.files import listing
 from cellgate.files.listing import MOST_WAITING_OF_ONE, Listings, Most, Stop
 from cellgate.wire.errors import QueueFull, ShuttingDown
 from cellgate_kernels.limits import GIB, MIB
 from cellgate_kernels.threads import Lane
+from tests.conftest import StartGateway
+from tests.gateway.test_files import put
+from tests.server import GatewayProcess, send, together, until
 
 HUGE = """
 for n in range(400):

@@ -7,6 +7,7 @@ import os
 import uuid
 
 import pytest
+
 from tests.server import GatewayProcess, Response, together, until
 
 

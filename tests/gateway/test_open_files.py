@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from cellgate.files.workspace import LATER
+from cellgate_kernels import trees
+from cellgate_kernels.leftovers import PREFIX, is_leftover
 from tests.conftest import serving
 from tests.gateway.fakes import House
 from tests.gateway.test_faults import BODY
 from tests.open_files import no_open_files
 from tests.server import GatewayProcess, Response, send, until
-
-from cellgate.files.workspace import LATER
-from cellgate_kernels import trees
-from cellgate_kernels.leftovers import PREFIX, is_leftover
 
 Ask = Callable[..., Response]
 

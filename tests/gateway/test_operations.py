@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.conftest import StartGateway, serving
-from tests.server import GatewayProcess, Response, until
 
 from cellgate_kernels.specs.catalog import data_folder
+from tests.conftest import StartGateway, serving
+from tests.server import GatewayProcess, Response, until
 
 KERNELSPECS = data_folder(Path(sys.prefix)) / "kernels"
 

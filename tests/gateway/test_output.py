@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psutil
+
 from tests.server import GatewayProcess, until
 
 MIB = 1024 * 1024

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 from mcp.server.mcpserver.exceptions import ToolError
+
+from cellgate.client import Conflict, Gateway
+from cellgate.mcp.tools import SessionTools
 from tests.channels import channels, text
 from tests.conftest import NO_ENGINE, StartGateway, serving, stop_cleanly
 from tests.gateway.test_storage import mount
 from tests.gateway.wheels import PATIENCE, Index, build_wheel
 from tests.requirements import require
 from tests.server import GatewayProcess, Response, together, until
-
-from cellgate.client import Conflict, Gateway
-from cellgate.mcp.tools import SessionTools
 
 MODULES = ("apple", "banana", "cherry")
 

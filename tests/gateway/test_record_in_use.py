@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
 from tests.server import GatewayProcess, until
 
 MARKER = "a-marker-to-be-purged-"

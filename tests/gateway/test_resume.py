@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+
 from tests.server import TOKEN, GatewayProcess, until
 
 EVENTS = 200

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, Response, together, until
 

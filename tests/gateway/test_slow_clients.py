@@ -14,11 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.conftest import StartGateway, serving
-from tests.server import TOKEN, GatewayProcess, together, until
 
 from cellgate.record.verify import check_notebook
 from cellgate_kernels.limits import MIB
+from tests.conftest import StartGateway, serving
+from tests.server import TOKEN, GatewayProcess, together, until
 
 LARGE = "import base64, os\nfor _ in range(8): print(base64.b64encode(os.urandom(3 << 18)).decode())"
 """8 MB that can't be compressed: more than what systems keep of an answer that nobody reads."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+
 from tests.requirements import require
 from tests.server import GatewayProcess, Response, until
 

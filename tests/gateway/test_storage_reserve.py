@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.gateway.test_storage import disk, fill, is_ready_again, statuses
-from tests.server import GatewayProcess, until
 
 from cellgate.record.blobs import put_back
 from cellgate.record.chain import verify
 from cellgate.record.schema import open_reader
+from tests.gateway.test_storage import disk, fill, is_ready_again, statuses
+from tests.server import GatewayProcess, until
 
 __all__ = ["disk"]
 

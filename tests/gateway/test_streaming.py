@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from tests.conftest import StartGateway
 from tests.server import GatewayProcess, until
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import nbformat
 import pytest
-from tests.cli.test_mcp import serving
-from tests.server import TOKEN, GatewayProcess
 
 from cellgate.client import Gateway
+from tests.cli.test_mcp import serving
+from tests.server import TOKEN, GatewayProcess
 
 TABLE = "application/vnd.dataresource+json"
 FRAME = "import pandas; frame = pandas.DataFrame({'n': range(50), 'word': ['x'] * 50}); frame"

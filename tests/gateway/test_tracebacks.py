@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import StartGateway
 from tests.gateway import tracebacks
 from tests.server import GatewayProcess

@@ -7,14 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.conftest import StartGateway
-from tests.gateway.test_files import form, names, post, put, staged
-from tests.gateway.test_storage import disk
-from tests.server import GatewayProcess, Response, send, together, until
 
 from cellgate.files.ledger import STEP, Ledger
 from cellgate.wire.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate_kernels.limits import MIB
+from tests.conftest import StartGateway
+from tests.gateway.test_files import form, names, post, put, staged
+from tests.gateway.test_storage import disk
+from tests.server import GatewayProcess, Response, send, together, until
 
 __all__ = ["disk"]
 

@@ -13,9 +13,6 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-from tests.record.conftest import session_row
-from tests.server import GatewayProcess
-from tests.test_notebooks import run_with_nbclient
 
 from cellgate.record import survey as surveys
 from cellgate.record.chain import GENESIS
@@ -30,6 +27,9 @@ from cellgate.wire.errors import StorageFull
 from cellgate_kernels.execution import Execution
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
+from tests.record.conftest import session_row
+from tests.server import GatewayProcess
+from tests.test_notebooks import run_with_nbclient
 
 MODEL = {"_model_name": "IntSliderModel", "_model_module": "@jupyter-widgets/controls"}
 CELLS = (

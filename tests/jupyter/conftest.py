@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from tests.conftest import serving
 from tests.server import GatewayProcess
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tests.channels import V1, channels, kinds, pack_legacy, pack_v1, raw_socket, text, vanished
-from tests.server import TOKEN, GatewayProcess, until
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
+
+from tests.channels import V1, channels, kinds, pack_legacy, pack_v1, raw_socket, text, vanished
+from tests.server import TOKEN, GatewayProcess, until
 
 GAUGES = ("process_open_fds", "process_resident_memory_bytes", "cellgate_tasks")
 HEADER = {"msg_id": "m", "msg_type": "kernel_info_request", "version": "5.3"}

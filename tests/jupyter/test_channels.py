@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+
 from tests.channels import Sent, channels, is_idle, kinds, of, text
 from tests.server import GatewayProcess, until
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.channels import V1, channels
 from tests.jupyter.processes import run_client
 from tests.server import TOKEN, GatewayProcess

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+
 from tests.channels import Sent, channels, kinds, of, text
 from tests.server import GatewayProcess, until
 

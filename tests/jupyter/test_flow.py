@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import psutil
+
 from tests.channels import channels, is_idle, of, raw_socket, text
 from tests.server import GatewayProcess, until
 

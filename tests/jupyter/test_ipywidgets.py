@@ -7,11 +7,11 @@ from typing import Any
 
 import jsonschema
 import nbformat
+
+from cellgate.record.widgets import STATE
 from tests.channels import Channels, Sent, channels, is_idle
 from tests.requirements import require
 from tests.server import GatewayProcess
-
-from cellgate.record.widgets import STATE
 
 # What the notebook's metadata say of widgets, by the documentation of ipywidgets' protocol.
 TEXT: dict[str, object] = {"type": "string", "minLength": 1}

@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat import NotebookNode
+
 from tests.jupyter.processes import run_client
 from tests.requirements import require
 from tests.server import GatewayProcess

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 import pytest
+
 from tests.server import TOKEN, GatewayProcess, together
 
 

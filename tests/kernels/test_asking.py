@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.kernels.test_kernel import PYTHON3, NewLauncher, folders, launcher, new_launcher, one_backend
 
 from cellgate_kernels import kernel as kernels
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.test_kernel import PYTHON3, NewLauncher, folders, launcher, new_launcher, one_backend
 
 __all__ = ["folders", "launcher", "new_launcher"]  # fixtures
 

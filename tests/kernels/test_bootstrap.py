@@ -8,6 +8,7 @@ import asyncio
 import json
 
 import pytest
+
 from tests.kernels.conftest import StartKernel
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
+from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.engines import OwnEngine
 from tests.kernels.conftest import CONTAINERS
 from tests.kernels.test_provisioner_contract import (
@@ -13,8 +15,6 @@ from tests.kernels.test_provisioner_contract import (
     test_memory_beyond_the_limit_hurts_this_kernel_only,
     test_the_end_of_a_kernel_is_explained,
 )
-
-from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 __all__ = [
     "test_a_cell_runs_and_state_is_kept",

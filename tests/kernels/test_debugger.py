@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from tests.kernels.conftest import CELL_TIMEOUT, RunningKernel, StartKernel
 
 CODE = "x = 6\ny = 7\nx * y"

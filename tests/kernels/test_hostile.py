@@ -17,9 +17,9 @@ import psutil
 import pytest
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
-from tests.kernels.conftest import CONTAINERS, RunningKernel, StartKernel, containers_of
 
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import CONTAINERS, RunningKernel, StartKernel, containers_of
 
 LEVELS = ("sandbox", "docker", "gvisor")
 

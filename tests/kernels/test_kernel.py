@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import zmq
 from jupyter_client.manager import AsyncKernelManager
-from tests.kernels.conftest import own_processes
 
 from cellgate_kernels import trees
 from cellgate_kernels.errors import (
@@ -33,6 +32,7 @@ from cellgate_kernels.provisioners.base import OOM_SCORE, CellgateProvisioner, K
 from cellgate_kernels.provisioners.child import find_program
 from cellgate_kernels.provisioners.process import ProcessProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import own_processes
 
 DEADLINE = 60.0
 in_sandbox = pytest.mark.parametrize("backend", ["sandbox"], indirect=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from tests.kernels.conftest import RunningKernel, StartKernel
 
 BACKENDS = ("process", "sandbox", "docker")

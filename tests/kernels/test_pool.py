@@ -12,13 +12,13 @@ from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from tests.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
 
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
 from cellgate_kernels.provisioners.base import KernelExit
+from tests.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
 
 __all__ = ["folders", "new_launcher"]  # fixtures
 

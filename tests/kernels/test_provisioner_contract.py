@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
-from tests.kernels.conftest import CONTAINERS, StartKernel
 
 from cellgate_kernels.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import CONTAINERS, StartKernel
 
 NewManager = Callable[[], AsyncKernelManager]
 

@@ -20,7 +20,6 @@ import pytest
 import zmq.asyncio
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
-from tests.kernels.conftest import RunningKernel, StartKernel
 
 from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import ResourceLimits
@@ -28,6 +27,7 @@ from cellgate_kernels.provisioners.child import find_program
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.kernels.conftest import RunningKernel, StartKernel
 
 # Run in a kernel: what it finds out, as JSON.
 PROBE = r"""

@@ -14,12 +14,12 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
-from tests.hostile import HOSTILE, closed_folders, nested, odd_things, place_of_nobody, run_as
-from tests.open_files import no_open_files
 
 from cellgate_kernels import trees
 from cellgate_kernels.provisioners import folders
 from cellgate_kernels.provisioners.set_id import clear_set_ids
+from tests.hostile import HOSTILE, closed_folders, nested, odd_things, place_of_nobody, run_as
+from tests.open_files import no_open_files
 
 AS = pytest.mark.parametrize("user", ["ourselves", "nobody"])
 

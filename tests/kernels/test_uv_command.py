@@ -8,11 +8,11 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.gateway.wheels import Index, build_wheel
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.install import create_environment
 from cellgate_kernels.specs.uv_command import is_hashed, pip_settings, uv_command
+from tests.gateway.wheels import Index, build_wheel
 
 SYSTEM = {"UV_SYSTEM_CERTS": "1"}
 """What stands for pip's own choice of certificates, where nothing else is said."""
@@ -174,3 +174,16 @@ def test_what_the_list_has_no_hash_of_is_refused(tmp_path: Path, pip_conf: Path,
     path = requirements(tmp_path, hashed("apple", index.folder))
     with pytest.raises(BackendUnavailable, match="pear"):
         create_environment(tmp_path, print, requirements=path)
+
+
+def test_the_folder_that_the_set_up_is_called_in_is_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (called_in := tmp_path / "elsewhere").mkdir()
+    (called_in / "uv.toml").write_text("no-such-setting = 1\n")
+    for module in ("pip", "venv"):
+        (called_in / f"{module}.py").write_text("raise SystemExit('a stray module was run')\n")
+    (called_in / "nothing.txt").write_text("# No package at all.\n")
+    monkeypatch.chdir(called_in)
+    environment = create_environment(tmp_path, lambda _: None, requirements=Path("nothing.txt"))
+    assert (environment / "bin" / "python").exists()

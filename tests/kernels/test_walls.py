@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from docker.api.client import APIClient
-from tests.kernels.conftest import CONTAINERS, StartKernel, containers_of
 
 from cellgate_kernels.provisioners.base import OOM_SCORE
 from cellgate_kernels.provisioners.disk import Folder, usage
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.provisioners.set_id import clear_set_id, clear_set_ids
+from tests.kernels.conftest import CONTAINERS, StartKernel, containers_of
 
 LEVELS = ("sandbox", "docker", "gvisor")
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.record.conftest import MOMENT, session_row
-
 from cellgate.record.clock import now
 from cellgate.record.events import EventLog
 from cellgate.record.facts import brief
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
+from tests.record.conftest import MOMENT, session_row
 
 ENVIRONMENT: dict[str, Any] = {
     "display_name": "Python 3",

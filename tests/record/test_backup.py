@@ -9,9 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.record.conftest import all_events
-from tests.record.recorded import Recorded, image, text
-from tests.record.test_redo import crashed
 
 from cellgate.record import backup, migrations
 from cellgate.record.backup import Copied
@@ -19,6 +16,9 @@ from cellgate.record.journal import Journal
 from cellgate.record.redo import beside
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
+from tests.record.conftest import all_events
+from tests.record.recorded import Recorded, image, text
+from tests.record.test_redo import crashed
 
 
 def quiet(done: int, total: int) -> None:

@@ -8,7 +8,6 @@ from contextlib import aclosing
 from pathlib import Path
 
 import pytest
-from tests.record.recorded import Recorded
 
 from cellgate.record import bundle
 from cellgate.record.exports import Exports
@@ -16,6 +15,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.spill import Spills
 from cellgate.wire.errors import StorageError
 from cellgate_kernels.threads import Lane
+from tests.record.recorded import Recorded
 
 DEEP = 1100
 

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.record.conftest import Chain, all_events, session_row
-from tests.record.recorded import Recorded, text
-from tests.record.test_redo import crashed, synced
 
 from cellgate.record import migrations, redo, salvage, schema
 from cellgate.record.chain import GENESIS, link
@@ -27,6 +24,9 @@ from cellgate.record.redo import beside, last_beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError, StorageFull
+from tests.record.conftest import Chain, all_events, session_row
+from tests.record.recorded import Recorded, text
+from tests.record.test_redo import crashed, synced
 
 CELLS = 8
 

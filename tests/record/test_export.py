@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.record.conftest import MOMENT
-from tests.record.recorded import IMAGE, Recorded, image, text
 
 from cellgate.record import export, purge, schema
 from cellgate.record.bundle import Contents, bundle_parts
@@ -25,6 +23,8 @@ from cellgate.record.spill import Spills
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.wire.errors import RecordGone, StorageError, status_of
 from cellgate_kernels.threads import Lane
+from tests.record.conftest import MOMENT
+from tests.record.recorded import IMAGE, Recorded, image, text
 
 CELLS = 4
 SAID = Export(gateway_version="0.1.0", exported_at=MOMENT, cap=None)

@@ -16,6 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from cellgate.record import journal as journal_module
+from cellgate.record import schema
+from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.journal import EventRow, Journal
+from cellgate.record.migrations import VERSION
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError, StorageFull
+from cellgate_kernels.limits import KIB, MIB
 from tests.record.conftest import (
     Chain,
     all_events,
@@ -27,15 +36,6 @@ from tests.record.conftest import (
     to_tables,
 )
 from tests.requirements import require
-
-from cellgate.record import journal as journal_module
-from cellgate.record import schema
-from cellgate.record.chain import GENESIS, link, verify
-from cellgate.record.journal import EventRow, Journal
-from cellgate.record.migrations import VERSION
-from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError, StorageFull
-from cellgate_kernels.limits import KIB, MIB
 
 PROJECT = Path(__file__).parents[2]
 BODY = b'{"seq":1}'

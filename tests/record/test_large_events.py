@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.record.conftest import all_events, execution_row, session_row
 
 from cellgate.record import events
 from cellgate.record.chain import verify
@@ -18,6 +17,7 @@ from cellgate.record.journal import Journal
 from cellgate.wire.errors import NotRecorded, StorageFull
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.threads import Lane
+from tests.record.conftest import all_events, execution_row, session_row
 
 DEADLINE = 30.0
 LARGE: Any = {"size": LARGE_EVENT + 1}

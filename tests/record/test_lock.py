@@ -12,8 +12,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.record.conftest import Chain, all_events, eventually, session_row
-from tests.record.test_redo import cells, crashed, in_tables, synced
 
 from cellgate.record import journal as journal_module
 from cellgate.record import lock as lock_module
@@ -23,6 +21,8 @@ from cellgate.record.lock import RecordLock
 from cellgate.record.redo import beside, last_beside
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
+from tests.record.conftest import Chain, all_events, eventually, session_row
+from tests.record.test_redo import cells, crashed, in_tables, synced
 
 PROJECT = Path(__file__).parents[2]
 FILES = [

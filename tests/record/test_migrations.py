@@ -6,12 +6,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from tests.record.conftest import Chain
-from tests.record.recorded import Recorded, text
-
 from cellgate.record import migrations
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
+from tests.record.conftest import Chain
+from tests.record.recorded import Recorded, text
 
 OLD_SESSION = """INSERT INTO sessions
     VALUES (?, 'ada', ?, 'python3', 'none', 'ended', NULL, 'then', 'then', 0, '{}', '{}', '{}')"""

@@ -12,12 +12,12 @@ import nbformat
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.record.conftest import session_row
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.notebook import Export, Notebook
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.survey import ListedRows, Survey
+from tests.record.conftest import session_row
 
 LANGUAGE = {
     "name": "python",

@@ -15,13 +15,13 @@ from typing import Any
 import nbformat
 import pytest
 from nbformat import v4
-from tests.requirements import require
 
 from cellgate.jobs.convert import convert
 from cellgate.record import sanitise
 from cellgate.record.pages import PAGE_POLICY
 from cellgate.replay.page import page
 from cellgate.replay.report import Comparison, NewRun, build_report
+from tests.requirements import require
 
 # ruff: noqa: E501, ISC004 - pieces of markup
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

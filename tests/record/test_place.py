@@ -9,10 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.record.conftest import all_events
-from tests.record.recorded import Recorded, text
-from tests.record.test_backup import back_up, in_it, names, restore
-from tests.record.test_redo import crashed
 
 from cellgate.cli.main import main
 from cellgate.record import backup, upkeep
@@ -21,6 +17,10 @@ from cellgate.record.journal import Journal
 from cellgate.record.place import RECORD, resolved
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
+from tests.record.conftest import all_events
+from tests.record.recorded import Recorded, text
+from tests.record.test_backup import back_up, in_it, names, restore
+from tests.record.test_redo import crashed
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.open_files import no_open_files
-from tests.record.conftest import Chain, all_events, eventually, session_row, to_tables
-from tests.record.recorded import Recorded, image, text
 
 from cellgate.record import purge, schema
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.limits import KIB
+from tests.open_files import no_open_files
+from tests.record.conftest import Chain, all_events, eventually, session_row, to_tables
+from tests.record.recorded import Recorded, image, text
 
 MARKER = "purged-marker-"
 

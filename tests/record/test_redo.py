@@ -13,6 +13,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from cellgate.record import redo, upkeep
+from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.journal import Journal
+from cellgate.record.redo import beside
+from cellgate.record.rows import EventRow
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError
+from cellgate_kernels.limits import KIB
 from tests.record.conftest import (
     Chain,
     all_events,
@@ -24,15 +33,6 @@ from tests.record.conftest import (
     to_tables,
 )
 from tests.record.recorded import Recorded, text
-
-from cellgate.record import redo, upkeep
-from cellgate.record.chain import GENESIS, link, verify
-from cellgate.record.journal import Journal
-from cellgate.record.redo import beside
-from cellgate.record.rows import EventRow
-from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
-from cellgate_kernels.limits import KIB
 
 BODY = b'{"seq":1}'
 

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
-from tests.record.recorded import Recorded, text
 
 from cellgate.record import schema
 from cellgate.record.chain import verify
@@ -23,6 +21,8 @@ from cellgate.record.group import Group
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import LogClosed, NotRecorded, StorageError
+from tests.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
+from tests.record.recorded import Recorded, text
 
 HUGE = 1 << 63
 

@@ -7,12 +7,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.record.recorded import Recorded, image, text
 
 from cellgate.record import upkeep
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
+from tests.record.recorded import Recorded, image, text
 
 SHORTENED = "SELECT session_id, seq FROM events WHERE blobs NOT NULL"
 

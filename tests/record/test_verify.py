@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.record.recorded import Recorded, image, text
 
 from cellgate.record.bundle import COMMENT, MANIFEST
 from cellgate.record.exports import Exports, Parts
@@ -29,6 +28,7 @@ from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
 from cellgate_kernels.threads import Lane
+from tests.record.recorded import Recorded, image, text
 
 
 async def collected(parts: Parts) -> bytes:

@@ -15,13 +15,13 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.conftest import StartGateway, serving
-from tests.server import GatewayProcess, until
 
 from cellgate.replay.environment import LEFT_OUT, Agreement, compare_locks, lock_of, recorded_seed
 from cellgate.replay.files import input_files
 from cellgate.replay.packages import installed_packages, pins
 from cellgate_kernels.errors import InvalidInput
+from tests.conftest import StartGateway, serving
+from tests.server import GatewayProcess, until
 
 CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]

@@ -344,7 +344,9 @@ class ExecutionRun:
         outcome = self.machine.outcome()
         ended = time.monotonic()
         sent = self._sent_at if self._sent_at is not None else ended
-        size = 0 if outcome.error is None else sum(map(len, outcome.error["traceback"]))
+        error = outcome.error
+        texts = () if error is None else (error["ename"], error["evalue"], *error["traceback"])
+        size = sum(map(len, texts))
         final = self._final(outcome, sent, ended, kernel_state, replaced)
         return self.emit("finished", final, withhold=True, size=size)
 

@@ -86,12 +86,16 @@ class BaseHandler(RequestHandler):
         origin = self.request.headers.get("Origin")
         self._foreign_origin = origin if policy.check_origin(origin, host) else None
         self._allow_origin()
-        if not self.public and self.request.method != "OPTIONS":
+        if self._needs_token:
             self.principal = policy.authenticate(
                 self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
             )
             if (stream := self._stream()) is not None:
                 stream.vouched = True
+
+    @property
+    def _needs_token(self) -> bool:
+        return not self.public and self.request.method != "OPTIONS"
 
     def _stream(self) -> ClientStream | None:
         stream = getattr(self.request.connection, "stream", None)
@@ -117,11 +121,11 @@ class BaseHandler(RequestHandler):
         return TooLarge(f"The body is larger than the {self.max_body} bytes that are taken here")
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep the piece, unless the request is refused already."""
+        """Keep the piece, unless the request is refused already, or is one that anybody may send."""
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = self._too_large()
-        if self._refused is None:
+        if self._refused is None and self._needs_token:
             self._body.append(chunk)
             if (stream := self._stream()) is not None:
                 stream.hold(len(chunk))

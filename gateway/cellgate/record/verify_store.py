@@ -125,7 +125,7 @@ def check_session(
         return Finding(subject, f"{session.head_seq} rows", str(broken))
     except sqlite3.DatabaseError as error:
         return Finding(subject, f"{session.head_seq} rows", str(error))
-    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         return Finding(subject, f"{session.head_seq} rows", f"a row can't be read: {error!r}")
     return Finding(subject, f"{session.head_seq} rows", None if refused is None else _told(*refused))
 
@@ -210,7 +210,7 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
         _check_orphans(db)
     except Broken as broken:
         return Finding("audit trail", f"{count} entries", str(broken))
-    except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         return Finding("audit trail", f"{count} entries", f"an entry can't be read: {error!r}")
     return Finding("audit trail", f"{count} entries")
 

@@ -57,7 +57,8 @@ def create_environment(
         root.mkdir(parents=True, exist_ok=True)
         with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
             _wait_for(lock, step)
-            return _create(root / "environment", requirements, _Programs(log, lock, detail), step)
+            programs = _Programs(root, log, lock, detail)
+            return _create(root / "environment", requirements.absolute(), programs, step)
     except OSError as error:
         raise BackendUnavailable(f"The kernel environment can't be made in {root}: {error}") from error
 
@@ -177,10 +178,13 @@ def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> st
 class _Programs:
     """Runs programs one after the other, and keeps what they say in a log.
 
+    They run in `folder`, which is ours: what lies in the folder that the set-up is called in is not obeyed,
+    be it settings of uv or modules of Python.
     They inherit the lock: when the set-up is killed, the next one begins after what it has left running.
     """
 
-    def __init__(self, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
+        self._folder = folder
         self._log = log
         self._lock = lock
         self._detail = detail
@@ -191,6 +195,7 @@ class _Programs:
         with subprocess.Popen(
             command,
             env=environment,
+            cwd=self._folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

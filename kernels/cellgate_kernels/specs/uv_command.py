@@ -61,7 +61,7 @@ def uv_command(
 def pip_settings(python: str) -> dict[str, str]:
     """What this interpreter's pip is configured to, by variables and files; nothing where it has no pip."""
     done = subprocess.run(
-        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        [python, "-P", "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
     if done.returncode:
         return {}
@@ -86,7 +86,7 @@ def venv_command(environment: Path, requirements: Path) -> list[str]:
     Cells use pip (``%pip``): the list's own if it has hashes, otherwise the one that comes with Python.
     """
     options = ["--without-pip"] if is_hashed(requirements) else []
-    return [sys.executable, "-m", "venv", *options, str(environment)]
+    return [sys.executable, "-P", "-m", "venv", *options, str(environment)]
 
 
 def install_words(environment: Path, requirements: Path) -> list[str]:
