@@ -87,10 +87,7 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
     by a replacement character, "?" and the word, so that output is never lost for one bad character.
     """
     try:
-        try:
-            content = _decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            content = _decode_repaired(frame)
+        content = _decode_mended(frame)
     except RecursionError as error:
         raise TooComplex(f"content of {msg_type} is nested too deep") from error
     except ValueError as error:
@@ -109,15 +106,19 @@ def read_string(inside: bytes) -> str:
     """
     frame = b'"%b"' % inside
     try:
-        try:
-            text = _decode(frame)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            text = _decode_repaired(frame)
+        text = _decode_mended(frame)
     except ValueError as error:
         raise MalformedMessage(f"a text is not JSON: {error}") from error
     if not isinstance(text, str):
         raise MalformedMessage("a text is not a string")
     return text
+
+
+def _decode_mended(frame: bytes) -> Any:
+    try:
+        return _decode(frame)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _decode_repaired(frame)
 
 
 def _decode_repaired(frame: bytes) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
@@ -21,6 +21,17 @@ ROW_COST = 384
 def cost(row: EventRow) -> int:
     """Bytes that the row takes in memory."""
     return len(row.body) + ROW_COST
+
+
+def tell(waiters: Iterable[asyncio.Future[None]], error: StorageError | None) -> None:
+    """Tell those that still wait how it went."""
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
 
 
 @dataclass(slots=True)
@@ -85,11 +96,5 @@ class Group:
 
     def settle(self, error: StorageError | None) -> None:
         """Tell who waits how it went."""
-        for waiter in self.waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        tell(self.waiters, error)
         self.waiters = []

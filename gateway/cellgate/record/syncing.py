@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from cellgate.record.group import tell
 from cellgate.record.redo import RedoLog, sync_files
 from cellgate.wire.errors import StorageError
 from cellgate_kernels.tasks import Supervisor, guarded
@@ -89,13 +90,7 @@ class Syncer:
         else:
             self._redo.rewind(number)
         self._failed = error is not None
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        tell(waiters, error)
         self._idle.set()
         if self._again:
             self.now()
