@@ -39,6 +39,14 @@ def strict_session(strict: GatewayProcess) -> Iterator[str]:
     strict.delete(f"/v1/sessions/{key}")
 
 
+def surviving(gateway: GatewayProcess) -> Iterator[str]:
+    """A session that must stay alive, with its variables."""
+    gateway.execute("other", "x = 1")
+    yield "other"
+    result = gateway.execute("other", "x + 1")
+    assert (result["status"], result["text"]) == ("ok", "2"), result
+
+
 @pytest.fixture
 def no_container_left(client: APIClient, tmp_path: Path) -> Iterator[None]:
     """Checked when all gateways of the test have stopped: asked for by a mark it comes before them."""

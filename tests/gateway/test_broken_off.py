@@ -9,22 +9,15 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from tornado.netutil import bind_sockets
-from tornado.web import Application
 
 from cellgate.client import Gateway, GatewayError
-from cellgate.http.access import AccessPolicy
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
-from cellgate.http.listener.server import Listener
-from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.v1.download import DownloadHandler
 from cellgate.wire.errors import RecordGone
 from cellgate_kernels.limits import MIB
+from tests.listening import listening
 
 Failure = type[Exception]
 FAILURES = {"gone": RecordGone("purged"), "mistake": ZeroDivisionError("a mistake of ours")}
@@ -62,19 +55,9 @@ async def _parts(failure: Exception) -> AsyncGenerator[bytes, None]:
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """Where both are served."""
-    access = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
-    given = {"services": cast(Services, SimpleNamespace(access=access))}
-    routes = [
-        (r"/v1/sessions/(\w+)/notebook", Download, given),
-        (r"/v1/sessions/(\w+)/bundle", Plain, given),
-    ]
-    application = Application(cast(Any, routes), log_function=lambda _: None)
-    http = Listener(application, settings=ListenerSettings(), closed_by_us=lambda _: None)
-    sockets = bind_sockets(0, "127.0.0.1")
-    http.add_sockets(sockets)
-    yield sockets[0].getsockname()[1]
-    http.stop()
-    await http.close_all_connections()
+    handlers = {r"/v1/sessions/(\w+)/notebook": Download, r"/v1/sessions/(\w+)/bundle": Plain}
+    async with listening(handlers) as (port, _):
+        yield port
 
 
 def whole_answer(port: int, kind: str, failure: str, version: str) -> bytes:

@@ -8,15 +8,12 @@ import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, closing
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
-from tornado.netutil import bind_sockets
-from tornado.web import Application
 from tornado.websocket import WebSocketHandler
 
-from cellgate.http.access import AccessPolicy
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
@@ -25,6 +22,7 @@ from cellgate.http.streaming import Format, StreamingHandler
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow
 from cellgate_kernels.limits import KIB, MIB
+from tests.listening import listening
 
 SIZE = 16 * MIB
 """Bytes of an answer. The system takes some three megabytes of each at once."""
@@ -99,36 +97,31 @@ class Socket(WebSocketHandler):
         await self.write_message(fresh(SIZE), binary=True)
 
 
+@dataclass
 class Served:
-    """A listener with the handlers above, in this process. `closed`: why it closed how many connections."""
+    """The handlers above. `closed`: why the listener closed how many connections."""
 
-    def __init__(self) -> None:
-        self.closed = Counter[str]()
-        access = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
-        log = EventLog(Rows(), 1, "s")
-        log.append("stream", "e", {"name": "stdout", "text": "x"})
-        log.append("stream", "e", {"name": "stdout", "text": "x" * SIZE})
-        log.append("finished", "e", {"execution_count": 1})
-        given = {"services": cast(Services, SimpleNamespace(access=access, keep_alive=60.0, log=log))}
-        paths = {"/whole": Whole, "/anybody": Anybody, "/page": Page, "/events": Events, "/socket": Socket}
-        routes = [(path, handler, given) for path, handler in paths.items()]
-        self.listener = Listener(
-            Application(cast(Any, routes), log_function=lambda _: None),
-            settings=ListenerSettings(memory=MEMORY),
-            closed_by_us=lambda reason: self.closed.update([reason]),
-        )
-        sockets = bind_sockets(0, "127.0.0.1")
-        self.listener.add_sockets(sockets)
-        self.port = sockets[0].getsockname()[1]
+    port: int
+    listener: Listener
+    closed: Counter[str]
 
 
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
-    served = Served()
-    yield served
-    served.listener.stop()
-    await served.listener.close_all_connections()
-    assert served.listener.memory.held == 0
+    log = EventLog(Rows(), 1, "s")
+    log.append("stream", "e", {"name": "stdout", "text": "x"})
+    log.append("stream", "e", {"name": "stdout", "text": "x" * SIZE})
+    log.append("finished", "e", {"execution_count": 1})
+    closed = Counter[str]()
+    async with listening(
+        {"/whole": Whole, "/anybody": Anybody, "/page": Page, "/events": Events, "/socket": Socket},
+        settings=ListenerSettings(memory=MEMORY),
+        closed_by_us=lambda reason: closed.update([reason]),
+        keep_alive=60.0,
+        log=log,
+    ) as (port, listener):
+        yield Served(port, listener, closed)
+    assert listener.memory.held == 0
 
 
 @pytest.fixture

@@ -70,6 +70,16 @@ def clients(gateway: GatewayProcess) -> Iterator[Client]:
         yield Client(gateway, stack)
 
 
+def hear(connection: socket.socket, wanted: bytes) -> None:
+    """Returns once the gateway has said this."""
+    connection.settimeout(20)
+    said = b""
+    while wanted not in said:
+        part = connection.recv(65536)
+        assert part, "it was closed"
+        said += part
+
+
 def ended(connection: socket.socket, seconds: float = 15) -> bytes:
     """What the gateway still said before it closed the connection, which it must."""
     connection.settimeout(seconds)
@@ -277,12 +287,7 @@ def test_half_a_message_on_a_websocket_is_cut_off(start_gateway: StartGateway, n
             ended(connection)
         # One that waits between two messages may do so as long as it likes.
         idle.sendall(frame(json.dumps({"execute": {"code": "6 * 7"}, "id": 1}).encode()))
-        idle.settimeout(20)
-        said = b""
-        while b"42" not in said:
-            part = idle.recv(65536)
-            assert part, "it was closed"
-            said += part
+        hear(idle, b"42")
     assert closed_for(gateway) == {"frame_timeout": 50}
 
 
@@ -316,12 +321,7 @@ def test_unfinished_messages_have_a_limit_together(start_gateway: StartGateway) 
         until(lambda: closed_for(gateway) == {"unfinished": 2}, "they are not closed")
         serves(gateway)
         small.sendall(frame(b" ", opcode=0))
-        small.settimeout(20)
-        said = b""
-        while b"problem" not in said:
-            part = small.recv(65536)
-            assert part, "it was closed"
-            said += part
+        hear(small, b"problem")
     assert closed_for(gateway) == {"unfinished": 2}
 
 

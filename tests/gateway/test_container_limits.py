@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import StartGateway, serving
+from tests.gateway.conftest import surviving
 from tests.server import GatewayProcess
 
 MIB = 1024 * 1024
@@ -36,11 +37,7 @@ def contained(
 @pytest.fixture
 def other(contained: GatewayProcess) -> Iterator[str]:
     """A session that must stay alive, with its variables."""
-    contained.execute("other", "x = 1")
-    yield "other"
-    result = contained.execute("other", "x + 1")
-    assert result["status"] == "ok", result
-    assert result["text"] == "2"
+    yield from surviving(contained)
 
 
 def gvisor(gateway: GatewayProcess) -> bool:

@@ -20,6 +20,7 @@ from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
 from cellgate_kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
 from tests.conftest import serving
+from tests.gateway.conftest import surviving
 from tests.open_files import no_open_files
 from tests.server import GatewayProcess
 
@@ -47,10 +48,7 @@ def bounded(
 @pytest.fixture
 def other(bounded: GatewayProcess) -> Iterator[str]:
     """A session that must stay alive, with its variables."""
-    bounded.execute("other", "x = 1")
-    yield "other"
-    result = bounded.execute("other", "x + 1")
-    assert (result["status"], result["text"]) == ("ok", "2"), result
+    yield from surviving(bounded)
 
 
 # Each makes a file of 32 MiB after the other and keeps it in its way, then waits.

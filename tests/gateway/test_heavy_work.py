@@ -8,21 +8,14 @@ import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import pytest
-from tornado.netutil import bind_sockets
-from tornado.web import Application
 
 from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.http import base
-from cellgate.http.access import AccessPolicy
 from cellgate.http.base import BaseHandler
-from cellgate.http.context import Services
-from cellgate.http.listener.server import Listener
-from cellgate.http.listener.settings import ListenerSettings
 from cellgate.record.rows import SessionRow
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import MOST_METADATA, SESSIONS_AT_ONCE, Archive
@@ -30,6 +23,7 @@ from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane, ThreadLanes
+from tests.listening import listening
 from tests.record.conftest import session_row
 
 DEADLINE = 30.0
@@ -173,15 +167,8 @@ class Echo(BaseHandler):
 async def port() -> AsyncIterator[int]:
     """Where `Echo` is served."""
     lanes = ThreadLanes(1)
-    access = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
-    given = {"services": cast(Services, SimpleNamespace(access=access, lanes=lanes))}
-    application = Application(cast(Any, [("/", Echo, given)]), log_function=lambda _: None)
-    http = Listener(application, settings=ListenerSettings(), closed_by_us=lambda _: None)
-    sockets = bind_sockets(0, "127.0.0.1")
-    http.add_sockets(sockets)
-    yield sockets[0].getsockname()[1]
-    http.stop()
-    await http.close_all_connections()
+    async with listening({"/": Echo}, lanes=lanes) as (port, _):
+        yield port
     lanes.close()
     lanes.cells.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def small(gateway: GatewayProcess, session: str) -> str:
     made = gateway.post("/v1/sessions", {"session": session, "limits": {"disk": "64m"}})
     assert made.status == 201, made.body
     return session
+
+
+def begun(gateway: GatewayProcess, path: str, size: int, sent: int) -> HTTPConnection:
+    """An upload of `size` bytes of which so many have come."""
+    connection = gateway.connect()
+    connection.putrequest("PUT", path)
+    connection.putheader("Authorization", f"Bearer {gateway.token}")
+    connection.putheader("Content-Length", str(size))
+    connection.endheaders()
+    connection.send(bytes(sent))
+    until(lambda: staged(gateway), "the upload has not begun")
+    return connection
 
 
 def put_chunked(gateway: GatewayProcess, session: str, path: str, size: int) -> Response:
@@ -94,14 +107,8 @@ def test_a_file_that_is_replaced_counts_once(gateway: GatewayProcess, small: str
 def test_what_a_cell_wrote_in_between_counts_when_the_file_is_placed(
     gateway: GatewayProcess, small: str
 ) -> None:
-    connection = gateway.connect()
+    connection = begun(gateway, f"/v1/sessions/{small}/files/late", 40 * MIB, 39 * MIB)
     try:
-        connection.putrequest("PUT", f"/v1/sessions/{small}/files/late")
-        connection.putheader("Authorization", f"Bearer {gateway.token}")
-        connection.putheader("Content-Length", str(40 * MIB))
-        connection.endheaders()
-        connection.send(bytes(39 * MIB))
-        until(lambda: staged(gateway), "the upload has not begun")
         assert gateway.execute(small, "open('own', 'wb').write(bytes(40 << 20)); 1")["status"] == "ok"
         connection.send(bytes(MIB))
         answer = connection.getresponse()
@@ -114,13 +121,7 @@ def test_what_a_cell_wrote_in_between_counts_when_the_file_is_placed(
 
 
 def test_a_client_that_vanishes_gives_its_room_back(gateway: GatewayProcess, small: str) -> None:
-    connection = gateway.connect()
-    connection.putrequest("PUT", f"/v1/sessions/{small}/files/f")
-    connection.putheader("Authorization", f"Bearer {gateway.token}")
-    connection.putheader("Content-Length", str(60 * MIB))
-    connection.endheaders()
-    connection.send(bytes(30 * MIB))
-    until(lambda: staged(gateway), "the upload has not begun")
+    connection = begun(gateway, f"/v1/sessions/{small}/files/f", 60 * MIB, 30 * MIB)
     assert put(gateway, small, "g", bytes(10 * MIB)).reason == "quota_exceeded"
     connection.close()
     until(lambda: put(gateway, small, "g", bytes(10 * MIB)).status == 201, "its room is not given back")

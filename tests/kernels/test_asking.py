@@ -126,6 +126,16 @@ async def test_a_kernel_with_variables_starts_even_if_none_without_them_does(
     assert started == [WITH_VARIABLES]
 
 
+async def cancelled_when(moment: asyncio.Event, launcher: KernelLauncher) -> None:
+    """Begin to start a kernel, and cancel that then."""
+    task = asyncio.create_task(launcher.start(WITH_VARIABLES))
+    async with asyncio.timeout(60):
+        await moment.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 @one_backend
 async def test_a_start_that_is_cancelled_while_another_kernel_is_asked_leaves_none(
     launcher: KernelLauncher, monkeypatch: pytest.MonkeyPatch
@@ -138,12 +148,7 @@ async def test_a_start_that_is_cancelled_while_another_kernel_is_asked_leaves_no
         await asyncio.Event().wait()
 
     monkeypatch.setattr(kernels, "ask", ask)
-    task = asyncio.create_task(launcher.start(WITH_VARIABLES))
-    async with asyncio.timeout(60):
-        await asking.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await cancelled_when(asking, launcher)
 
 
 @one_backend
@@ -158,12 +163,7 @@ async def test_a_start_that_is_cancelled_while_the_asked_kernel_ends_leaves_none
         await discard(self)
 
     monkeypatch.setattr(Kernel, "discard", slow)
-    task = asyncio.create_task(launcher.start(WITH_VARIABLES))
-    async with asyncio.timeout(60):
-        await ending.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+    await cancelled_when(ending, launcher)
 
 
 @one_backend

@@ -32,6 +32,7 @@ from tests.record.conftest import (
     eventually,
     execution_row,
     limit_pages,
+    opened_elsewhere,
     session_row,
     to_tables,
 )
@@ -263,16 +264,7 @@ async def test_two_gateways_can_not_share_a_folder(path: Path, journal: Journal)
     """Whether they are two processes or one; afterwards it is free again."""
     with pytest.raises(StorageError, match="in use by another gateway"):
         await Journal.open(path)
-    code = f"""
-        import asyncio, pathlib
-        from cellgate.record.journal import Journal
-        asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
-    """
-    program = [sys.executable, "-c", textwrap.dedent(code)]
-    done = await asyncio.to_thread(
-        subprocess.run, program, capture_output=True, cwd=PROJECT, timeout=60, check=False
-    )
-    assert b"in use by another gateway" in done.stderr
+    assert "in use by another gateway" in await opened_elsewhere(path)
     await journal.close()
     await (await Journal.open(path)).close()
 

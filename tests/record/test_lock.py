@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import subprocess
-import sys
-import textwrap
 from contextlib import closing
 from pathlib import Path
 
@@ -21,10 +18,9 @@ from cellgate.record.lock import RecordLock
 from cellgate.record.redo import beside, last_beside
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
-from tests.record.conftest import Chain, all_events, eventually, session_row
+from tests.record.conftest import Chain, all_events, eventually, opened_elsewhere, session_row
 from tests.record.test_redo import cells, crashed, in_tables, synced
 
-PROJECT = Path(__file__).parents[2]
 FILES = [
     "record.sqlite",
     "record.sqlite.lock",
@@ -47,16 +43,7 @@ async def test_a_removed_file_lets_no_second_gateway_in(path: Path, name: str) -
     path.with_name(name).unlink()
     with pytest.raises(StorageError, match="in use by another gateway"):
         await Journal.open(path)
-    code = f"""
-        import asyncio, pathlib
-        from cellgate.record.journal import Journal
-        asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
-    """
-    program = [sys.executable, "-c", textwrap.dedent(code)]
-    done = await asyncio.to_thread(
-        subprocess.run, program, capture_output=True, cwd=PROJECT, timeout=60, check=False
-    )
-    assert b"in use by another gateway" in done.stderr
+    assert "in use by another gateway" in await opened_elsewhere(path)
     if name != "record.sqlite":
         await journal.close()
         await (await Journal.open(path)).close()

@@ -1,0 +1,44 @@
+"""Handlers behind the gateway's own listener, in the test's process, with little around them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from cellgate.http.access import AccessPolicy
+from cellgate.http.context import Services
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+
+OPEN = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
+"""Everybody may ask."""
+
+
+@asynccontextmanager
+async def listening(
+    handlers: Mapping[str, type[RequestHandler]],
+    *,
+    settings: ListenerSettings | None = None,
+    closed_by_us: Callable[[str], None] = lambda _: None,
+    **services: Any,
+) -> AsyncIterator[tuple[int, Listener]]:
+    """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
+    given = {"services": cast(Services, SimpleNamespace(access=OPEN, **services))}
+    routes = [(path, handler, given) for path, handler in handlers.items()]
+    listener = Listener(
+        Application(cast(Any, routes), log_function=lambda _: None),
+        settings=settings or ListenerSettings(),
+        closed_by_us=closed_by_us,
+    )
+    sockets = bind_sockets(0, "127.0.0.1")
+    listener.add_sockets(sockets)
+    try:
+        yield sockets[0].getsockname()[1], listener
+    finally:
+        listener.stop()
+        await listener.close_all_connections()
