@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import closing
 from typing import Any, cast
 
@@ -16,15 +16,15 @@ import pytest
 from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.http import base
 from cellgate.http.base import BaseHandler
-from cellgate.record.rows import SessionRow
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.sessions import reader as archives
-from cellgate.sessions.reader import MOST_METADATA, SESSIONS_AT_ONCE, Archive
+from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane, ThreadLanes
 from tests.listening import listening
-from tests.record.conftest import session_row
+from tests.record.conftest import execution_row, session_row
 
 DEADLINE = 30.0
 EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}
@@ -105,9 +105,6 @@ async def test_large_recorded_events_are_decoded_in_a_thread(
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
 
 
-# ---- pages
-
-
 class Sessions:
     """Stands for journal and manager: sessions of a record, none of which lives."""
 
@@ -130,6 +127,60 @@ class Sessions:
 
     def get(self, principal: str, key: str) -> None:
         """None lives."""
+
+
+class Recorded(Sessions):
+    """Executions of one session: those whose name begins with h have large outputs, which wait to be read."""
+
+    def __init__(self) -> None:
+        super().__init__([session_row(1)])
+        self.reading: list[str] = []
+        self.may_read = asyncio.Event()
+
+    async def execution(self, session_id: int, execution: str) -> ExecutionRow:
+        return execution_row(session_id, 1, id=execution, first_seq=1, last_seq=9, status="ok")
+
+    async def are_larger(self, session_id: int, size: int, *, after: int, until: int) -> bool:
+        # Asked just before its events are read.
+        return self._name().startswith("h")
+
+    async def event_batches(self, session_id: int, **_: Any) -> AsyncGenerator[list[EventRow], None]:
+        name = self._name()
+        self.reading.append(name)
+        if name.startswith("h"):
+            await self.may_read.wait()
+        body = msgspec.json.encode({**EVENT, "execution": name, "type": "queued"})
+        yield [EventRow(1, 1, "queued", name, body, b"")]
+
+    def _name(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        return task.get_name()
+
+
+async def test_few_large_results_are_read_at_once_and_small_ones_do_not_wait(lane: Lane) -> None:
+    """Each has its events, its outputs and its JSON in memory: a hundred requests for one took gigabytes."""
+    sessions = Recorded()
+    archive = Archive(cast(Any, sessions), cast(Any, sessions), cast(Any, None), lane)
+
+    def ask(name: str) -> asyncio.Task[list[bytes]]:
+        result = archive.result("ada", "s1", name, encoded_result, {})
+        return asyncio.get_running_loop().create_task(result, name=name)
+
+    heavy = [ask(f"h{number}") for number in range(10)]
+    assert json.loads(b"".join(await ask("light")))["execution"] == "light"
+    assert sessions.reading == [*(f"h{number}" for number in range(HEAVY_AT_ONCE)), "light"]
+    heavy[0].cancel()
+    heavy[5].cancel()
+    await asyncio.gather(heavy[0], heavy[5], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(sessions.reading) == HEAVY_AT_ONCE + 2, "who leaves makes room for the next"
+    sessions.may_read.set()
+    results = await asyncio.gather(*heavy, return_exceptions=True)
+    assert [isinstance(result, asyncio.CancelledError) for result in results].count(True) == 2
+
+
+# ---- pages
 
 
 @pytest.mark.parametrize(("size", "limit", "pages"), [(10, 1000, 1), (10, 7, 43), (60_000, 1000, 17)])

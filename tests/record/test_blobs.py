@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from cellgate.record import blobs
 from cellgate.record.blobs import LEAST, long_runs
+from cellgate.record.journal import Journal
+from tests.record.conftest import to_tables
+from tests.record.recorded import Recorded
 
 lengths = st.one_of(st.integers(0, 40), st.integers(LEAST - 3, LEAST + 3), st.integers(0, 3 * LEAST))
 
@@ -49,3 +52,21 @@ def test_no_search_goes_through_all_of_a_long_body(mark: bytes) -> None:
     assert [end - start for start, end in long_runs(body)] == [4 * LEAST] * 100
     assert max(searched) <= 16 * LEAST
     assert sum(searched) <= 16 * len(body)
+
+
+async def test_the_size_of_events_is_told_without_reading_them(journal: Journal) -> None:
+    """Parts that are stored elsewhere count, each time that they are used."""
+    session = Recorded(journal, "s")
+    run = b"x" * (LEAST * 25)
+    for number in range(4):
+        session.cell("1", ("display_data", {"data": {"text/plain": run.decode()}, "metadata": {"n": number}}))
+    await to_tables(journal)
+    for size, after, until, larger in (
+        (len(run) * 4, 0, None, True),
+        (len(run) * 5, 0, None, False),
+        (len(run) * 2, 0, 9, True),
+        (len(run) * 3, 0, 9, False),
+        (3000, 3, 3, False),
+    ):
+        told = await journal.are_larger(session.row.id, size, after=after, until=until)
+        assert told is larger, (size, after, until)

@@ -74,6 +74,14 @@ def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:
     return blob
 
 
+def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
+    """The sizes of what belongs into a body."""
+    query = "SELECT LENGTH(body) FROM blobs WHERE id = ?"
+    for at in range(0, len(uses) - _USE.size + 1, _USE.size):
+        _, blob = _USE.unpack_from(uses, at)
+        yield from db.execute(query, (blob & _INTEGER,)).fetchone() or ()
+
+
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
     """The body as it was made. Raises ValueError when what belongs into it is gone."""
     if uses is None:

@@ -91,6 +91,10 @@ class Queries(ABC):
         """
         return await self._read(schema.last_event, session_id)
 
+    async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
+        """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""
+        return await self._read(schema.are_larger, session_id, after, until, size)
+
     async def events(
         self,
         session_id: int,

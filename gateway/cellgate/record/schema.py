@@ -22,7 +22,7 @@ import msgspec
 from cellgate.record import blobs, trail
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.frames import encode_rows
-from cellgate.record.group import Group
+from cellgate.record.group import ROW_COST, Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
 from cellgate.wire.errors import RecordDamaged, RecordGone, StorageError, StorageFull
@@ -455,6 +455,22 @@ class StoredRows:
         with closing(self._db.execute(query, (self._session_id, first, last))) as cursor:
             for values in cursor:
                 yield event_row(self._db, values)
+
+
+def are_larger(db: sqlite3.Connection, session_id: int, after: int, until: int | None, size: int) -> bool:
+    """Whether these events take more than `size` bytes in memory."""
+    where = "session_id = ? AND seq > ? AND seq <= ?"
+    values = (session_id, after, LAST if until is None else until)
+    query = f"SELECT TOTAL(LENGTH(body)) + {ROW_COST} * COUNT(*) FROM events WHERE {where}"  # noqa: S608
+    (total,) = db.execute(query, values).fetchone()
+    query = f"SELECT blobs FROM events WHERE {where} AND blobs IS NOT NULL"  # noqa: S608
+    with closing(db.execute(query, values)) as cursor:
+        for (uses,) in cursor:
+            for length in blobs.lengths(db, uses):
+                total += length
+                if total > size:
+                    return True
+    return bool(total > size)
 
 
 def events(

@@ -8,8 +8,9 @@ at the session waits until that end is recorded. What takes long to decode or to
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -36,6 +37,9 @@ T = TypeVar("T")
 PURGING = "purging"
 """The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
 
+HEAVY_AT_ONCE = 2
+HEAVY_BYTES = 1024 * 1024
+"""Of the events of an execution."""
 SESSIONS_AT_ONCE = 100
 MOST_METADATA = 1024 * 1024
 """Bytes of metadata in a page of sessions, which is made into JSON at one go."""
@@ -49,6 +53,7 @@ class Archive:
     def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
         self.exports = exports
         self._texts = texts
+        self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
         self._journal = journal
         self._manager = manager
 
@@ -139,21 +144,43 @@ class Archive:
             "last_seq": row.last_seq,
         }
 
-    async def execution(self, principal: str, key: str, execution: str) -> ResultBuilder:
-        """What there is of an execution so far, from which `made` makes its result."""
+    async def result(
+        self,
+        principal: str,
+        key: str,
+        execution: str,
+        make: Callable[Concatenate[ResultBuilder, P], T],
+        *arguments: P.args,
+        **options: P.kwargs,
+    ) -> T:
+        """What `make` makes of the result of an execution, or of what there is of it so far.
+
+        Of those whose outputs must be read from the record and are large, `HEAVY_AT_ONCE` are made at once:
+        the events, the outputs and what is made of them are all in memory then.
+        """
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             run = session.find(execution)
             if run is not None and run.machine.finished:
                 await run.wait()  # an end is shown when it is durable, here as on a stream
             elif run is not None and run.builder is not None:
-                return run.builder
+                return await self.made(run.builder, make, *arguments, **options)
+        row, found = await self.find(principal, key, execution)
+        after, until = found.first_seq - 1, found.last_seq
+        heavy = await self._journal.are_larger(row.id, HEAVY_BYTES, after=after, until=until)
+        async with self._heavy if heavy else nullcontext():
+            return await self.made(
+                await self._recorded(row, execution, after, until), make, *arguments, **options
+            )
+
+    async def find(self, principal: str, key: str, execution: str) -> tuple[SessionRow, ExecutionRow]:
+        """The rows of a session and of its execution. Raises NotFound."""
         row = await self.row(principal, key)
         await self._journal.commit()
         found = await self._journal.execution(row.id, execution)
         if found is None:
             raise NotFound("No execution of this id in this session")
-        return await self._recorded(row, execution, found.first_seq - 1, found.last_seq)
+        return row, found
 
     async def _recorded(
         self, row: SessionRow, execution: str, after: int, until: int | None

@@ -80,9 +80,10 @@ class BlocksHandler(ExecutionAnswers):
         builder = run.builder
         self.interrupt_when_gone(session, run, wishes)
         await run.wait()
-        return await self.services.archive.made(
-            builder or await self.execution(session, run.id), _block_result, view
-        )
+        archive, row = self.services.archive, session.row
+        if builder is None:
+            return await archive.result(row.principal, row.key, run.id, _block_result, view)
+        return await archive.made(builder, _block_result, view)
 
     def _add_text(self, text: str) -> None:
         if text and self._texts and not self._texts[-1].endswith("\n"):

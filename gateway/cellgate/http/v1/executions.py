@@ -12,7 +12,7 @@ from msgspec import structs
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.pictures import parse_images
 from cellgate.execution.request import ExecuteRequest, check_execute
-from cellgate.execution.results import ResultBuilder, encoded_result
+from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
@@ -77,13 +77,19 @@ class ExecutionAnswers(StreamingHandler):
         if not body.wait and form is Format.JSON:
             path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
             self.set_header("Location", path)
-            await self.answer_result(await self.execution(session, run.id), view, 202)
+            await self.answer_parts(await self.result(session, run.id, view), 202)
         elif form is Format.JSON:
             builder = run.builder
             self.interrupt_when_gone(session, run, body)
             await run.wait()
-            if not self.disconnected:
-                await self.answer_result(builder or await self.execution(session, run.id), view)
+            if self.disconnected:
+                return
+            if builder is None:
+                parts = await self.result(session, run.id, view)
+            else:
+                parts = await self.services.archive.made(builder, encoded_result, view)
+            del builder  # while a slow client reads, its answer is enough to be kept
+            await self.answer_parts(parts)
         else:
             self.interrupt_when_gone(session, run, body)
             async with aclosing(session.log.follow_execution(run.id, run.first_seq - 1)) as batches:
@@ -100,13 +106,10 @@ class ExecutionAnswers(StreamingHandler):
             )
             self._gone.add_done_callback(stop)
 
-    async def execution(self, session: Session, execution: str) -> ResultBuilder:
-        """What there is so far of an execution of a live session."""
-        return await self.services.archive.execution(session.row.principal, session.row.key, execution)
-
-    async def answer_result(self, builder: ResultBuilder, view: dict[str, Any], status: int = 200) -> None:
-        """Answer with the result."""
-        await self.answer_parts(await self.services.archive.made(builder, encoded_result, view), status)
+    async def result(self, session: Session, execution: str, view: dict[str, Any]) -> list[bytes]:
+        """The result so far of an execution of a live session, in JSON."""
+        row = session.row
+        return await self.services.archive.result(row.principal, row.key, execution, encoded_result, view)
 
 
 class ExecuteHandler(ExecutionAnswers):
@@ -170,8 +173,8 @@ class ExecuteHandler(ExecutionAnswers):
             return
         execution, first_seq = known
         if form is Format.JSON:
-            builder = await self.execution(session, execution)
-            await self.answer_result(builder, view, 200 if body.wait else 202)
+            status = 200 if body.wait else 202
+            await self.answer_parts(await self.result(session, execution, view), status)
             return
         async with aclosing(session.log.follow_execution(execution, first_seq - 1)) as batches:
             await self.stream(batches, form)
@@ -221,8 +224,9 @@ class ExecutionHandler(ExecutionAnswers):
         """The result so far."""
         self.check()
         view = self.view()
-        builder = await self.services.archive.execution(self.principal.name, key, execution)
-        await self.answer_result(builder, view)
+        archive = self.services.archive
+        parts = await archive.result(self.principal.name, key, execution, encoded_result, view)
+        await self.answer_parts(parts)
 
 
 class CancelHandler(BaseHandler):
@@ -233,7 +237,7 @@ class CancelHandler(BaseHandler):
         self.check()
         session = self.services.manager.get(self.principal.name, check_session_key(key))
         if session is None or session.find(execution) is None:
-            await self.services.archive.execution(self.principal.name, key, execution)
+            await self.services.archive.find(self.principal.name, key, execution)
             raise Conflict("This execution has ended already")
         session.stop(execution)
         self.set_status(204)

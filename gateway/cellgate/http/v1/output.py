@@ -27,8 +27,9 @@ class OutputHandler(BaseHandler):
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")
         archive = self.services.archive
-        builder = await archive.execution(self.principal.name, key, execution)
-        mime, body = await archive.made(builder, _output, int(index), wanted, plain=plain)
+        mime, body = await archive.result(
+            self.principal.name, key, execution, _output, int(index), wanted, plain=plain
+        )
         # A name that user code made up must not get into a header.
         known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"
         extension = mimetypes.guess_extension(known) or ".bin"
