@@ -207,8 +207,6 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
 class Echo(BaseHandler):
     """Says how many things a body has."""
 
-    public = True
-
     async def post(self) -> None:
         self.check()
         self.answer(len(await self.body(dict[str, Any])))
