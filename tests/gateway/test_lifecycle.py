@@ -393,7 +393,7 @@ def test_what_tells_of_a_kernel_outlives_a_lack_of_open_files(
     def refuse(*_: object) -> bytes:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("kernels.stored.read_regular", refuse)
+    monkeypatch.setattr("cellgate_kernels.stored.read_regular", refuse)
     with pytest.raises(OSError, match="open files"):
         KernelStore(folder).load()
     assert (folder / "kernel.json").exists()
