@@ -50,7 +50,8 @@ def test_a_hundred_megabytes_break_nothing(gateway: GatewayProcess, session: str
     gateway.execute(session, "1")
     before = size_of_record(gateway)
     resident = psutil.Process(gateway.process.pid).memory_info().rss
-    code = "for n in range(100): print(str(n) + 'x' * 999_999)\n'end'"
+    # Flushed: ipykernel else makes one message of 0.2 s of output, too large to be read at all.
+    code = "for n in range(100): print(str(n) + 'x' * 999_999, flush=True)\n'end'"
     result = gateway.execute(session, code)
     assert (result["status"], result["truncated"]) == ("ok", True)
     kept = result["stdout"].partition("\n[cellgate: output cut here")[0]
