@@ -131,6 +131,12 @@ def source_path(checkout: Path) -> str:
     return os.pathsep.join(str((checkout / root).resolve()) for root in roots)
 
 
+def _interpreter(checkout: Path | None) -> Path:
+    """The checkout's own Python, if it has one."""
+    own = None if checkout is None else checkout.resolve() / ".venv" / "bin" / "python"
+    return own if own is not None and own.exists() else Path(sys.executable)
+
+
 def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
     used = {}
     for member in (process, *process.children(recursive=True)):
@@ -146,11 +152,12 @@ def cellgate(
 ) -> Iterator[Server]:
     """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest.
 
-    `script`: a file that is run in place of the command. `checkout`: run the code there, not the code here.
+    `script`: a file that is run in place of the command. `checkout`: run the code there, not the code here;
+    if it was set up, with its own packages and kernels.
     """
     token = secrets.token_urlsafe(24)
     # Without -P a script's own folder would come first, and its modules hide others.
-    program = [sys.executable, "-P", *(START if script is None else (str(script),))]
+    program = [str(_interpreter(checkout)), "-P", *(START if script is None else (str(script),))]
     command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"
