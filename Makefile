@@ -8,7 +8,7 @@ CLIENTS := $(VENV)/clients
 UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
-CLIENTS_LISTS := tests/jupyter/clients/requirements.txt tests/jupyter/clients/package.json
+CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/package.json
 
 .PHONY: run setup test fuzz clients check bench lock clean
 

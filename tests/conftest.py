@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,8 +23,10 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
 from tests.fuzz.budget import Fuzz
-from tests.requirements import require
-from tests.server import GatewayProcess
+from tests.support.requirements import require
+from tests.support.server import GatewayProcess
+
+pytest_plugins = ["tests.support.kernels"]
 
 NO_ENGINE = "unix:///nonexistent/docker.sock"
 """`auto` is then the sandbox where there is one; containers have tests of their own."""
@@ -85,6 +88,14 @@ def serving(data_dir: Path, backend: str = "process", **options: object) -> Iter
         stop_cleanly(process)
     finally:
         process.kill()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback interface on which nothing listens."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @pytest.fixture

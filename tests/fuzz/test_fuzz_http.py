@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import serving
 from tests.fuzz.budget import Fuzz
-from tests.server import TOKEN, GatewayProcess
+from tests.support.server import TOKEN, GatewayProcess
 
 ANSWERS = {100, 101, 200, 201, 202, 204, 206, 304, 400, 401, 403, 404, 405, 406, 408, 409, 413, 415, 416, 422}
 ANSWERS |= {429, 431, 503, 507}

@@ -21,9 +21,9 @@ from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
 from tests.fuzz.budget import Fuzz
-from tests.record.conftest import all_events
-from tests.record.recorded import Recorded, image, text
-from tests.record.test_redo import crashed, synced
+from tests.pure.record.conftest import all_events
+from tests.pure.record.recorded import Recorded, image, text
+from tests.pure.record.test_redo import crashed, synced
 
 NAME = "record.sqlite"
 FILES = tuple(f"{NAME}{suffix}" for suffix in ("", "-wal", ".redo", ".last"))

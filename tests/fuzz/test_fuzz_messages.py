@@ -39,7 +39,7 @@ from cellgate_kernels.reception import Reception
 from cellgate_kernels.threads import Lane
 from cellgate_kernels.websocket import Subprotocol
 from tests.fuzz.budget import Fuzz
-from tests.record.conftest import session_row
+from tests.pure.record.conftest import session_row
 
 KEY = b"the key of this kernel"
 CAPS = OutputCaps(text=20_000, data=50_000)

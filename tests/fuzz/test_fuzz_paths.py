@@ -17,7 +17,7 @@ from cellgate.files import tree
 from cellgate.files.listing import file_model
 from cellgate_kernels.errors import CellgateError
 from tests.fuzz.budget import Fuzz
-from tests.server import GatewayProcess
+from tests.support.server import GatewayProcess
 
 SECRET = b"hunter2"
 KNOWN = ["file", "folder", "deep", "out", "secret", "loop", "fifo", "zero", "closed", "new"]

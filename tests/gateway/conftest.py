@@ -1,19 +1,14 @@
-"""A second shared gateway, with bounds so small that tests reach them; and what tests of containers share."""
+"""A second shared gateway, with bounds so small that tests reach them."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
-from docker.api.client import APIClient
 
-from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from tests.conftest import serving
-from tests.server import GatewayProcess
-
-Containers = Callable[[GatewayProcess], set[str]]
+from tests.support.server import GatewayProcess
 
 
 @pytest.fixture(scope="session")
@@ -37,32 +32,3 @@ def strict_session(strict: GatewayProcess) -> Iterator[str]:
     key = f"test-{uuid.uuid4().hex[:12]}"
     yield key
     strict.delete(f"/v1/sessions/{key}")
-
-
-def surviving(gateway: GatewayProcess) -> Iterator[str]:
-    """A session that must stay alive, with its variables."""
-    gateway.execute("other", "x = 1")
-    yield "other"
-    result = gateway.execute("other", "x + 1")
-    assert (result["status"], result["text"]) == ("ok", "2"), result
-
-
-@pytest.fixture
-def no_container_left(client: APIClient, tmp_path: Path) -> Iterator[None]:
-    """Checked when all gateways of the test have stopped: asked for by a mark it comes before them."""
-    yield
-    for instance in tmp_path.glob("*/instance"):
-        label = f"{INSTANCE_LABEL}={instance.read_text()}"
-        assert client.containers(all=True, filters={"label": label}) == []
-
-
-@pytest.fixture
-def containers(client: APIClient) -> Containers:
-    """The ids of all containers of a gateway, running or not."""
-
-    def list_them(gateway: GatewayProcess) -> set[str]:
-        instance = (gateway.data_dir / "instance").read_text()
-        listed = client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"})
-        return {container["Id"] for container in listed}
-
-    return list_them

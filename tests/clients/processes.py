@@ -1,0 +1,68 @@
+"""Real clients as real processes, in the environment that ``make clients`` builds beside the gateway's own.
+
+Each is a script of ``programs/`` that is given the gateway's URL, its token and a folder, and prints what
+happened as one JSON object. It gets a process group of its own, a home in the folder, and a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.support.requirements import require
+from tests.support.server import TOKEN, GatewayProcess
+
+SCRIPTS = Path(__file__).with_name("programs")
+ENVIRONMENT = Path(__file__).parents[2] / ".venv" / "clients"
+COMPLETE = ENVIRONMENT / ".setup-done"
+
+
+def run_client(
+    gateway: GatewayProcess,
+    script: str,
+    folder: Path,
+    *arguments: str,
+    token: str = TOKEN,
+    deadline: float = 100,
+) -> dict[str, Any]:
+    """What a client's script prints; fails when it fails. Skips the test where there are no clients."""
+    if not COMPLETE.exists():
+        require("clients", "the clients are not installed; run: make clients")
+    interpreter = "node" if script.endswith(".js") else str(ENVIRONMENT / "bin" / "python")
+    if shutil.which(interpreter) is None:
+        require("clients", "node is not installed; with apt-get: nodejs npm")
+    output, log = folder / f"{script}.out", folder / f"{script}.log"
+    with output.open("wb") as out, log.open("wb") as err:
+        process = subprocess.Popen(
+            [interpreter, SCRIPTS / script, gateway.url, token, folder, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=_environment(folder),
+            start_new_session=True,
+        )
+    try:
+        status = process.wait(deadline)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert status == 0, log.read_text()[-10_000:]
+    happened = json.loads(output.read_text().splitlines()[-1])
+    assert isinstance(happened, dict)
+    return happened
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONPATH" and not k.startswith("CELLGATE_")}
+    return kept | {
+        "HOME": str(folder),
+        "PATH": f"{ENVIRONMENT / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "NODE_PATH": str(ENVIRONMENT / "node_modules"),
+    }

@@ -1,0 +1,254 @@
+"""Sessions that outlive their gateway: killed, or stopped with its kernels kept, and started again."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from docker.api.client import APIClient
+
+from tests.conftest import StartGateway
+from tests.containers.conftest import Containers
+from tests.support.server import GatewayProcess, until
+
+pytestmark = pytest.mark.usefixtures("no_container_left")
+
+# That of this tree, whatever the image was made of.
+BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
+MOUNTS = [f"{BOOTSTRAP}:/opt/cellgate/share/cellgate/bootstrap.py"]
+
+GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
+
+Start = Callable[..., GatewayProcess]
+
+
+KINDS = {"ipc": {}, "tcp": {"transport": "tcp"}, "gvisor": {"runtime": "runsc"}}
+every_kind = pytest.mark.parametrize("start", KINDS, indirect=True)
+
+
+@pytest.fixture
+def start(start_gateway: StartGateway, request: pytest.FixtureRequest) -> Start:
+    """Starts gateways on containers, without warm ones; of every kind where a test asks for it."""
+    kind = getattr(request, "param", "ipc")
+    if kind == "gvisor":
+        request.getfixturevalue("gvisor")
+
+    def begin(data_dir: Path | None = None, **options: object) -> GatewayProcess:
+        options = {"pool_size": 0, "mounts": MOUNTS, **KINDS[kind], **options}
+        return start_gateway(data_dir, backend="docker", **options)
+
+    return begin
+
+
+def go(gateway: GatewayProcess, session: str) -> None:
+    """Let a cell go on that waits for it."""
+    (gateway.workspace(session) / "go").touch()
+
+
+def states(gateway: GatewayProcess, session: str) -> list[tuple[str, str]]:
+    """States and causes of a session in its record."""
+    return [(e["state"], e["cause"]) for e in gateway.recorded(session) if e["type"] == "session"]
+
+
+@every_kind
+def test_sessions_of_a_killed_gateway_go_on(start: Start, containers: Containers, client: APIClient) -> None:
+    gateway = start(pool_size=1)
+    for name in ("one", "two"):
+        gateway.execute(name, f"x = {name!r}; open('file.txt', 'w').write(x)")
+    kernels = {name: gateway.model(name)["kernel_id"] for name in ("one", "two")}
+    for stored in (gateway.data_dir / "kernels").iterdir():
+        assert stat.S_IMODE(stored.stat().st_mode) == 0o600
+    until(lambda: len(containers(gateway)) > 2, "there is no warm kernel")
+    gateway.kill()
+
+    successor = start(gateway.data_dir)
+    # One that was being made for the pool may come to be only now.
+    until(lambda: len(containers(successor)) == 2, "a container without a session is left")
+    for name in ("one", "two"):
+        assert successor.model(name)["kernel_id"] == kernels[name]
+        assert states(successor, name) == [("idle", "created"), ("idle", "adopted")]
+        result = successor.execute(name, "print(x, open('file.txt').read())")
+        assert result["stdout"] == f"{name} {name}\n"
+        assert result["execution_count"] == 2
+        assert result["kernel"]["replaced"] is False
+    image = client.inspect_image("cellgate/kernel:latest")["Id"]
+    told = [e["environment"] for e in successor.recorded("one") if e["type"] == "session"]
+    images = {(environment["image"], environment["image_digest"]) for environment in told}
+    assert images == {("cellgate/kernel:latest", image)}
+    assert successor.stop() == 0
+    assert containers(successor) == set()
+
+
+def test_a_session_whose_container_ended_meanwhile_ends_with_a_cause(
+    start: Start, containers: Containers, client: APIClient
+) -> None:
+    gateway = start()
+    gateway.execute("s", "x = 1; open('file.txt', 'w').write('kept')")
+    gateway.kill()
+    for container in containers(gateway):
+        client.kill(container)
+    successor = start(gateway.data_dir)
+    assert successor.model("s")["state"] == "ended"
+    assert successor.model("s")["cause"] == "gateway_restart"
+    assert successor.execute("s", "open('file.txt').read(), 'x' in globals()")["text"] == "('kept', False)"
+
+
+@every_kind
+def test_kept_kernels_are_adopted_by_the_next_start(start: Start, containers: Containers) -> None:
+    gateway = start(keep_kernels=True, pool_size=1, shutdown_grace=0)
+    gateway.execute("s", "x = 1")
+    running = gateway.submit("s", f"print('begun', flush=True)\n{GO}x += 1; print('done'); x")
+    waiting = gateway.submit("s", "x")
+    until_printed(gateway, running, "begun")
+    assert gateway.stop() == 0
+    assert len(containers(gateway)) == 1
+
+    successor = start(gateway.data_dir)
+    go(successor, "s")
+    result = successor.ended("s", running)
+    assert (result["status"], result["stdout"]) == ("ok", "begun\ndone\n")
+    lost = successor.ended("s", waiting)
+    assert (lost["status"], lost["cause"]) == ("died", "gateway_restart")
+    assert successor.execute("s", "x")["text"] == "2"
+
+
+def test_a_running_cell_goes_on_with_all_its_output(start: Start) -> None:
+    gateway = start(cell_timeout=0.5)
+    gateway.execute("s", "import sys")
+    code = (
+        f"for n in range(50): print(n, flush=True)\n{GO}os.remove('go')\n"
+        f"for n in range(50, 3000): print(n, flush=True)\nopen('away', 'w').close()\n{GO}"
+        "for n in range(3000, 3100): print(n, flush=True)\n6 * 7"
+    )
+    execution = gateway.submit("s", code, timeout=120)
+    until_printed(gateway, execution, "49")
+    workspace = gateway.workspace("s")
+    gateway.kill()
+    (workspace / "go").touch()
+    until((workspace / "away").exists, "the cell does not go on without a gateway")
+
+    successor = start(gateway.data_dir)
+    before = successor.result("s", execution)
+    assert before["status"] == "running"
+    go(successor, "s")
+    result = successor.ended("s", execution)
+    assert (result["status"], result["cause"], result["truncated"]) == ("ok", None, False)
+    assert result["outputs"][-1]["data"] == {"text/plain": "42"}
+    assert result["stdout"].split() == [str(n) for n in range(3100)]
+    assert result["execution_count"] == 2
+    assert successor.execute("s", "sys.argv and 1")["execution_count"] == 3
+    assert_whole(successor, "s")
+
+
+@every_kind
+def test_a_cell_that_ended_while_no_gateway_was_there(start: Start) -> None:
+    gateway = start()
+    gateway.execute("s", "import os")
+    execution = gateway.submit(
+        "s", f"print('here', flush=True)\n{GO}print('alone')\nopen('away', 'w').close()\n1 / 0"
+    )
+    until_printed(gateway, execution, "here")
+    workspace = gateway.workspace("s")
+    gateway.kill()
+    (workspace / "go").touch()
+    until((workspace / "away").exists, "the cell does not go on without a gateway")
+    successor = start(gateway.data_dir)
+    result = successor.ended("s", execution)
+    assert (result["status"], result["stdout"]) == ("error", "here\nalone\n")
+    assert result["error"]["ename"] == "ZeroDivisionError"
+    assert successor.execute("s", "1")["status"] == "ok"
+
+
+def test_a_cell_that_waits_for_input_is_answered_by_the_next_gateway(start: Start) -> None:
+    gateway = start()
+    execution = gateway.hold("s", "name = input('who? '); name")
+    gateway.kill()
+    successor = start(gateway.data_dir)
+    until(lambda: successor.result("s", execution)["status"] == "running", "the cell does not go on")
+    successor.answer("s", execution, "me")
+    assert successor.ended("s", execution)["text"] == "'me'"
+    asked = [e for e in successor.recorded("s") if e["type"] == "input_request"]
+    assert len(asked) == 1
+
+
+def test_a_cell_that_the_spool_could_not_hold_is_marked_as_cut(start: Start) -> None:
+    gateway = start()
+    gateway.execute("s", "import os")
+    code = (
+        f"print('first', flush=True)\n{GO}from IPython.display import display\n"
+        "for n in range(30): display({'text/plain': str(n) * 500_000}, raw=True)\n"
+        "open('away', 'w').close()\n'last'"
+    )
+    execution = gateway.submit("s", code)
+    until_printed(gateway, execution, "first")
+    workspace = gateway.workspace("s")
+    gateway.kill()
+    (workspace / "go").touch()
+    until((workspace / "away").exists, "the cell does not go on without a gateway")
+    successor = start(gateway.data_dir)
+    result = successor.ended("s", execution)
+    assert (result["status"], result["truncated"]) == ("ok", True)
+    shown = [output.get("data", {}).get("text/plain", "")[-2:] for output in result["outputs"]]
+    assert shown[0] == ""
+    assert shown[1:] == [str(n) * 2 if n < 10 else str(n) for n in range(30 - len(shown) + 2, 30)] + ["t'"]
+    spool = list((successor.data_dir / "run").glob("*/ipc/spool-*")) or _spools(successor)
+    assert sum(path.stat().st_size for path in spool) <= 16 * 2**20
+
+
+def test_code_cannot_lead_the_gateway_astray_by_its_spool(start: Start, tmp_path: Path) -> None:
+    gateway = start()
+    gateway.execute(
+        "s",
+        "import os, glob\n"
+        "for n, path in enumerate(glob.glob('/run/kernel/spool-*')): os.remove(path)\n"
+        "os.symlink('/etc/passwd', '/run/kernel/spool-00000091')\n"
+        "os.mkfifo('/run/kernel/spool-00000092')\n"
+        "open('/run/kernel/spool-00000093', 'wb').write(os.urandom(100_000))\n"
+        "os.mkdir('/run/kernel/spool-00000094')\nx = 1",
+    )
+    gateway.kill()
+    successor = start(gateway.data_dir)
+    assert successor.execute("s", "x")["text"] == "1"
+
+
+def test_a_cell_can_overwrite_an_uploaded_file(start: Start) -> None:
+    gateway = start()
+    gateway.execute("s", "1")
+    uploaded = gateway.request(
+        "PUT",
+        "/v1/sessions/s/files/folder/up.txt",
+        b"uploaded",
+        headers={"Content-Type": "application/octet-stream"},
+    )
+    assert uploaded.status in {200, 201}, uploaded.body
+    code = "old = open('folder/up.txt').read(); open('folder/up.txt', 'a').write('+'); old"
+    result = gateway.execute("s", code)
+    assert (result["status"], result["text"]) == ("ok", "'uploaded'")
+    assert gateway.execute("s", "open('folder/new.txt', 'w').write('1')")["status"] == "ok"
+
+
+def until_printed(gateway: GatewayProcess, execution: str, text: str) -> None:
+    """Return when the record of session "s" holds it: what a client was shown of it is durable."""
+
+    def printed() -> bool:
+        events = gateway.recorded("s")
+        return any(e["execution"] == execution and text in e.get("text", "") for e in events)
+
+    until(printed, f"the cell does not print {text!r}")
+
+
+def _spools(gateway: GatewayProcess) -> list[Path]:
+    """The spool's files where the data folder's path is too long for sockets."""
+    folders = Path("/tmp").glob(f"cellgate-{os.getuid()}-*/*/ipc/spool-*")
+    return list(folders)
+
+
+def assert_whole(gateway: GatewayProcess, session: str) -> None:
+    """Each event is numbered in order and linked to the one before."""
+    events = gateway.recorded(session)
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    verified = gateway.get(f"/v1/sessions/{session}/audit/verify").json()
+    assert (verified["valid"], verified["rows"]) == (True, len(events))

@@ -1,0 +1,118 @@
+"""``docker compose up`` with deploy/compose.yaml: the gateway in a container, its kernels beside it.
+
+The gateway's image is built (half a minute the first time) and stays in the engine; the kernels' is there.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docker.api.client import APIClient
+
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from tests.support.requirements import require
+from tests.support.server import until
+
+FILE = Path(__file__).parents[2] / "deploy" / "compose.yaml"
+LOCAL_BASE = "cellgate/base:local"
+TOKEN = secrets.token_hex(16)
+
+Compose = Callable[..., str]
+
+
+def compose_command() -> list[str]:
+    """The engine's plugin, or the program of before."""
+    for words in (["docker", "compose"], ["docker-compose"]):
+        tried = shutil.which(words[0]) and subprocess.run(
+            [*words, "version"], check=False, capture_output=True
+        )
+        if tried and tried.returncode == 0:
+            return words
+    return require("compose", "neither `docker compose` nor `docker-compose` works")
+
+
+@pytest.fixture
+def port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """A folder whose name is short enough for sockets, below which containers may be given folders."""
+    folder = Path(tempfile.mkdtemp(prefix="cg-compose-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def compose(client: APIClient, port: int, data_dir: Path) -> Iterator[Compose]:
+    """Runs compose on the file, as a project of its own; what was made is taken down."""
+    settings = {"CELLGATE_TOKEN": TOKEN, "CELLGATE_PORT": str(port), "CELLGATE_DATA_DIR": str(data_dir)}
+    if client.images(LOCAL_BASE):
+        settings["CELLGATE_BASE_IMAGE"] = LOCAL_BASE
+    words = [*compose_command(), "--project-name", "cellgate-test", "--file", str(FILE)]
+    environment = {**os.environ, **settings, "DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0"}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [*words, *arguments],
+            check=False,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    try:
+        yield run
+    finally:
+        run("down")
+
+
+def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, Any]:
+    """One request; the status is 0 while nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    except (OSError, http.client.HTTPException):
+        return 0, None
+    finally:
+        connection.close()
+
+
+@pytest.mark.timeout(900)
+def test_compose_up_serves_and_stops(compose: Compose, client: APIClient, port: int, data_dir: Path) -> None:
+    compose("build", "gateway")
+    compose("up", "--detach", "--no-build")
+    until(lambda: ask(port, "GET", "/readyz")[0] == 200, "the gateway is not ready", 120)
+    status, result = ask(port, "POST", "/v1/sessions/s/execute", {"code": "import os; 6 * os.getuid()"})
+    assert (status, result["text"]) == (200, "6000")
+    assert ask(port, "GET", "/v1/sessions/s")[1]["isolation"] == "container"
+    label = f"{INSTANCE_LABEL}={(data_dir / 'instance').read_text()}"
+    assert client.containers(filters={"label": label})
+
+    compose("stop")
+    assert client.containers(all=True, filters={"label": label}) == []
+    labels = ["com.docker.compose.project=cellgate-test", "com.docker.compose.service=gateway"]
+    (gateway,) = client.containers(all=True, filters={"label": labels})
+    assert client.inspect_container(gateway)["State"]["ExitCode"] == 0

@@ -1,0 +1,113 @@
+"""Answers that fail in the middle: no client takes what it got for the whole, whatever the failure was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellgate.client import Gateway, GatewayError
+from cellgate.http.base import BaseHandler
+from cellgate.http.v1.download import DownloadHandler
+from cellgate.wire.errors import RecordGone
+from cellgate_kernels.limits import MIB
+from tests.support.listening import listening
+
+Failure = type[Exception]
+FAILURES = {"gone": RecordGone("purged"), "mistake": ZeroDivisionError("a mistake of ours")}
+
+
+class Download(DownloadHandler):
+    """Some megabytes and then a failure, as a download or as any other answer in parts."""
+
+    public = True
+
+    async def get(self, failure: str) -> None:
+        self.check()
+        await self.while_there(self.send(_parts(FAILURES[failure]), kind="text/plain", name="x.ipynb"))
+
+
+class Plain(BaseHandler):
+    """The same by any other handler."""
+
+    public = True
+
+    async def get(self, failure: str) -> None:
+        self.check()
+        async for part in _parts(FAILURES[failure]):
+            self.write(part)
+            await self.flush()
+
+
+async def _parts(failure: Exception) -> AsyncGenerator[bytes, None]:
+    for _ in range(3):
+        yield bytes(MIB)
+        await asyncio.sleep(0)
+    raise failure
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Where both are served."""
+    handlers = {r"/v1/sessions/(\w+)/notebook": Download, r"/v1/sessions/(\w+)/bundle": Plain}
+    async with listening(handlers) as (port, _):
+        yield port
+
+
+def whole_answer(port: int, kind: str, failure: str, version: str) -> bytes:
+    """All that comes until the connection ends, by whichever end."""
+    request = f"GET /v1/sessions/{failure}/{kind} HTTP/{version}\r\nHost: localhost\r\n\r\n"
+    received = b""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+        client.sendall(request.encode())
+        while part := client.recv(MIB):
+            received += part
+            assert not received.endswith(b"\r\n0\r\n\r\n"), "it ends as a whole answer would"
+    return received
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("kind", ["notebook", "bundle"])
+async def test_a_failure_in_the_middle_resets_the_connection(
+    port: int, kind: str, failure: str, version: str
+) -> None:
+    """An ordinary end would be the regular one of a body to HTTP/1.0, whose clients know no chunks."""
+    with pytest.raises(ConnectionResetError):
+        await asyncio.to_thread(whole_answer, port, kind, failure, version)
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("kind", ["notebook", "bundle"])
+async def test_our_client_says_so_and_leaves_what_was_there(
+    port: int, kind: str, failure: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "exported"
+    target.write_text("as it was")
+    async with Gateway(f"http://127.0.0.1:{port}") as gateway:
+        with pytest.raises(GatewayError, match="broke off") as raised:
+            await (gateway.notebook if kind == "notebook" else gateway.bundle)(failure, target)
+    assert raised.value.reason == "connection_lost"
+    assert (os.listdir(tmp_path), target.read_text()) == (["exported"], "as it was")  # noqa: PTH208
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("option", ["--to=ipynb", "--bundle"])
+async def test_the_command_says_so_and_leaves_no_file(
+    port: int, failure: str, option: str, tmp_path: Path
+) -> None:
+    command = [str(Path(sys.executable).with_name("cellgate")), "export", failure, option]
+    command.append(f"--url=http://127.0.0.1:{port}")
+    done = await asyncio.to_thread(
+        subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode not in {0, None}
+    assert "broke off" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path) == []  # noqa: PTH208

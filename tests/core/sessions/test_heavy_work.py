@@ -1,0 +1,275 @@
+"""What takes long is done in threads: the loop goes on, and what it did meanwhile changes nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import closing
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from cellgate.execution.results import ResultBuilder, encoded_result
+from cellgate.http import base
+from cellgate.http.base import BaseHandler
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.sessions import reader as archives
+from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
+from cellgate.wire.models import decode_heavy
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane, ThreadLanes
+from tests.pure.record.conftest import execution_row, session_row
+from tests.support.listening import listening
+
+DEADLINE = 30.0
+EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}
+
+
+@pytest.fixture
+def archive(lane: Lane) -> Archive:
+    """One of nothing, which has threads."""
+    nothing = cast(Any, None)
+    return Archive(nothing, nothing, nothing, lane)
+
+
+def built(size: int) -> ResultBuilder:
+    """A builder with text of so many bytes on both streams and in displays."""
+    builder = ResultBuilder()
+    builder.apply({**EVENT, "type": "started", "execution_count": 1})
+    for name in ("stdout", "stderr"):
+        builder.apply({**EVENT, "type": "stream", "name": name, "text": "x" * size}, size)
+    shown = {"data": {"text/plain": "x" * size}, "metadata": {}, "display_id": "d"}
+    builder.apply({**EVENT, "type": "display_data", **shown}, size)
+    return builder
+
+
+async def test_a_result_of_large_outputs_is_made_in_a_thread(archive: Archive) -> None:
+    def where(builder: ResultBuilder) -> int:
+        return threading.get_ident()
+
+    assert await archive.made(built(100), where) == threading.get_ident()
+    assert await archive.made(built(MIB), where) != threading.get_ident()
+    many = ResultBuilder()
+    for number in range(5000):
+        many.apply({**EVENT, "type": "display_data", "data": {"text/plain": str(number)}, "metadata": {}})
+    assert await archive.made(many, where) != threading.get_ident(), "so many small ones take long too"
+
+
+async def test_what_comes_while_a_result_is_made_is_for_the_next(archive: Archive) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def slowly(builder: ResultBuilder) -> dict[str, Any]:
+        begun.set()
+        assert may_go.wait(DEADLINE)
+        return builder.result()
+
+    builder = built(MIB)
+    before = builder.result()
+    making = asyncio.ensure_future(archive.made(builder, slowly))
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
+    builder.apply({**EVENT, "type": "display_data", "data": {"text/plain": "new"}, "metadata": {}})
+    builder.apply({**EVENT, "type": "stream", "name": "stdout", "text": "new"})
+    end = {"status": "ok", "cause": None, "execution_count": 1}
+    builder.apply({**EVENT, "type": "finished", **end})
+    may_go.set()
+    made = await making
+    assert (made["status"], made["outputs"]) == ("running", before["outputs"])
+    assert builder.result()["status"] == "ok"
+    builder.apply({**EVENT, "type": "clear_output", "wait": False})
+    assert made["outputs"] == before["outputs"]
+
+
+@pytest.mark.parametrize("size", [10, MIB])
+def test_an_encoded_result_is_the_result(size: int) -> None:
+    builder = built(size)
+    assert b"".join(encoded_result(builder, {})) == msgspec.json.encode(builder.result()) + b"\n"
+
+
+async def test_large_recorded_events_are_decoded_in_a_thread(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, threads = archives._decode, list[int]()
+
+    def watched(body: bytes) -> dict[str, Any]:
+        threads.append(threading.get_ident())
+        return decode(body)
+
+    monkeypatch.setattr(archives, "_decode", watched)
+    for text in ("x", "x" * MIB):
+        assert await archive._decoded(msgspec.json.encode({"text": text})) == {"text": text}
+    assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+class Sessions:
+    """Stands for journal and manager: sessions of a record, none of which lives."""
+
+    def __init__(self, rows: list[SessionRow]) -> None:
+        self._rows = rows
+        self.asked: list[int] = []
+
+    async def commit(self) -> None:
+        """All is."""
+
+    async def session(self, principal: str, key: str) -> SessionRow:
+        return next(row for row in self._rows if row.key == key)
+
+    async def sessions(self, principal: str, *, limit: int, after: int) -> list[SessionRow]:
+        self.asked.append(limit)
+        return [row for row in self._rows if row.id > after][:limit]
+
+    def failure_of(self, session_id: int) -> None:
+        """None has any."""
+
+    def get(self, principal: str, key: str) -> None:
+        """None lives."""
+
+
+class Recorded(Sessions):
+    """Executions of one session: those whose name begins with h have large outputs, which wait to be read."""
+
+    def __init__(self) -> None:
+        super().__init__([session_row(1)])
+        self.reading: list[str] = []
+        self.may_read = asyncio.Event()
+
+    async def execution(self, session_id: int, execution: str) -> ExecutionRow:
+        return execution_row(session_id, 1, id=execution, first_seq=1, last_seq=9, status="ok")
+
+    async def are_larger(self, session_id: int, size: int, *, after: int, until: int) -> bool:
+        # Asked just before its events are read.
+        return self._name().startswith("h")
+
+    async def event_batches(self, session_id: int, **_: Any) -> AsyncGenerator[list[EventRow], None]:
+        name = self._name()
+        self.reading.append(name)
+        if name.startswith("h"):
+            await self.may_read.wait()
+        body = msgspec.json.encode({**EVENT, "execution": name, "type": "queued"})
+        yield [EventRow(1, 1, "queued", name, body, b"")]
+
+    def _name(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        return task.get_name()
+
+
+async def test_few_large_results_are_read_at_once_and_small_ones_do_not_wait(lane: Lane) -> None:
+    """Each has its events, its outputs and its JSON in memory: a hundred requests for one took gigabytes."""
+    sessions = Recorded()
+    archive = Archive(cast(Any, sessions), cast(Any, sessions), cast(Any, None), lane)
+
+    def ask(name: str) -> asyncio.Task[list[bytes]]:
+        result = archive.result("ada", "s1", name, encoded_result, {})
+        return asyncio.get_running_loop().create_task(result, name=name)
+
+    heavy = [ask(f"h{number}") for number in range(10)]
+    assert json.loads(b"".join(await ask("light")))["execution"] == "light"
+    assert sessions.reading == [*(f"h{number}" for number in range(HEAVY_AT_ONCE)), "light"]
+    heavy[0].cancel()
+    heavy[5].cancel()
+    await asyncio.gather(heavy[0], heavy[5], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert len(sessions.reading) == HEAVY_AT_ONCE + 2, "who leaves makes room for the next"
+    sessions.may_read.set()
+    results = await asyncio.gather(*heavy, return_exceptions=True)
+    assert [isinstance(result, asyncio.CancelledError) for result in results].count(True) == 2
+
+
+# ---- pages
+
+
+@pytest.mark.parametrize(("size", "limit", "pages"), [(10, 1000, 1), (10, 7, 43), (60_000, 1000, 17)])
+async def test_a_page_of_sessions_is_bounded_by_what_they_say(
+    lane: Lane, size: int, limit: int, pages: int
+) -> None:
+    rows = [session_row(number, metadata={"a": "x" * size}) for number in range(1, 301)]
+    sessions = cast(Any, Sessions(rows))
+    archive = Archive(sessions, sessions, cast(Any, None), lane)
+    found, after, count = list[str](), None, 0
+    while count == 0 or after is not None:
+        models, after = await archive.models("ada", state=None, limit=limit, after=after)
+        found += [model["session"] for model in models]
+        assert len(msgspec.json.encode(models)) < MOST_METADATA + 400 * len(models) + size
+        count += 1
+    assert found == [row.key for row in rows]
+    assert count == pages
+    assert max(sessions.asked) <= SESSIONS_AT_ONCE
+
+
+# ---- requests
+
+
+class Echo(BaseHandler):
+    """Says how many things a body has."""
+
+    async def post(self) -> None:
+        self.check()
+        self.answer(len(await self.body(dict[str, Any])))
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    """Where `Echo` is served."""
+    lanes = ThreadLanes(1)
+    async with listening({"/": Echo}, lanes=lanes) as (port, _):
+        yield port
+    lanes.close()
+    lanes.cells.close()
+
+
+def post(port: int, body: bytes) -> tuple[int, Any]:
+    """The status and the answer."""
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=DEADLINE)) as client:
+        client.sendall(head.encode() + body)
+        answer = b""
+        while part := client.recv(65536):
+            answer += part
+    return int(answer.split(b" ", 2)[1]), json.loads(answer.partition(b"\r\n\r\n")[2])
+
+
+async def test_other_requests_do_not_wait_for_a_heavy_body(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_go = threading.Event(), threading.Event()
+
+    def slowly(body: bytes, kind: type[Any]) -> Any:
+        begun.set()
+        assert may_go.wait(DEADLINE)
+        return decode_heavy(body, kind)
+
+    monkeypatch.setattr(base, "decode_heavy", slowly)
+    heavy = asyncio.ensure_future(asyncio.to_thread(post, port, b'{"a":"' + b"x" * MIB + b'"}'))
+    assert await asyncio.to_thread(begun.wait, DEADLINE)
+    assert await asyncio.to_thread(post, port, b'{"a":1,"b":2}') == (200, 2)
+    assert not heavy.done()
+    may_go.set()
+    assert await heavy == (200, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[' + b"[]," * 400_000 + b"[]]}",
+        b'{"a":[' + b"1," * 1_500_000 + b"1]}",
+        b'{"a":[' + b",".join([b"9" * 1000] * 100) + b"]}",
+    ],
+    ids=["lists", "elements", "digits"],
+)
+async def test_a_body_of_too_many_parts_is_refused(port: int, body: bytes) -> None:
+    """Three bytes of it make an object, and decoding holds the interpreter: four seconds for 15 MB."""
+    status, problem = await asyncio.to_thread(post, port, body)
+    assert (status, problem["reason"]) == (400, "bad_request")
+    assert "too many parts" in problem["detail"]
+    with pytest.raises(InvalidInput):
+        decode_heavy(body, dict[str, Any])
+
+
+async def test_a_long_text_is_not_many_parts(port: int) -> None:
+    """As in code: its commas and brackets are in a string."""
+    assert await asyncio.to_thread(post, port, b'{"a":"' + b"[,{" * 2_000_000 + b'"}') == (200, 1)

@@ -1,0 +1,196 @@
+"""``cellgate mcp`` as a language model's program has it: the SDK's own client over stdio, a real gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import ImageContent, TextContent
+
+from tests.support.server import TOKEN, GatewayProcess, until
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+SHOW = f"display({{'image/png': '{PNG}', 'text/plain': '<a picture>'}}, raw=True)"
+
+
+@asynccontextmanager
+async def serving(gateway: GatewayProcess, folder: Path, *words: str) -> AsyncIterator[Client]:
+    """A client of a server process of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
+    environment |= {"CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
+    command = str(Path(sys.executable).with_name("cellgate"))
+    parameters = StdioServerParameters(
+        command=command, args=["mcp", "--notebooks", str(folder), *words], env=environment, cwd=folder
+    )
+    async with asyncio.timeout(100), Client(parameters) as client:
+        yield client
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> str:
+    """The text of a tool's answer that is no error."""
+    answer = await client.call_tool(tool, arguments)
+    text = "\n".join(part.text for part in answer.content if isinstance(part, TextContent))
+    assert not answer.is_error, text
+    return text
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    """The text of a tool's error."""
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error
+    return "\n".join(part.text for part in answer.content if isinstance(part, TextContent))
+
+
+async def test_code_runs_in_one_session_that_ends_with_the_client(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    async with serving(gateway, tmp_path) as client:
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        assert tools == {
+            *(
+                "run_code",
+                "run_blocks",
+                "read_output",
+                "list_files",
+                "read_file",
+                "write_file",
+                "install_packages",
+            ),
+            *("interrupt", "restart", "export_notebook"),
+        }
+        assert await call(client, "run_code", code="x = 20; open('made.txt', 'w').write('it')") == (
+            "2\n[files written: made.txt (2 bytes)]"
+        )
+        assert await call(client, "run_code", code="x + 1") == "21"
+        assert await call(client, "run_code", code="y = 0") == "[no output]"
+        failed = await call(client, "run_code", code="1 / y")
+        assert "ZeroDivisionError: division by zero" in failed
+        answer = await client.call_tool("run_code", {"code": SHOW})
+        text, image = answer.content
+        assert isinstance(text, TextContent)
+        assert isinstance(image, ImageContent)
+        assert (text.text, image.mime_type, image.data) == ("<a picture>", "image/png", PNG)
+        where = await call(client, "export_notebook")
+        notebook = nbformat.read(where.removeprefix("written: ").partition(" (")[0], as_version=4)
+        nbformat.validate(notebook)
+        assert [cell.source for cell in notebook.cells][1:4] == ["x + 1", "y = 0", "1 / y"]
+        session = notebook.metadata.cellgate.session
+    ended = until(lambda: gateway.model(session)["state"] == "ended", "the session has not ended")
+    assert ended
+
+
+async def test_long_texts_are_cut_and_can_be_read_on(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session, "--max-text", "1000") as client:
+        cut = await call(client, "run_code", code="print('a' * 5000 + 'z')")
+        assert len(cut) == 1000
+        assert cut.startswith("aaa")
+        assert cut.endswith("az\n")
+        execution = cut.partition("read_output with execution '")[2].partition("'")[0]
+        rest = await call(client, "read_output", execution=execution, start=4990, length=11)
+        assert rest == "a" * 10 + "z\n[cellgate: 5002 characters in all; read on at start 5001]"
+        assert "not_found" in await refused(client, "read_output", execution="absent")
+    assert gateway.model(session)["state"] == "idle"
+
+
+async def test_files_are_written_read_and_listed(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        assert await call(client, "list_files") == "[no files]"
+        assert await call(client, "write_file", path="d/t.txt", text="0123456789") == (
+            "created d/t.txt, 10 bytes"
+        )
+        assert await call(client, "read_file", path="d/t.txt") == "0123456789"
+        part = await call(client, "read_file", path="d/t.txt", start=2, length=3)
+        assert part == "234\n[cellgate: there is more; read on at start 5]"
+        code = f"import base64; _ = open('p.png', 'wb').write(base64.b64decode('{PNG}'))"
+        await call(client, "run_code", code=code + "; _ = open('b', 'wb').write(bytes(9))")
+        assert await call(client, "list_files") == f"9  b\n10  d/t.txt\n{len(base64.b64decode(PNG))}  p.png"
+        (picture,) = (await client.call_tool("read_file", {"path": "p.png"})).content
+        assert isinstance(picture, ImageContent)
+        assert picture.data == PNG
+        assert "is no text" in await refused(client, "read_file", path="b")
+        assert "bad_request" in await refused(client, "read_file", path="../../etc/passwd")
+        assert "bad_request" in await refused(client, "write_file", path="/etc/x", text="")
+        assert "not_found" in await refused(client, "read_file", path="absent")
+
+
+async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Path, session: str) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        markdown = "```python\nprint(1)\n```\n\n```sh\necho 2; exit 3\n```\n\n```python\n3\n```\n"
+        text = await call(client, "run_blocks", markdown=markdown)
+        assert text.startswith("1\n")
+        assert "2\n" in text
+        assert text.endswith("[cellgate: exit code 1]")
+        assert "bad_request" in await refused(client, "run_blocks", markdown="```cobol\n```")
+        assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
+
+
+async def test_what_runs_is_interrupted_and_a_restart_forgets(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        await call(client, "run_code", code="x = 1")
+        endless = "print('on', flush=True)\nwhile True: pass"
+        running = asyncio.create_task(call(client, "run_code", code=endless))
+
+        def on() -> bool:
+            return any(event.get("text") == "on\n" for event in gateway.recorded(session))
+
+        await asyncio.to_thread(until, on, "the cell has not begun")
+        await call(client, "interrupt")
+        assert "[cellgate: interrupted" in await running
+        late = await call(client, "run_code", code=endless, timeout=1)
+        assert "[cellgate: timeout, cell_timeout]" in late
+        assert await call(client, "run_code", code="x") == "1"
+        await call(client, "restart")
+        assert "NameError" in await call(client, "run_code", code="x")
+
+
+async def test_a_call_that_is_taken_back_takes_its_cell_with_it(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        endless = "print('on', flush=True)\nwhile True: pass"
+        running = asyncio.create_task(client.call_tool("run_code", {"code": endless}))
+
+        def on() -> bool:
+            answer = gateway.get(f"/v1/sessions/{session}/events")
+            return answer.status == 200 and any(x.get("text") == "on\n" for x in answer.json()["events"])
+
+        await asyncio.to_thread(until, on, "the cell has not begun")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+        def ended() -> bool:
+            executions = gateway.get(f"/v1/sessions/{session}/executions").json()["executions"]
+            return bool(executions[-1]["status"] == "interrupted")
+
+        await asyncio.to_thread(until, ended, "the cell runs on")
+        assert await call(client, "run_code", code="'next'") == "'next'"
+
+
+@pytest.mark.parametrize("words", [("--notebooks", "no-such-folder"), ("--max-text", "5"), ("word",)])
+async def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tuple[str, ...]) -> None:
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("cellgate"),
+        *("mcp", "--url", gateway.url, *words),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    out, said = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out) == (2, b"")
+    assert said.startswith(b"cellgate: ")

@@ -1,0 +1,194 @@
+"""``cellgate setup`` where it fails; where it succeeds, all other tests stand on it.
+
+The set-ups here install nothing but tiny wheels, from an index of the tests' own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from cellgate.cli.main import main
+from cellgate_kernels.specs.catalog import data_folder
+from tests.support.wheels import Index, build_wheel
+
+PATIENCE = 60.0
+
+
+def cellgate(words: list[str]) -> int:
+    """`main`, whose set-up leaves with its exit code."""
+    try:
+        return main(words)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+
+
+def test_a_requirements_file_that_is_not_there_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["setup", "--prefix", str(tmp_path), "--requirements", "absent.txt"]) == 2
+    assert capsys.readouterr().err == "cellgate: --requirements: there is no file absent.txt\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """An index of one package, apple."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    build_wheel(wheels, "apple")
+    served = Index(wheels)
+    yield served
+    served.close()
+
+
+@pytest.fixture
+def environ(tmp_path: Path, index: Index, monkeypatch: pytest.MonkeyPatch) -> Mapping[str, str]:
+    """Variables with which pip, and uv by it, ask that index alone, and only once."""
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    settings = {
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": index.url,
+        "PIP_RETRIES": "0",
+        "UV_CACHE_DIR": str(tmp_path / "cache"),
+        "NO_PROXY": "127.0.0.1",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    return settings
+
+
+@pytest.fixture
+def words(tmp_path: Path, index: Index) -> list[str]:
+    """A set-up of apple alone; with its hash, so that no time is spent on pip."""
+    requirements = tmp_path / "requirements.txt"
+    [wheel] = index.folder.iterdir()
+    requirements.write_text(f"apple==1.0 --hash=sha256:{sha256(wheel.read_bytes()).hexdigest()}\n")
+    return ["setup", "--prefix", str(tmp_path / "prefix"), "--requirements", str(requirements)]
+
+
+def is_finished(prefix: Path) -> bool:
+    """Whether there is a whole environment, with apple in it."""
+    environment = data_folder(prefix) / "environment"
+    return bool(list(environment.glob("*.sha256")) and list(environment.glob("lib/*/site-packages/apple")))
+
+
+def test_steps_are_told_and_a_second_set_up_has_none(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    environment = data_folder(tmp_path / "prefix") / "environment"
+    assert cellgate(words) == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        f"making the kernel environment in {environment} ...",
+        "downloading, installing and compiling its packages ...",
+        "writing the kernelspecs and matplotlib's list of fonts ...",
+        f"kernel environment  {environment}",
+    ]
+    assert is_finished(tmp_path / "prefix")
+    assert cellgate(words) == 0
+    assert "making" not in capsys.readouterr().out
+
+
+def test_packages_that_can_t_be_installed_end_in_uv_s_own_words(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "requirements.txt").write_text(f"{tmp_path}/no-such-package\n")
+    assert cellgate(words) == 1
+    error = capsys.readouterr().err
+    assert "no-such-package" in error
+    assert "setup.log" in error
+    assert "Traceback" not in error
+
+
+def test_without_the_network_it_says_so_and_can_be_called_again(
+    tmp_path: Path,
+    environ: Mapping[str, str],
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    assert cellgate(words) == 1
+    error = capsys.readouterr().err
+    assert "Failed to fetch: http://127.0.0.1:9/simple/apple/" in error.replace("`", "")
+    assert "call this again" in error
+    assert not is_finished(tmp_path / "prefix")
+    monkeypatch.setenv("PIP_INDEX_URL", environ["PIP_INDEX_URL"])
+    assert cellgate(words) == 0
+    assert is_finished(tmp_path / "prefix")
+
+
+def test_a_full_disk_is_an_error_in_words(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = data_folder(tmp_path / "prefix")
+    root.mkdir(parents=True)
+    (root / "setup.log").symlink_to("/dev/full")
+    assert cellgate(words) == 1
+    assert capsys.readouterr().err == (
+        f"cellgate: The kernel environment can't be made in {root}: [Errno 28] No space left on device\n"
+    )
+
+
+Begin = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def begin(environ: Mapping[str, str], words: list[str]) -> Iterator[Begin]:
+    """Starts a set-up as a program of its own, in a process group of its own."""
+    begun: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "cellgate.cli.main", *words]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        begun.append(subprocess.Popen(command, text=True, start_new_session=True, **pipes))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_one_that_is_interrupted_ends_its_programs_and_can_be_called_again(
+    tmp_path: Path, index: Index, begin: Begin, words: list[str]
+) -> None:
+    index.hang.add("apple")
+    process = begin()
+    assert index.hanging.wait(PATIENCE)
+    process.send_signal(signal.SIGINT)  # to it alone: on a terminal uv would get one too
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    with (data_folder(tmp_path / "prefix") / "setup.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # it would fail if uv were left
+    assert "Traceback" not in output
+    assert not is_finished(tmp_path / "prefix")
+    index.release()
+    assert cellgate(words) == 0
+    assert is_finished(tmp_path / "prefix")
+
+
+def test_one_that_is_killed_leaves_uv_for_whose_end_the_next_one_waits(
+    tmp_path: Path, index: Index, begin: Begin
+) -> None:
+    index.hang.add("apple")
+    killed = begin()
+    assert index.hanging.wait(PATIENCE)
+    killed.kill()
+    killed.wait(PATIENCE)
+    after = begin()
+    assert after.stdout is not None
+    assert after.stdout.readline() == "waiting for another set-up in the same place to end ...\n"
+    index.release()
+    output, _ = after.communicate(timeout=PATIENCE)
+    assert after.returncode == 0, output
+    assert is_finished(tmp_path / "prefix")

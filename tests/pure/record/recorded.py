@@ -1,0 +1,93 @@
+"""A record as a gateway writes it, without a gateway: consistent rows of sessions in a journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from cellgate.record.clock import now
+from cellgate.record.events import EventLog
+from cellgate.record.facts import brief
+from cellgate.record.journal import Journal
+from cellgate.record.rows import ExecutionRow, SessionRow
+from tests.pure.record.conftest import MOMENT, session_row
+
+ENVIRONMENT: dict[str, Any] = {
+    "display_name": "Python 3",
+    "kernel_id": "k1",
+    "kernel_info": {"language_info": {"name": "python", "version": "3.11.7"}},
+    "python": "3.11.7",
+    "packages": {"six": "1.17.0"},
+}
+IMAGE = "iVBORw0KGgo" * 500
+
+
+class Recorded:
+    """A session that records cells of one line. Close it by `end`."""
+
+    def __init__(self, journal: Journal, key: str) -> None:
+        self._journal = journal
+        row = session_row(
+            journal.new_session_id(), key, environment=brief(ENVIRONMENT), cause="created", folder="c0ffee"
+        )
+        self.log = EventLog(journal, row.id, key)
+        told = {"principal": row.principal, "created_at": row.created_at, "metadata": row.metadata}
+        told |= {
+            "limits": row.limits,
+            "isolation": row.isolation,
+            "environment": ENVIRONMENT,
+            "folder": row.folder,
+        }
+        self.row: SessionRow = row
+        self._executions = 0
+        self._session("idle", "created", gateway_version="0.1.0", **told)
+
+    def _session(self, state: str, cause: str, **fields: Any) -> None:
+        told = {"state": state, "cause": cause, "kernel": self.row.kernel, "last_activity": MOMENT}
+        self.log.append("session", None, {**told, **fields})
+        self._save(state=state, cause=cause, last_activity=MOMENT)
+
+    def _save(self, **fields: Any) -> None:
+        self.row = replace(self.row, **fields)
+        self._journal.save_session(self.row)
+
+    def cell(self, code: str, *events: tuple[str, dict[str, Any]], **fields: Any) -> str:
+        self._executions += 1
+        name = f"{self.row.key}-{self._executions}"
+        key = ("again", "ab" * 32) if self._executions == 1 else None
+        told = {"position": 0, "code": code, "msg_id": f"m-{name}"}
+        queued = self.log.append("queued", name, told | ({"idempotency": list(key)} if key else {}))
+        self.log.append("started", name, {"execution_count": self._executions, "code": code})
+        for event_type, content in events:
+            self.log.append(event_type, name, content)
+        end = {"status": "ok", "cause": None, "execution_count": self._executions, "error": None}
+        end |= {"started_at": MOMENT, "finished_at": now(), "duration_ms": 1.5, "queue_ms": 0.0}
+        end |= {"truncated": False, "kernel": {"state": "idle", "replaced": False}}
+        last = self.log.append("finished", name, end | fields)
+        self._journal.save_execution(
+            ExecutionRow(
+                session_id=self.row.id,
+                id=name,
+                number=self._executions,
+                msg_id=f"m-{name}",
+                first_seq=queued["seq"],
+                last_seq=last["seq"],
+                status=last["status"],
+                created_at=queued["at"],
+                idempotency_key=key[0] if key else None,
+                request_hash=key[1] if key else None,
+            )
+        )
+        self._save(execution_count=self._executions, last_activity=last["at"])
+        return name
+
+    def end(self) -> None:
+        self._session("ended", "deleted")
+
+
+def text(value: str) -> tuple[str, dict[str, Any]]:
+    return "stream", {"name": "stdout", "text": value}
+
+
+def image(value: str = IMAGE) -> tuple[str, dict[str, Any]]:
+    return "display_data", {"data": {"image/png": value}, "metadata": {}}

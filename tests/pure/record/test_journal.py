@@ -1,0 +1,558 @@
+"""The journal over real SQLite files: nothing committed is lost, nothing waits that should not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cellgate.record import journal as journal_module
+from cellgate.record import schema
+from cellgate.record.chain import GENESIS, link, verify
+from cellgate.record.journal import EventRow, Journal
+from cellgate.record.migrations import VERSION
+from cellgate.record.verify_store import check_record
+from cellgate.wire.errors import StorageError, StorageFull
+from cellgate_kernels.limits import KIB, MIB
+from tests.pure.record.conftest import (
+    Chain,
+    all_events,
+    another_connection,
+    eventually,
+    execution_row,
+    limit_pages,
+    opened_elsewhere,
+    session_row,
+    to_tables,
+)
+from tests.support.requirements import require
+
+PROJECT = Path(__file__).parents[3]
+BODY = b'{"seq":1}'
+
+
+@pytest.fixture
+async def small(path: Path) -> AsyncGenerator[Journal, None]:
+    """A journal with room for 64 KiB of waiting rows, whose commits all need the database."""
+    opened = await Journal.open(path, sync="full", pending_bytes=64 * KIB)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def other(path: Path, small: Journal) -> Iterator[sqlite3.Connection]:
+    """Another connection to the file of `small`, to hold its lock."""
+    yield from another_connection(path)
+
+
+# ---- what is written is read ------------------------------------------------------------------------------
+
+
+async def test_rows_come_back_as_they_were_saved(journal: Journal) -> None:
+    """All columns: nested JSON, text beyond ASCII, None and bytes."""
+    session = session_row(
+        journal.new_session_id(), metadata={"a": [1, {"b": None}], "ü": "😀"}, cause="x", folder="c0ffee"
+    )
+    execution = execution_row(session.id, 1, idempotency_key="k", request_hash="h")
+    event = EventRow(session.id, 1, "session", None, BODY, link(GENESIS, BODY))
+    journal.save_session(session)
+    journal.save_execution(execution)
+    journal.append(event)
+    await journal.commit()
+    assert await journal.session("ada", session.key) == session
+    assert await journal.execution(session.id, "e1") == execution
+    assert await journal.events(session.id) == [event]
+    assert await journal.last_event(session.id) == (1, event.hash)
+
+
+async def test_of_several_rows_of_one_thing_the_last_counts(journal: Journal) -> None:
+    """Within one group and over several."""
+    session_id = journal.new_session_id()
+    for count in range(3):
+        journal.save_session(session_row(session_id, execution_count=count))
+        journal.save_execution(execution_row(session_id, 1, last_seq=count))
+    await journal.commit()
+    journal.save_session(session_row(session_id, state="ended", cause="deleted", execution_count=9))
+    journal.save_execution(execution_row(session_id, 1, last_seq=20, status="ok"))
+    await journal.commit()
+    assert await journal.sessions() == [
+        session_row(session_id, state="ended", cause="deleted", execution_count=9)
+    ]
+    assert await journal.executions(session_id) == [execution_row(session_id, 1, last_seq=20, status="ok")]
+
+
+async def test_a_sessions_folder_never_changes(journal: Journal) -> None:
+    """It names where its files are; a session that has one may not come to another's files."""
+    row = session_row(journal.new_session_id(), folder="c0ffee")
+    for folder in ("c0ffee", "f00d"):
+        journal.save_session(replace(row, folder=folder))
+        await to_tables(journal)
+    assert await journal.sessions() == [row]
+
+
+async def test_what_is_not_there_is_none(journal: Journal) -> None:
+    assert await journal.session("ada", "s") is None
+    assert await journal.execution(1, "e") is None
+    assert await journal.execution_by_key(1, "k") is None
+    assert await journal.last_execution(1) is None
+    assert await journal.last_event(1) is None
+    assert await journal.events(1) == []
+
+
+async def test_sessions_are_listed_by_principal_state_and_page(journal: Journal) -> None:
+    rows = [
+        session_row(journal.new_session_id(), principal=principal, state=state)
+        for principal in ("ada", "bob")
+        for state in ("idle", "busy", "ended")
+    ]
+    for row in rows:
+        journal.save_session(row)
+    await journal.commit()
+    assert await journal.sessions() == rows
+    assert await journal.sessions("bob") == rows[3:]
+    assert await journal.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
+    assert await journal.sessions("ada", []) == []
+    assert await journal.sessions(limit=2, after=rows[1].id) == rows[2:4]
+    assert await journal.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
+    assert await journal.session("bob", rows[0].key) is None
+
+
+async def test_executions_are_found_by_order_key_and_end(journal: Journal) -> None:
+    session_id = journal.new_session_id()
+    rows = [
+        execution_row(session_id, 1, status="ok", idempotency_key="again"),
+        execution_row(session_id, 2, status=None),
+        execution_row(session_id, 3, status="error", idempotency_key="again"),
+        execution_row(session_id, 4, status=None, idempotency_key="other"),
+    ]
+    journal.save_session(session_row(session_id))
+    for row in reversed(rows):
+        journal.save_execution(row)
+    await journal.commit()
+    assert await journal.executions(session_id) == rows
+    assert await journal.executions(session_id, limit=2, after=1) == rows[1:3]
+    assert await journal.unfinished_executions(session_id) == [rows[1], rows[3]]
+    assert await journal.execution_by_key(session_id, "again") == rows[2]
+    assert await journal.last_execution(session_id) == rows[3]
+
+
+async def test_events_are_read_between_bounds_and_in_batches(journal: Journal) -> None:
+    """By sequence numbers, by count and by bytes; a body beyond the bound of bytes comes alone."""
+    session_id = journal.new_session_id()
+    journal.save_session(session_row(session_id))
+    chain = Chain(session_id)
+    rows = [chain.next(size=1000) for _ in range(700)]
+    for row in rows:
+        journal.append(row)
+    await journal.commit()
+    assert await journal.events(session_id, after=10, until=20) == rows[10:20]
+    assert await journal.events(session_id, limit=3) == rows[:3]
+    assert await journal.events(session_id, max_bytes=5 * len(rows[0].body)) == rows[:5]
+    assert await journal.events(session_id, after=5, max_bytes=1) == rows[5:6]
+    assert await all_events(journal, session_id) == rows
+    batches = [batch async for batch in journal.event_batches(session_id, after=1, until=600)]
+    assert [row for batch in batches for row in batch] == rows[1:600]
+    assert len(batches) > 1
+
+
+async def test_rows_that_nobody_commits_are_written_soon(path: Path, journal: Journal) -> None:
+    session_id = journal.new_session_id()
+    journal.save_session(session_row(session_id))
+
+    async def written() -> bool:
+        return len(await journal.sessions()) == 1
+
+    await eventually(written)
+    assert journal.pending_bytes == 0
+
+
+async def test_sessions_that_write_at_once_keep_their_order(journal: Journal) -> None:
+    """Many sessions, each committing cell by cell: every commit shows its own rows, every chain holds."""
+
+    async def run(session_id: int) -> None:
+        chain = Chain(session_id)
+        for number in range(1, 11):
+            execution = f"e{number}"
+            first = chain.seq + 1
+            # In the order in which a session does it: events before the rows that they belong to.
+            journal.append(chain.next(execution))
+            journal.save_session(session_row(session_id, execution_count=number))
+            journal.save_execution(execution_row(session_id, number, first_seq=first))
+            for _ in range(5):
+                journal.append(chain.next(execution))
+                await asyncio.sleep(0)
+            journal.save_execution(execution_row(session_id, number, last_seq=chain.seq, status="ok"))
+            await journal.commit()
+            assert await journal.last_event(session_id) == (chain.seq, chain.head)
+        found = await all_events(journal, session_id)
+        assert verify(((row.seq, row.body, row.hash) for row in found), head=chain.head).rows == 60
+        assert len(await journal.executions(session_id)) == 10
+
+    await asyncio.gather(*(run(journal.new_session_id()) for _ in range(20)))
+    assert journal.pending_bytes == 0
+
+
+async def test_a_cancelled_commit_disturbs_no_other(journal: Journal) -> None:
+    session_id = journal.new_session_id()
+    # Too much for the redo log, which makes nobody wait.
+    journal.save_session(session_row(session_id, metadata={"long": "x" * 100_000}))
+    abandoned, kept = asyncio.ensure_future(journal.commit()), asyncio.ensure_future(journal.commit())
+    await asyncio.sleep(0)
+    abandoned.cancel()
+    await kept
+    assert await journal.session("ada", "s1") is not None
+    assert abandoned.cancelled()
+
+
+# ---- the file ---------------------------------------------------------------------------------------------
+
+
+async def test_a_reopened_record_has_all_and_gives_new_ids(path: Path) -> None:
+    first = await Journal.open(path)
+    ids = [first.new_session_id() for _ in range(3)]
+    first.save_session(session_row(ids[1]))
+    await first.close()
+    await first.close()
+    second = await Journal.open(path)
+    assert await second.sessions() == [session_row(ids[1])]
+    assert second.new_session_id() > ids[1]
+    await second.close()
+
+
+async def test_only_the_owner_can_read_the_files(path: Path, journal: Journal) -> None:
+    journal.save_session(session_row(journal.new_session_id()))
+    await journal.commit()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}
+    assert set(modes) >= {"record.sqlite", "record.sqlite-wal", "record.sqlite.lock"}
+    assert set(modes) >= {"record.sqlite.redo", "record.sqlite.last"} or not journal._redo.takes
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+async def test_names_that_mean_something_in_a_uri_are_fine(tmp_path: Path) -> None:
+    path = tmp_path / "a ?mode=rw#%20é" / "record.sqlite"
+    journal = await Journal.open(path)
+    assert await journal.sessions() == []
+    await journal.close()
+    assert path.is_file()
+
+
+@pytest.mark.parametrize(("sync", "level"), [("normal", 1), ("full", 2)])
+async def test_the_database_is_set_up_as_promised(path: Path, sync: schema.Sync, level: int) -> None:
+    journal = await Journal.open(path, sync=sync)
+    expected = {"journal_mode": "wal", "synchronous": level, "foreign_keys": 1}
+    for pragma, value in expected.items():
+        found = await journal._writer.run(lambda db, name=pragma: db.execute(f"PRAGMA {name}").fetchone())
+        assert found == (value,)
+    with pytest.raises(StorageError, match="readonly"):
+        await journal._reader.run(lambda db: db.execute("DELETE FROM events"))
+    await journal.close()
+
+
+async def test_two_gateways_can_not_share_a_folder(path: Path, journal: Journal) -> None:
+    """Whether they are two processes or one; afterwards it is free again."""
+    with pytest.raises(StorageError, match="in use by another gateway"):
+        await Journal.open(path)
+    assert "in use by another gateway" in await opened_elsewhere(path)
+    await journal.close()
+    await (await Journal.open(path)).close()
+
+
+async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+    await (await Journal.open(path)).close()
+    newer = VERSION + 1
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {newer}")
+    with pytest.raises(StorageError, match=f"schema {newer}, written by a newer Cellgate"):
+        await Journal.open(path)
+    with pytest.raises(StorageError, match=f"schema {newer}, written by a newer Cellgate"):
+        list(check_record(path))
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (newer,)
+
+
+@pytest.mark.parametrize("content", ["table", "noise"])
+def test_a_file_of_something_else_is_refused(path: Path, content: str) -> None:
+    path.parent.mkdir()
+    if content == "table":
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE photos (id)")
+    else:
+        path.write_bytes(b"no database" * 100)
+    before = path.read_bytes()
+    with pytest.raises(StorageError, match="database"):
+        asyncio.run(Journal.open(path))
+    assert path.read_bytes() == before
+
+
+async def test_a_folder_that_can_not_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"record\.sqlite can't be opened"):
+        await Journal.open(tmp_path / "file" / "record.sqlite")
+
+
+async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
+    journal = await Journal.open(path)
+    await journal.close()
+    for use in (lambda: journal.append(Chain(1).next()), lambda: journal.save_session(session_row(1))):
+        with pytest.raises(StorageError, match="closed"):
+            use()
+    with pytest.raises(StorageError, match="closed"):
+        await journal.sessions()
+    await journal.commit()
+    await journal.room()
+
+
+# ---- crashes ----------------------------------------------------------------------------------------------
+
+WRITER = """
+    import asyncio, itertools, pathlib, sys
+    from cellgate.record.journal import Journal
+    from tests.pure.record.conftest import Chain, execution_row, session_row
+
+    async def write(journal, session_id):
+        journal.save_session(session_row(session_id))
+        chain = Chain(session_id)
+        for number in itertools.count(1):
+            for _ in range(7):
+                journal.append(chain.next(f"e{number}", size=300))
+            journal.save_execution(execution_row(session_id, number, last_seq=chain.seq, status="ok"))
+            await journal.commit()
+            print(session_id, chain.seq, flush=True)
+            await asyncio.sleep(0)
+
+    async def main():
+        journal = await Journal.open(pathlib.Path(sys.argv[1]), sync=sys.argv[2])
+        await asyncio.gather(*(write(journal, journal.new_session_id()) for _ in range(3)))
+
+    asyncio.run(main())
+"""
+
+
+def killed_while_writing(path: Path, acknowledged: Path, sync: str) -> dict[int, int]:
+    """Let a process write and kill it; returns for each session up to which row it had a commit's answer."""
+    program = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), sync]
+    with acknowledged.open("wb") as out, subprocess.Popen(program, stdout=out, cwd=PROJECT) as child:
+        try:
+            while acknowledged.read_bytes().count(b"\n") < 200:
+                assert child.poll() is None
+                time.sleep(0.01)
+        finally:
+            child.kill()
+    assert child.returncode == -signal.SIGKILL
+    complete = acknowledged.read_bytes().rpartition(b"\n")[0].splitlines()
+    return {int(session): int(seq) for session, seq in map(bytes.split, complete)}
+
+
+@pytest.mark.parametrize("sync", ["normal", "full"])
+async def test_what_was_committed_outlives_kill_9(path: Path, tmp_path: Path, sync: str) -> None:
+    """The file is sound, and has every row whose commit returned."""
+    last = await asyncio.to_thread(killed_while_writing, path, tmp_path / "acknowledged", sync)
+    assert len(last) == 3
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+    journal = await Journal.open(path)
+    for session_id, seq in last.items():
+        rows = await all_events(journal, session_id)
+        assert verify((row.seq, row.body, row.hash) for row in rows).valid
+        assert len(rows) >= seq
+        assert len(await journal.executions(session_id, limit=100_000)) == len(rows) // 7
+    await journal.close()
+
+
+# ---- failing storage --------------------------------------------------------------------------------------
+
+
+async def test_a_full_disk_is_told_and_loses_nothing(journal: Journal) -> None:
+    """Commits fail while there is no space; with space again all is there, in order, in one chain."""
+    session_id = journal.new_session_id()
+    journal.save_session(session_row(session_id))
+    await to_tables(journal)
+    chain = Chain(session_id)
+    await limit_pages(journal, await limit_pages(journal, 100_000))
+    for _ in range(3):
+        for _ in range(50):
+            journal.append(chain.next(size=2000))
+        with pytest.raises(StorageFull):
+            await journal.commit()
+        assert not journal.healthy
+    assert await journal.events(session_id) == []
+    await limit_pages(journal, 100_000)
+    await journal.commit()
+    assert journal.healthy
+    rows = await all_events(journal, session_id)
+    assert verify(((row.seq, row.body, row.hash) for row in rows), head=chain.head).rows == 150
+
+
+async def test_a_record_that_could_not_be_written_is_tried_again_by_itself(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "RETRY_SECONDS", 0.05)
+    await limit_pages(journal, 1)
+    session_id = journal.new_session_id()
+    journal.save_session(session_row(session_id, metadata={"long": "x" * 100_000}))
+    with pytest.raises(StorageFull):
+        await journal.commit()
+    await limit_pages(journal, 100_000)
+
+    async def written() -> bool:
+        return journal.healthy
+
+    await eventually(written)
+    assert len(await journal.sessions()) == 1
+
+
+async def test_memory_is_bounded_while_the_disk_is_full(small: Journal) -> None:
+    """Beyond the bound a row is refused before it is kept, and those kept are written later."""
+    await limit_pages(small, 1)
+    session_id = small.new_session_id()
+    small.save_session(session_row(session_id))
+    chain = Chain(session_id)
+    kept: list[EventRow] = []
+
+    def append_forever() -> None:
+        while True:
+            kept.append(chain.next(size=500))
+            small.append(kept[-1])
+
+    with pytest.raises(StorageFull):
+        append_forever()
+    row = kept.pop()
+    assert 64 * KIB <= small.pending_bytes < 66 * KIB
+    with pytest.raises(StorageFull):
+        await small.commit()
+    with pytest.raises(StorageFull):
+        small.append(row)
+    await limit_pages(small, 100_000)
+    await small.commit()
+    small.append(row)
+    await small.commit()
+    assert await all_events(small, session_id) == [*kept, row]
+
+
+async def test_closing_on_a_full_disk_says_that_rows_are_lost(path: Path) -> None:
+    """And gives the folder free all the same."""
+    journal = await Journal.open(path)
+    await limit_pages(journal, 1)
+    journal.save_session(session_row(journal.new_session_id(), metadata={"long": "x" * 100_000}))
+    with pytest.raises(StorageFull):
+        await journal.close()
+    reopened = await Journal.open(path)
+    assert await reopened.sessions() == []
+    await reopened.close()
+
+
+async def test_room_waits_while_much_waits_to_be_written(small: Journal, other: sqlite3.Connection) -> None:
+    """Somebody holds the database: appends and reads go on, `room` and `commit` wait until it is free."""
+    await small.room()
+    session_id = small.new_session_id()
+    small.save_session(session_row(session_id))
+    await small.commit()
+    other.execute("BEGIN IMMEDIATE")
+    chain = Chain(session_id)
+    while not small.full:
+        small.append(chain.next(size=500))
+    room, commit = asyncio.ensure_future(small.room()), asyncio.ensure_future(small.commit())
+    assert await small.events(session_id) == []
+    assert not room.done()
+    assert not commit.done()
+    other.execute("ROLLBACK")
+    await asyncio.gather(room, commit)
+    assert not small.full
+    assert len(await all_events(small, session_id)) == chain.seq
+
+
+async def test_a_commit_waits_for_rows_that_are_being_written(
+    small: Journal, other: sqlite3.Connection
+) -> None:
+    """Also when nothing was enqueued since, and whoever enqueued them."""
+    session_id = small.new_session_id()
+    other.execute("BEGIN IMMEDIATE")
+    small.save_session(session_row(session_id))
+    first = asyncio.ensure_future(small.commit())
+    await small.sessions()
+    second = asyncio.ensure_future(small.commit())
+    await small.sessions()
+    assert not first.done()
+    assert not second.done()
+    other.execute("ROLLBACK")
+    await second
+    assert await small.sessions() == [session_row(session_id)]
+    await first
+
+
+async def test_a_failed_group_and_what_came_meanwhile_become_one(
+    small: Journal, other: sqlite3.Connection
+) -> None:
+    """Of a session's or an execution's rows in both, the later one is kept; who waits for either is told."""
+    one, two = small.new_session_id(), small.new_session_id()
+    await small._writer.run(lambda db: db.execute("PRAGMA busy_timeout = 300").fetchone())
+    other.execute("BEGIN IMMEDIATE")
+    chain = Chain(one)
+    small.save_session(session_row(one))
+    small.save_execution(execution_row(one, 1))
+    small.append(chain.next())
+    first = asyncio.ensure_future(small.commit())
+    await small.sessions()
+    small.save_session(session_row(one, state="busy"))
+    small.save_session(session_row(two))
+    small.save_execution(execution_row(one, 1, status="ok"))
+    small.save_execution(execution_row(two, 1))
+    small.append(chain.next())
+    second = asyncio.ensure_future(small.commit())
+    with pytest.raises(StorageError, match="locked"):
+        await first
+    with pytest.raises(StorageError, match="locked"):
+        await second
+    other.execute("ROLLBACK")
+    await small.commit()
+    assert await small.sessions() == [session_row(one, state="busy"), session_row(two)]
+    assert await small.executions(one) == [execution_row(one, 1, status="ok")]
+    assert await small.executions(two) == [execution_row(two, 1)]
+    assert [row.seq for row in await small.events(one)] == [1, 2]
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    if os.geteuid() != 0:
+        require("root", "mounting a small file system takes root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        require("mount", "this machine mounts no tmpfs")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+async def test_a_disk_that_really_is_full(tiny_disk: Path) -> None:
+    """Filled by a foreign file; when that goes, the record goes on where it was."""
+    path, filler = tiny_disk / "record.sqlite", tiny_disk / "filler"
+    journal = await Journal.open(path)
+    session_id = journal.new_session_id()
+    journal.save_session(session_row(session_id))
+    await journal.commit()
+    with pytest.raises(OSError, match="No space"):
+        await asyncio.to_thread(filler.write_bytes, bytes(2 * MIB))
+    chain = Chain(session_id)
+    for _ in range(100):
+        journal.append(chain.next(size=1000))
+    with pytest.raises(StorageFull):
+        await journal.commit()
+    await asyncio.to_thread(filler.unlink)
+    await journal.commit()
+    assert verify((row.seq, row.body, row.hash) for row in await all_events(journal, session_id)).rows == 100
+    await journal.close()

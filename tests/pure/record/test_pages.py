@@ -1,0 +1,334 @@
+"""Pages that leave the gateway: whatever user code showed, nothing in them runs, loads or sends."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat import v4
+
+from cellgate.jobs.convert import convert
+from cellgate.record import sanitise
+from cellgate.record.pages import PAGE_POLICY
+from cellgate.replay.page import page
+from cellgate.replay.report import Comparison, NewRun, build_report
+from tests.support.requirements import require
+
+# ruff: noqa: E501, ISC004 - pieces of markup
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# HOST stands for a server that must hear nothing; `moved` and `ran` for what a page may not become.
+ALIVE = [
+    "<script>document.title = 'ran'; fetch('HOST/fetch')</script>",
+    "<img src='HOST/img' onerror=\"document.title = 'ran'\">",
+    "<svg><script>document.title = 'ran'</script><image href='HOST/svg-image'/>"
+    "<foreignObject><img src='HOST/foreign'></foreignObject><use href='HOST/use#a'/></svg>",
+    "<svg onload=\"document.title = 'ran'\"><path fill='url(HOST/fill#a)' d='M0 0h9v9z'/></svg>",
+    "<meta http-equiv=refresh content='0;url=HOST/refresh'>",
+    "<meta http-equiv='Content-Security-Policy' content='img-src *'><meta charset=utf-7>",
+    "<base href='HOST/base/'><img src='relative'>",
+    "<form action='HOST/form' method=post id=f><input autofocus onfocus='this.form.submit()'></form>",
+    "<iframe src='HOST/frame'></iframe><iframe srcdoc=\"<img src='HOST/srcdoc'>\"></iframe>",
+    "<object data='HOST/object'></object><embed src='HOST/embed'><applet code='HOST/applet'></applet>",
+    "<link rel=stylesheet href='HOST/css'><link rel=icon href='HOST/icon'><link rel=preconnect href='HOST'>",
+    "<style>@import 'HOST/import'; body { background: url(HOST/url) }</style>",
+    "<style>@font-face { font-family: x; src: url(HOST/font) } * { font-family: x }</style>",
+    "<style>body { background-image: image-set('HOST/set' 1x); --x: u\\72l(HOST/escape) }</style>",
+    "<style>a{}</style><style>} body { cursor: url(HOST/cursor), auto } </style></head><img src='HOST/late'>",
+    "<p style='background: url(HOST/attribute); list-style: \\75rl(HOST/escaped)'>text</p>",
+    "<table background='HOST/background'><tr><td>x</td></tr></table>",
+    "<a href=\"javascript:document.title = 'ran'\" id=j target=_top ping='HOST/ping'>j</a>",
+    "<video src='HOST/video' autoplay></video><audio src='HOST/audio'></audio><input type=image src='HOST/i'>",
+    "<picture><source srcset='HOST/srcset'><img srcset='HOST/set2'></picture><video poster='HOST/poster'></video>",
+    '<math><mtext><table><mglyph><style><!--</style><img title="--><img src=HOST/mxss>">',
+    '<noscript><p title="</noscript><img src=HOST/noscript>"></noscript>',
+    "<template><img src='HOST/template'></template><details open ontoggle=\"document.title = 'ran'\">d</details>",
+]
+UNFINISHED = [
+    "<!-- a comment",
+    '<b title="an attribute',
+    "<style> a {",
+    "<script> var a",
+    "<textarea>",
+    "<title>",
+    "<plaintext>",
+    "<xmp>",
+    "<noembed>",
+    "<select><option>",
+    "<svg><desc>",
+    "</div></div></main></body></html>",
+    "\x1b$B",
+    "+ADw-script+AD4-document.title = 'ran'+ADw-/script+AD4-",
+    "\ufeff<template>",
+    "<div>" * 5000,
+]
+FORBIDDEN = {
+    *(
+        [
+            "script",
+            "base",
+            "form",
+            "iframe",
+            "frame",
+            "frameset",
+            "object",
+            "embed",
+            "applet",
+            "link",
+            "template",
+            "foreignobject",
+            "image",
+            "use",
+        ]
+    ),
+    *(
+        [
+            "video",
+            "audio",
+            "source",
+            "textarea",
+            "select",
+            "button",
+            "noscript",
+            "math",
+            "animate",
+            "set",
+            "title",
+            "style",
+            "meta",
+        ]
+    ),
+}
+WANTED = """
+<style scoped>.dataframe tbody tr th { vertical-align: top } #T_0a1b2_row0_col0 { background-color: #f00 }</style>
+<table border="1" class="dataframe" id="T_0a1b2"><tr><td class="x" style="color: red; width: calc(1px + 2em)">v</td>
+</tr></table><a href="https://example.org/a?b=1">link</a><a href="#here">here</a><h2 id="here">Head</h2>
+<img src="data:image/png;base64,iVBORw0KGgo=" width="5" alt="A picture">
+<svg viewBox="0 0 9 9"><g transform="translate(1, 2)"><path d="M0 0h9" fill="url(#g)" stroke="rgb(1,2,3)"/></g></svg>
+<input type="checkbox" id="fold" checked><label for="fold">Fold</label><details><summary>More</summary>all</details>
+"""
+
+
+def notebook(*markup: str, **metadata: Any) -> str:
+    """A notebook with a cell for each piece of HTML, and one that comes last."""
+    cells = [
+        v4.new_code_cell("show()", outputs=[v4.new_output("display_data", data={kind: piece})])
+        for piece in markup
+        for kind in ("text/html", "text/markdown", "image/svg+xml", "text/latex", "text/plain")
+    ]
+    cells.append(v4.new_code_cell("last", outputs=[v4.new_output("stream", text="the last words\n")]))
+    written: str = nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata))
+    return written
+
+
+class Seen(HTMLParser):
+    """The elements of a page and their attributes, by where they stand."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.head: list[tuple[str, dict[str, str | None]]] = []
+        self.body: list[tuple[str, dict[str, str | None]]] = []
+        self.styles: list[str] = []
+        self.text = ""
+        self._in: list[tuple[str, dict[str, str | None]]] = self.head
+        self._style = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "body":
+            self._in = self.body
+        self._in.append((tag, dict(attrs)))
+        self._style = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        self._style = False
+
+    def handle_data(self, data: str) -> None:
+        if self._style:
+            self.styles.append(data)
+        elif self._in is self.body:
+            self.text += data
+
+
+def check(text: str) -> Seen:
+    """What must hold of every page."""
+    seen = Seen(text)
+    assert text.startswith(
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-S'
+    )
+    metas = [known for tag, known in seen.head if tag == "meta"]
+    assert metas[1] == {"http-equiv": "Content-Security-Policy", "content": PAGE_POLICY}
+    assert metas[2] == {"http-equiv": "x-dns-prefetch-control", "content": "off"}
+    assert {tag for tag, _ in seen.head} == {"html", "head", "meta", "title", "style"}
+    assert not FORBIDDEN & {tag for tag, _ in seen.body}
+    for tag, known in seen.body:
+        assert not [name for name in known if name.startswith("on") or name in {"srcdoc", "target", "ping"}]
+        assert (known.get("src") or "data:image/").startswith("data:image/"), tag
+        assert (known.get("href") or "#").startswith(("#", "https://", "http://", "mailto:")), tag
+    ours = "".join(seen.styles).lower()
+    assert "url(http" not in ours
+    assert "@import" not in ours
+    assert "image-set" not in ours
+    assert "\x1b" not in text
+    assert "\ufeff" not in text
+    return seen
+
+
+def exported(*markup: str) -> str:
+    text = "</title><script>1</script>"
+    return convert(notebook(*markup, title=text, cellgate={"session": text}), "html")
+
+
+def replayed(*markup: str) -> str:
+    """The page of a replay in which the same pieces came as text, in every place that can have them."""
+    cells = json.loads(notebook(*markup))
+    runs = [
+        NewRun("ok", [{"output_type": "stream", "name": "stdout", "text": piece}], "") for piece in markup
+    ]
+    runs += [NewRun("died", [], "")] * (len(cells["cells"]) - len(runs))
+    text = "".join(markup[:3])
+    facts = {
+        "session": text,
+        "kernel": text,
+        "environment": {"agreement": text, "changes": [{"name": text, "recorded": text, "now": None}]},
+        "files": [{"path": text, "restored": False, "reason": text}],
+    }
+    return page(build_report(Comparison(cells, runs, facts)))
+
+
+@pytest.mark.parametrize("piece", [*ALIVE, *UNFINISHED])
+def test_each_piece_of_mischief_leaves_a_whole_and_quiet_page(piece: str) -> None:
+    assert "the last words" in check(exported(piece)).text
+    assert "last" in check(replayed(piece)).text
+
+
+def test_all_pieces_together_do_too() -> None:
+    assert "the last words" in check(exported(*ALIVE, *UNFINISHED)).text
+    assert "the last words" in check(exported("".join(ALIVE + UNFINISHED))).text
+    check(replayed(*ALIVE, *UNFINISHED))
+
+
+def test_the_widgets_of_a_notebook_are_no_way_in() -> None:
+    name = "a</script><script>alert(1)"
+    state = {"state": {name: {}}, "x": "</script><img src=x onerror=alert(1)>"}
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": name}}
+    made = json.loads(notebook(widgets={"application/vnd.jupyter.widget-state+json": state}))
+    made["cells"][0]["outputs"] = [{"output_type": "display_data", "data": view, "metadata": {}}]
+    check(convert(json.dumps(made), "html"))
+
+
+def test_what_only_shows_something_stays() -> None:
+    seen = check(exported(WANTED))
+    styles = "".join(seen.styles)
+    for words in ("vertical-align: top", "#T_0a1b2_row0_col0", "background-color: #f00"):
+        assert words in styles
+    known = {tag: attributes for tag, attributes in seen.body if tag not in {"div", "span", "pre"}}
+    assert known["td"] == {"class": "x", "style": "color: red; width: calc(1px + 2em)"}
+    assert known["path"] == {"d": "M0 0h9", "fill": "url(#g)", "stroke": "rgb(1,2,3)"}
+    assert known["g"] == {"transform": "translate(1, 2)"}
+    assert (known["svg"]["viewbox"], known["input"]["type"], known["label"]["for"]) == (
+        "0 0 9 9",
+        "checkbox",
+        "fold",
+    )
+    links = [attributes["href"] for tag, attributes in seen.body if tag == "a" and "class" not in attributes]
+    assert "https://example.org/a?b=1" in links
+    pictures = [attributes for tag, attributes in seen.body if tag == "img"]
+    assert any(each.get("alt") == "A picture" and each.get("width") == "5" for each in pictures)
+
+
+def test_what_is_nested_too_deeply_is_told_instead_of_shown() -> None:
+    deep = "<div><table><tr><td></div>" * 1000
+    assert sanitise.too_deep(deep)
+    assert not sanitise.too_deep("<ul>" + "<li><p>x<p>y" * 5000 + "</ul>")
+    assert not sanitise.too_deep("<table>" + "<tr><th>a<td>b" * 5000 + "</table>")
+    assert not sanitise.too_deep("<div><br><p>x</p></div>" * 5000)
+    assert "nested too deeply" in check(exported(deep)).text
+
+
+@pytest.mark.parametrize(
+    "css",
+    ["{" * 100_000, "(" * 100_000, "a{" * 50_000, "/*" * 50_000, "a{b:" + "x" * 10**6 + "}", "'" * 10**6],
+)
+def test_style_sheets_of_any_shape_end(css: str) -> None:
+    assert "url" not in sanitise.rules(css + "} a { b: url(x) }")
+    assert len(sanitise.declarations(css)) <= len(css)
+
+
+# ---- in a browser
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[str, list[str]]]:
+    """An address on this machine, and the paths that somebody asked it for."""
+    paths: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<title>moved</title>moved")
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def opened(file: Path, profile: Path) -> str:
+    """The page as a browser has it after five seconds of its own time."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        require("browser", "there is no Chromium; with apt-get: chromium")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+    command = [program, *options, *quiet, f"--user-data-dir={profile}", "--virtual-time-budget=5000"]
+    done = subprocess.run(
+        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=100, check=True
+    )
+    return done.stdout
+
+
+def test_a_saved_page_sends_nothing_runs_nothing_and_stays_where_it_is(
+    tmp_path: Path, heard: tuple[str, list[str]]
+) -> None:
+    address, paths = heard
+    pieces = [piece.replace("HOST", address) for piece in (*ALIVE, *UNFINISHED)]
+    for name, text in (("exported", exported(*pieces)), ("replayed", replayed(*pieces))):
+        file = tmp_path / f"{name}.html"
+        file.write_text(text)
+        shown = opened(file, tmp_path / name)
+        assert paths == [], name
+        assert "<title>ran" not in shown
+        assert "<title>moved" not in shown
+        assert "last" in shown
+
+
+def test_the_same_mischief_works_in_a_page_without_a_policy(
+    tmp_path: Path, heard: tuple[str, list[str]]
+) -> None:
+    """Else the test above would prove nothing."""
+    address, paths = heard
+    file = tmp_path / "plain.html"
+    pieces = [piece for piece in ALIVE if "refresh" not in piece and "<form" not in piece]
+    file.write_text("<!doctype html><title>plain</title>" + "".join(pieces).replace("HOST", address))
+    assert "<title>ran" in opened(file, tmp_path / "profile")
+    assert {"/fetch", "/img", "/css", "/import", "/url", "/frame", "/srcdoc"} <= set(paths)

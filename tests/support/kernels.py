@@ -1,0 +1,239 @@
+"""A pytest plugin: real kernels through jupyter_client alone, and a check that nothing of them is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import zmq.asyncio
+from docker.api.client import APIClient
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
+
+from cellgate_kernels.provisioners.base import CellgateProvisioner
+from cellgate_kernels.provisioners.container import KERNEL_LABEL
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+
+CELL_TIMEOUT = 60.0
+SETTLE_TIMEOUT = 10.0
+
+CONTAINERS = {"docker": "", "gvisor": "runsc"}
+"""Backends of tests that are containers, each with its engine's runtime."""
+
+
+@dataclass
+class Result:
+    """What one cell gave: its reply, its streams' text, and all its iopub messages."""
+
+    reply: dict[str, Any] = field(default_factory=dict)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(m["content"]["text"] for m in self.messages if m["msg_type"] == "stream")
+
+    def of_type(self, msg_type: str) -> list[dict[str, Any]]:
+        return [m["content"] for m in self.messages if m["msg_type"] == msg_type]
+
+
+class RunningKernel:
+    """A ready kernel with one client."""
+
+    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    @property
+    def provisioner(self) -> CellgateProvisioner:
+        provisioner = self.manager.provisioner
+        assert isinstance(provisioner, CellgateProvisioner)
+        return provisioner
+
+    def send(self, code: str) -> str:
+        msg_id: str = self.client.execute(code)
+        return msg_id
+
+    async def result(self, msg_id: str) -> Result:
+        """The outcome of a cell that was sent before."""
+        result = Result()
+        async with asyncio.timeout(CELL_TIMEOUT):
+            while not result.reply:
+                reply = await self.client.get_shell_msg()
+                if reply["parent_header"].get("msg_id") == msg_id:
+                    result.reply = reply["content"]
+            while True:
+                message = await self.client.get_iopub_msg()
+                if message["parent_header"].get("msg_id") != msg_id:
+                    continue
+                result.messages.append(message)
+                if message["content"].get("execution_state") == "idle":
+                    return result
+
+    async def until_printed(self, msg_id: str) -> None:
+        """Returns when the cell has printed something: its own code runs, not ipykernel's before it."""
+        async with asyncio.timeout(CELL_TIMEOUT):
+            while True:
+                message = await self.client.get_iopub_msg()
+                if message["parent_header"].get("msg_id") == msg_id and message["msg_type"] == "stream":
+                    return
+
+    async def run(self, code: str) -> Result:
+        return await self.result(self.send(code))
+
+    async def print(self, code: str) -> str:
+        """What a cell printed; it must not fail."""
+        result = await self.run(code)
+        assert result.reply["status"] == "ok", result.reply
+        return result.text
+
+
+def own_processes() -> list[psutil.Process]:
+    """All processes below this one but engines, and shared gateways, which start kernels when they like."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if not {"serve", "dockerd", "containerd"} & set(child.cmdline()):
+                found += [child, *child.children(recursive=True)]
+    return found
+
+
+def _snapshot() -> dict[str, set[str]]:
+    fds = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists the folder
+            fds.add(f"{link.name} {str(link.readlink()).split(':')[0]}")
+    children = set()
+    for child in own_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children.add(f"{child.pid} {child.name()}")
+    tasks = {task.get_name() for task in asyncio.all_tasks() - {asyncio.current_task()}}
+    return {"fds": fds, "processes": children, "tasks": tasks}
+
+
+@pytest.fixture
+async def no_leaks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Path]:
+    """Fails the test if a process, descriptor, task or temporary file is left; gives the temporary folder."""
+    tmp_path_factory.getbasetemp()  # before pytest would make it in our folder
+    folder = Path(tempfile.mkdtemp(prefix="cg-", dir="/tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    # The loop's helper threads and zmq open what they keep at their first use.
+    await asyncio.to_thread(zmq.zmq_version)
+    before = _snapshot()
+    try:
+        yield folder
+        left: dict[str, set[str]] = {}
+        async with asyncio.timeout(SETTLE_TIMEOUT + 5):
+            for _ in range(int(SETTLE_TIMEOUT / 0.05)):
+                left = {kind: now - before[kind] for kind, now in _snapshot().items()}
+                left["files"] = set(os.listdir(folder))  # noqa: PTH208
+                if not any(left.values()):
+                    break
+                await asyncio.sleep(0.05)
+        assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(params=["process", "sandbox"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each local backend."""
+    if request.param == "sandbox":
+        request.getfixturevalue("sandbox")
+    return str(request.param)
+
+
+@pytest.fixture
+def catalog(backend: str, request: pytest.FixtureRequest) -> KernelspecCatalog:
+    if backend in CONTAINERS:
+        return KernelspecCatalog(backend="docker", provisioner_config={"runtime": CONTAINERS[backend]})
+    folder = request.getfixturevalue("kernel_prefix") / "kernels"
+    return KernelspecCatalog(backend=backend, kernel_dirs=[str(folder)])
+
+
+def containers_of(kernel_ids: Sequence[str]) -> list[str]:
+    """The names of all containers that were made for these kernels."""
+    client = APIClient()
+    try:
+        return [
+            container["Names"][0]
+            for kernel_id in kernel_ids
+            for container in client.containers(all=True, filters={"label": f"{KERNEL_LABEL}={kernel_id}"})
+        ]
+    finally:
+        client.close()
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.asyncio.Context]:
+    context = zmq.asyncio.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+@pytest.fixture
+async def new_manager(
+    backend: str, catalog: KernelspecCatalog, no_leaks: Path, context: zmq.asyncio.Context
+) -> AsyncIterator[Callable[[], AsyncKernelManager]]:
+    """Makes managers of kernels that are not started yet; the test is checked for leaks."""
+    made: list[AsyncKernelManager] = []
+
+    def make() -> AsyncKernelManager:
+        made.append(
+            AsyncKernelManager(
+                kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
+            )
+        )
+        return made[-1]
+
+    yield make
+    if backend in CONTAINERS:
+        ids = [manager.kernel_id for manager in made if manager.kernel_id]
+        for _ in range(int(SETTLE_TIMEOUT / 0.1)):
+            if not containers_of(ids):
+                break
+            await asyncio.sleep(0.1)
+        assert not containers_of(ids)
+
+
+StartKernel = Callable[..., Awaitable[RunningKernel]]
+
+
+@pytest.fixture
+async def start_kernel(new_manager: Callable[[], AsyncKernelManager]) -> AsyncIterator[StartKernel]:
+    """Starts kernels and ends them after the test; then none of their processes may exist."""
+    running: list[RunningKernel] = []
+
+    async def start(*, kernel_name: str = "python3", **options: Any) -> RunningKernel:
+        manager = new_manager()
+        manager.kernel_name = kernel_name
+        await manager.start_kernel(**options)
+        client = manager.client()
+        kernel = RunningKernel(manager, client)
+        running.append(kernel)
+        client.start_channels(hb=False)
+        await client.wait_for_ready(timeout=CELL_TIMEOUT)
+        return kernel
+
+    yield start
+    processes = own_processes()
+    for kernel in running:
+        kernel.client.stop_channels()
+        await kernel.manager.shutdown_kernel(now=True)
+    # What a kernel started in a session of its own learns of its end from the system, a little later.
+    for _ in range(int(SETTLE_TIMEOUT / 0.05)):
+        if not (left := [process for process in processes if process.is_running()]):
+            break
+        await asyncio.sleep(0.05)
+    assert not left

@@ -1,0 +1,302 @@
+"""A real gateway process for tests, and a plain HTTP client for it.
+
+The process is what a user starts: ``cellgate serve`` in a process group of its own, with its output in a
+file and a deadline for everything. The client is the standard library's, so that a test sees the bytes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Barrier
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+TOKEN = "a-token-for-tests"
+START_DEADLINE = 60.0
+STOP_DEADLINE = 30.0
+
+
+@dataclass(frozen=True)
+class Response:
+    """One answer."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """The `reason` of a problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", (self.status, self.body)
+        problem = self.json()
+        assert problem["status"] == self.status
+        assert problem["detail"]
+        return str(problem["reason"])
+
+
+class GatewayProcess:
+    """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1.
+
+    `command`: another installation's ``cellgate``; `cwd`: the folder that it is started in.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        backend: str = "process",
+        *,
+        command: Path | None = None,
+        cwd: Path | None = None,
+        **options: object,
+    ) -> None:
+        self.data_dir = data_dir
+        self.log = data_dir.with_suffix(".log")
+        self.token = TOKEN
+        words = [f"--ServeApp.{name}={value}" for name, value in options.items()]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("CELLGATE_")}
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    command or Path(sys.executable).with_name("cellgate"),
+                    "serve",
+                    "--port=0",
+                    f"--data-dir={data_dir}",
+                    *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
+                    f"--backend={backend}",
+                    *words,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=cwd,
+                start_new_session=True,
+            )
+        try:
+            self.url = self._wait_until_serving()
+        except BaseException:
+            self.kill()
+            raise
+        self.host = self.url.removeprefix("http://")
+
+    def _wait_until_serving(self) -> str:
+        deadline = time.monotonic() + START_DEADLINE
+        announcement = self.data_dir / "gateway.json"
+        while time.monotonic() < deadline:
+            assert self.process.poll() is None, self.log.read_text()
+            if announcement.exists() and json.loads(announcement.read_text())["pid"] == self.process.pid:
+                return str(json.loads(announcement.read_text())["url"])
+            time.sleep(0.02)
+        raise AssertionError(f"the gateway does not serve:\n{self.log.read_text()}")
+
+    def stop(self) -> int:
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_DEADLINE)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash."""
+        self.process.kill()
+        self.process.wait(STOP_DEADLINE)
+
+    def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
+        """A connection of its own, for streams and for clients that leave."""
+        return http.client.HTTPConnection(self.host, timeout=timeout)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        token: str | None = TOKEN,
+        headers: dict[str, str] | None = None,
+        timeout: float = 60,
+    ) -> Response:
+        """One request on a fresh connection; `body` is sent as JSON unless it is bytes."""
+        connection = self.connect(timeout)
+        try:
+            send(connection, method, path, body, token=token, headers=headers)
+            answer = connection.getresponse()
+            return Response(answer.status, answer.headers, answer.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **options: Any) -> Response:
+        """GET."""
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, body: object = None, **options: Any) -> Response:
+        """POST."""
+        return self.request("POST", path, body, **options)
+
+    def delete(self, path: str, **options: Any) -> Response:
+        """DELETE."""
+        return self.request("DELETE", path, **options)
+
+    def execute(self, session: str, code: str, **fields: object) -> dict[str, Any]:
+        """The result of a cell; fails unless the gateway answers 200."""
+        answer = self.post(f"/v1/sessions/{session}/execute", {"code": code, **fields}, timeout=120)
+        assert answer.status == 200, answer.body
+        result = answer.json()
+        assert isinstance(result, dict)
+        return result
+
+    def submit(self, session: str, code: str, **fields: object) -> str:
+        """Queue a cell and don't wait for it; its execution's id."""
+        answer = self.post(f"/v1/sessions/{session}/execute", {"code": code, "wait": False, **fields})
+        assert answer.status == 202, answer.body
+        return str(answer.json()["execution"])
+
+    def result(self, session: str, execution: str, query: str = "") -> dict[str, Any]:
+        """The result so far."""
+        answer = self.get(f"/v1/sessions/{session}/executions/{execution}{query}")
+        assert answer.status == 200, answer.body
+        result = answer.json()
+        assert isinstance(result, dict)
+        return result
+
+    def ended(self, session: str, execution: str) -> dict[str, Any]:
+        """The result of an execution, once it has ended."""
+
+        def ended() -> dict[str, Any] | None:
+            result = self.result(session, execution)
+            return None if result["status"] in {"queued", "running"} else result
+
+        return until(ended, "the execution has not ended")
+
+    def hold(self, session: str, code: str = "input()") -> str:
+        """Submit a cell that asks for input; returns its execution's id once it has asked."""
+        execution = self.submit(session, code)
+
+        def asked() -> bool:
+            return any(
+                event["type"] == "input_request" and event["execution"] == execution
+                for event in self.recorded(session)
+            )
+
+        until(asked, "the cell does not ask for input")
+        return execution
+
+    def answer(self, session: str, execution: str, value: str = "") -> None:
+        """Answer the input() of a running cell."""
+        path = f"/v1/sessions/{session}/executions/{execution}/input"
+        answer = self.post(path, {"value": value})
+        assert answer.status == 204, answer.body
+
+    def recorded(self, session: str, after: int = 0) -> list[dict[str, Any]]:
+        """All events of a session up to now, page by page."""
+        events: list[dict[str, Any]] = []
+        following: int | None = after
+        while following is not None:
+            answer = self.get(f"/v1/sessions/{session}/events?after={following}")
+            assert answer.status == 200, answer.body
+            page = answer.json()
+            events += page["events"]
+            following = page["next"]
+        return events
+
+    def model(self, session: str) -> dict[str, Any]:
+        """The session's model."""
+        answer = self.get(f"/v1/sessions/{session}")
+        assert answer.status == 200, answer.body
+        model = answer.json()
+        assert isinstance(model, dict)
+        return model
+
+    def workspace(self, session: str) -> Path:
+        """The folder that the cells of a live session work in."""
+        return self.data_dir / "workspaces" / str(self.model(session)["kernel_id"])
+
+    @contextmanager
+    def stream(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        accept: str = "application/x-ndjson",
+        **headers: str,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """An open response, to be read as it comes."""
+        connection = self.connect()
+        try:
+            send(connection, method, path, body, headers={"Accept": accept, **headers})
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            yield answer
+        finally:
+            connection.close()
+
+    def events(self, method: str, path: str, body: object = None) -> Iterator[dict[str, Any]]:
+        """The events of an NDJSON stream, as they come, signs of life left out."""
+        with self.stream(method, path, body) as answer:
+            for line in answer:
+                event = json.loads(line)
+                if event["type"] != "keepalive":
+                    yield event
+
+
+def send(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: object = None,
+    *,
+    token: str | None = TOKEN,
+    headers: dict[str, str] | None = None,
+) -> None:
+    """Send a request; the answer is the caller's to read."""
+    sent = dict(headers or {})
+    if token is not None:
+        sent.setdefault("Authorization", f"Bearer {token}")
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    if data is not None:
+        sent.setdefault("Content-Type", "application/json")
+    connection.request(method, path, data, sent)
+
+
+def until(condition: Callable[[], T | None], otherwise: str, seconds: float = 30) -> T:
+    """The first true value of `condition`, asked again and again; fails when there is none in time."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+    return value
+
+
+def together(count: int, call: Callable[[int], T]) -> list[T]:
+    """The results of `count` calls that begin at the same moment, each in a thread of its own."""
+    barrier = Barrier(count)
+
+    def begin(index: int) -> T:
+        barrier.wait()
+        return call(index)
+
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(begin, range(count)))
+
+
+def surviving(gateway: GatewayProcess) -> Iterator[str]:
+    """A session that must stay alive, with its variables."""
+    gateway.execute("other", "x = 1")
+    yield "other"
+    result = gateway.execute("other", "x + 1")
+    assert (result["status"], result["text"]) == ("ok", "2"), result
