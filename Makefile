@@ -72,7 +72,7 @@ check: $(STAMP) ## style, types and layers
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.house
 
-bench: $(STAMP) ## the figures of docs/benchmarks.md
+bench: $(STAMP) ## the figures of docs/reference/benchmarks.md
 	@$(UV) pip install --quiet --python $(BIN)/python --editable ".[benchmark]"
 	@$(BIN)/python -m benchmarks $(ARGS)
 

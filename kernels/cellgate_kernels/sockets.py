@@ -4,7 +4,8 @@ It moves frames and knows nothing of what they say. ``connection`` signs, checks
 the bytes of a local socket are ``zmtp``'s.
 
 Why local sockets are not libzmq's: its own thread wakes for every packet and then wakes ours, which costs
-more than all the rest that is done to a message (docs/benchmarks.md). CurveZMQ, which TCP needs, stays there.
+more than all the rest that is done to a message (docs/explanation/benchmark-journal.md). CurveZMQ, which TCP
+needs, stays there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any request at all to a real gateway: it has an answer that docs/api.md names, and leaves no traceback."""
+"""Any request at all to a real gateway: the API reference names its answer, and it leaves no traceback."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A notebook tells whether it is as it was written, and with a signature by whose gateway. A bundle holds the
 rows too, so that the notebook can be made of them again and compared. It needs no gateway and no database; a
-whole data folder is checked by ``verify_store``. What that proves, and what not, is in docs/record.md.
+whole data folder is checked by ``verify_store``. What that proves, and what it does not:
+docs/explanation/record.md.
 """
 
 from __future__ import annotations

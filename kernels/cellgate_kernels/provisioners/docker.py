@@ -242,7 +242,7 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
         known = ", ".join(sorted(info.get("Runtimes", {})))
         raise BackendUnavailable(
             f"The Docker engine has no runtime {settings.runtime!r}, only {known}."
-            " docs/security.md tells how to add one."
+            " docs/how-to/run-kernels-in-containers.md says how to add one."
         )
     try:
         image = await engine.call(APIClient.inspect_image, settings.image)

@@ -1,7 +1,7 @@
 """Run by the clients' interpreter: nbclient and papermill on the gateway, through Jupyter Server's classes.
 
 Arguments as in server.py; the token may be empty. Jupyter Server's GatewayKernelClient opens its WebSocket
-without the token that it was given; here it gets it, as docs/clients.md shows.
+without the token that it was given; here it gets it, as docs/how-to/connect-jupyter-clients.md shows.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""Attacks by code in a kernel, on every isolation level that claims to stop them: see docs/security.md."""
+"""Attacks by code in a kernel, on every isolation level that claims to stop them; see security.md."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The walls that namespaces do not give: filters of system calls, what is hidden in /proc, set-ID files, the
-score by which the system chooses whom it ends. On every level; see the table in docs/security.md.
+score by which the system chooses whom it ends. On every level; see the table in docs/explanation/security.md.
 """
 
 from __future__ import annotations
