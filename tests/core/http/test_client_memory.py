@@ -64,6 +64,15 @@ class Anybody(BaseHandler):
         self.finish({"kept": len(self.raw_body())})
 
 
+class Answering(BaseHandler):
+    """An answer that takes its time: until `answer` is set."""
+
+    async def post(self) -> None:
+        self.check()
+        await cast(Any, self.services).answer.wait()
+        self.finish({"kept": len(self.raw_body())})
+
+
 class Page(BaseHandler):
     """An answer in parts: a large one, and many small ones."""
 
@@ -99,11 +108,12 @@ class Socket(WebSocketHandler):
 
 @dataclass
 class Served:
-    """The handlers above. `closed`: why the listener closed how many connections."""
+    """The handlers above. `closed`: why the listener closed how many connections. `answer`: see Answering."""
 
     port: int
     listener: Listener
     closed: Counter[str]
+    answer: asyncio.Event
 
 
 @pytest.fixture
@@ -112,15 +122,23 @@ async def served() -> AsyncIterator[Served]:
     log.append("stream", "e", {"name": "stdout", "text": "x"})
     log.append("stream", "e", {"name": "stdout", "text": "x" * SIZE})
     log.append("finished", "e", {"execution_count": 1})
-    closed = Counter[str]()
+    closed, answer = Counter[str](), asyncio.Event()
     async with listening(
-        {"/whole": Whole, "/anybody": Anybody, "/page": Page, "/events": Events, "/socket": Socket},
+        {
+            "/whole": Whole,
+            "/anybody": Anybody,
+            "/answering": Answering,
+            "/page": Page,
+            "/events": Events,
+            "/socket": Socket,
+        },
         settings=ListenerSettings(memory=MEMORY),
         closed_by_us=lambda reason: closed.update([reason]),
         keep_alive=60.0,
         log=log,
+        answer=answer,
     ) as (port, listener):
-        yield Served(port, listener, closed)
+        yield Served(port, listener, closed, answer)
     assert listener.memory.held == 0
 
 
@@ -224,3 +242,38 @@ async def test_no_body_is_kept_of_those_who_show_no_token(
     answer = await asyncio.to_thread(client.recv, 4096)
     assert answer.startswith(b"HTTP/1.1 20"), answer
     assert b'"kept": 0' in answer or method == "OPTIONS"
+
+
+def send_body(served: Served, size: int, stack: ExitStack) -> socket.socket:
+    """A client that has sent all of a request, which is answered later."""
+    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=30)))
+    client.sendall(f"POST /answering HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
+    client.sendall(bytes(size))
+    return client
+
+
+async def test_a_body_counts_until_it_is_answered(served: Served, stack: ExitStack) -> None:
+    """Its handler has it in memory all the while."""
+    client = await asyncio.to_thread(send_body, served, SIZE, stack)
+    await settle()
+    assert served.listener.memory.held == SIZE
+    served.answer.set()
+    assert f'"kept": {SIZE}'.encode() in await asyncio.to_thread(client.recv, 4096)
+    await settle()
+    assert served.listener.memory.held == 0
+
+
+async def test_bodies_that_are_being_answered_have_a_limit_together(
+    served: Served, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection that holds most is closed."""
+    sizes = [SIZE - 3 * MIB, SIZE, *[SIZE - 3 * MIB] * 3]
+    clients = [await asyncio.to_thread(send_body, served, size, stack) for size in sizes]
+    await settle()
+    assert served.closed == {"unanswered": 1}
+    assert served.listener.memory.held == sum(sizes) - SIZE
+    assert await asyncio.to_thread(clients.pop(1).recv, 4096) == b""
+    served.answer.set()
+    for client in clients:
+        assert b'"kept"' in await asyncio.to_thread(client.recv, 4096)
+    caplog.clear()

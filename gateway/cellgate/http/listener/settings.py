@@ -23,10 +23,10 @@ class ListenerSettings:
 
     `head_timeout`: for a whole request head, from its first byte, and from the connection's begin to the end
     of its first head. `idle_timeout`: between two requests. `body_timeout`: in each such time a body or a
-    WebSocket message must grow by `body_rate` bytes a second, or end. `answer_timeout`: how long a client may
-    take nothing of its answer. `connections`: in all; `per_address`: of one remote address, None for half of
-    all, with loopback left out. `memory`: what may be held for all clients together, of unfinished messages
-    and of answers that they have not taken.
+    WebSocket message must grow by `body_rate` bytes a second, or end. `answer_timeout`: how long a client
+    may take nothing of its answer. `connections`: in all; `per_address`: of one remote address, None for
+    half of all, with loopback left out. `memory`: what may be held for all clients together, of messages
+    until they are answered and of answers that they have not taken.
     """
 
     connections: int = MOST_CONNECTIONS

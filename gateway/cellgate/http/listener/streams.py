@@ -71,8 +71,8 @@ class ClientStream(IOStream):
     writes to the socket beside this stream, and counts in `sent`. `spooled`: what the client does not read
     waits within limits of its own, and may wait long.
 
-    What it keeps in memory for the client counts in the server's budget: a message that is not whole yet,
-    what was written and the system has not taken, and what others say they keep (`owing`).
+    What it keeps in memory for the client counts in the server's budget: a body or a message, until it has
+    been answered, what was written and the system has not taken, and what others say they keep (`owing`).
     """
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
@@ -112,9 +112,8 @@ class ClientStream(IOStream):
         self._answer_mark = self.sent
 
     def answers(self) -> None:
-        """The request is here as a whole."""
+        """The request is here as a whole. Its handler keeps the body, so that counts on."""
         self._enter(Phase.ANSWER)
-        self._release()
 
     def begins_message(self) -> None:
         """A WebSocket waits for its next message; some of its bytes may be here already."""
@@ -126,9 +125,8 @@ class ClientStream(IOStream):
         self.hold(self._read_buffer_size)
 
     def ends_message(self) -> None:
-        """The message is here as a whole; what takes long now is our own work."""
+        """The message is here as a whole, and counts until the next; what takes long now is our own work."""
         self.busy = True
-        self._release()
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase
@@ -143,7 +141,7 @@ class ClientStream(IOStream):
         return self._incoming + self._unsent_bytes + self._owed
 
     def hold(self, count: int) -> None:
-        """Count bytes of an unfinished message that stay in memory."""
+        """Count bytes of a body or a message that stay in memory."""
         self._incoming += count
         self._count()
 
@@ -172,8 +170,13 @@ class ClientStream(IOStream):
     def give_up(self) -> None:
         """The budget's order: close it. Not at once, for it may be the one that reads or writes just now."""
         self._given_up = True
-        self._owner.given_up(self, "unfinished" if self._incoming else "unread")
+        self._owner.given_up(self, self._holds_most())
         asyncio.get_running_loop().call_soon(guarded(self._end, "end of a connection"))
+
+    def _holds_most(self) -> str:
+        if self._incoming <= self._unsent_bytes + self._owed:
+            return "unread"
+        return "unanswered" if self.phase is Phase.ANSWER or self.busy else "unfinished"
 
     def _end(self) -> None:
         if self.writing():
