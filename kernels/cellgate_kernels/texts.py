@@ -32,6 +32,8 @@ _AFTER = re.compile(rb'"%b(?:,%b%b%b)?\}%b\Z' % (_SPACE, _SPACE, _NAME, _SPACE, 
 _UP_TO_QUOTE = re.compile(rb"[^\"\\]*+(?:\\.[^\"\\]*+)*+", re.DOTALL)
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _ESCAPE = len(r"\u0000")
+_LONGEST_CHARACTER = 4
+"""Bytes of UTF-8."""
 
 
 class Stream(NamedTuple):
@@ -58,7 +60,7 @@ def read_text(frame: bytes, room: int) -> Stream:
         parts.append(read_string(frame[position:end]))
         size += byte_size(parts[-1])
         position = end
-    name = _name(before) or _name(_AFTER.search(frame, len(frame) - _MOST_AROUND))
+    name = _name(before, _AFTER.search(frame, len(frame) - _MOST_AROUND))
     return Stream({"name": name, "text": "".join(parts)}, size + len(frame) - position)
 
 
@@ -76,12 +78,34 @@ def _end_of_part(frame: bytes, position: int) -> int:
     if last >= 0 and _is_escape(frame[position : last + 1]):
         size = _ESCAPE if frame[last + 1 : last + 2] == b"u" else 2
         end = end if last + size <= end else last
-    while end > position + STEP - 4 and frame[end] & 0xC0 == 0x80 <= frame[end - 1]:
-        end -= 1  # inside of a character of UTF-8
+    end = _before_character(frame, end)
     first = end - _ESCAPE
     if _HIGH_SURROGATE.match(frame, first) and _is_escape(frame[position : first + 1]):
         return first  # the other half of the pair may follow
     return end
+
+
+def _before_character(frame: bytes, end: int) -> int:
+    """`end`, or where the character of UTF-8 begins that a cut at `end` would tear apart.
+
+    What is no UTF-8 may have any number of continuation bytes behind a character that is whole.
+    """
+    for start in range(end - 1, end - _LONGEST_CHARACTER, -1):
+        lead = frame[start]
+        if lead & 0xC0 != 0x80:
+            return start if start + _character_size(lead) > end else end
+    return end
+
+
+def _character_size(lead: int) -> int:
+    """Bytes of the character of UTF-8 that begins with this one (RFC 3629)."""
+    if 0xC2 <= lead < 0xE0:
+        return 2
+    if 0xE0 <= lead < 0xF0:
+        return 3
+    if 0xF0 <= lead < 0xF5:
+        return 4
+    return 1
 
 
 def _is_escape(before: bytes) -> bool:
@@ -93,11 +117,15 @@ def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> S
     after = None if len(frame) - position > _MOST_AROUND else _AFTER.match(frame, position)
     if after is None:
         return _read_odd(frame)
-    return Stream({"name": _name(before) or _name(after), "text": text}, 0)
+    return Stream({"name": _name(before, after), "text": text}, 0)
 
 
-def _name(found: re.Match[bytes] | None) -> str:
-    return "" if found is None or found[1] is None else found[1].decode()
+def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
+    """The name that stands before the text or after it; of two the last counts, as in any JSON object."""
+    for found in (after, before):
+        if found is not None and found[1] is not None:
+            return found[1].decode()
+    return ""
 
 
 def _read_odd(frame: bytes) -> Stream:

@@ -86,6 +86,23 @@ def without_replaced(text: Any) -> Any:
     return text.replace("\ufffd", "") if isinstance(text, str) else text
 
 
+@pytest.mark.parametrize("character", ["é", "€", "🎉"])
+@pytest.mark.parametrize("strays", range(8))
+def test_stray_continuation_bytes_cost_no_character_before_them(character: str, strays: int) -> None:
+    """Wherever the cut is: a character that is whole is never torn apart."""
+    for padding in range(20):
+        text = b"a" * padding + character.encode() + b"\x80" * strays + b"b" * 40
+        frame = b'{"name": "stdout", "text": "' + text + b'"}'
+        assert read_text(frame, sys.maxsize).content["text"] == text.decode(errors="replace")
+
+
+@pytest.mark.parametrize(("first", "last"), [("stdout", "stderr"), ("stderr", "stdout"), ("stderr", "")])
+@pytest.mark.parametrize("room", [10, sys.maxsize])
+def test_of_two_names_the_last_counts(first: str, last: str, room: int) -> None:
+    frame = f'{{"name": "{first}", "text": "{"x" * 100}", "name": "{last}"}}'.encode()
+    assert read_text(frame, room).content["name"] == json.loads(frame)["name"]
+
+
 @pytest.mark.parametrize("text", ["x" * 10_000, "\n" * 10_000, "é" * 10_000, "\ud83d\ude00" * 5_000])
 @pytest.mark.parametrize("name_last", [False, True])
 def test_no_more_is_read_than_there_is_room_for(text: str, name_last: bool) -> None:
