@@ -125,6 +125,10 @@ class _StrictLoader(KVArgParseConfigLoader):
         try:
             config = super().load_config(*arguments, **options)
         except ArgumentError as error:
+            # All settings are Class.trait; of anything else traitlets tells where its loader failed.
+            loading = re.match(r"Error loading argument ([^=]+)=", str(error))
+            if loading is not None and re.fullmatch(r"[A-Z]\w*\.\w+", loading[1]) is None:
+                raise ArgumentError(f"there is no setting --{loading[1]}") from error
             if (twice := re.search(r"(\w+\.\w+)=.* only accepts one value", str(error))) is None:
                 raise
             names = [f"--{alias}" for alias, target in self.aliases.items() if target == twice[1]]
