@@ -13,15 +13,21 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder, encoded_result
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.http import base
 from cellgate.http.base import BaseHandler
+from cellgate.record import events
+from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.execution import Status
 from cellgate_kernels.limits import MIB
+from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.threads import Lane, ThreadLanes
 from tests.pure.record.conftest import execution_row, session_row
 from tests.support.listening import listening
@@ -103,6 +109,28 @@ async def test_large_recorded_events_are_decoded_in_a_thread(
     for text in ("x", "x" * MIB):
         assert await archive._decoded(msgspec.json.encode({"text": text})) == {"text": text}
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
+
+
+async def test_an_end_with_a_long_error_is_written_in_a_thread(
+    lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A traceback is cut at the caps, which are of megabytes; the end of its cell repeats it."""
+    make, threads = events._make, list[int]()
+
+    def watched(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
+        threads.append(threading.get_ident())
+        return make(event, head)
+
+    monkeypatch.setattr(events, "_make", watched)
+    for size in (10, 2 * MIB):
+        log = EventLog(MemoryStore(), 1, "s", lane=lane)
+        run = ExecutionRun(ExecuteRequest("1"), log, ExecutionSettings(OutputCaps()), number=1, timeout=None)
+        run.machine.kernel_lost(Status.ERROR, None)
+        run.machine.error = {"ename": "E", "evalue": "x" * size, "traceback": []}
+        run.finish("idle", replaced=False)
+        await log.chained()
+    assert len(threads) == 1
+    assert threads != [threading.get_ident()]
 
 
 class Sessions:
