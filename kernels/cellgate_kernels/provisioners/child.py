@@ -59,7 +59,7 @@ class Child:
     (prctl(2)). Raises OSError when the program can't be started.
 
     Of all processes the system's OOM killer takes the child and what it starts first (proc(5),
-    oom_score_adj).
+    oom_score_adj). `oom_score_refused`: whether the system refused that, as it does for setuid programs.
     """
 
     def __init__(
@@ -81,6 +81,7 @@ class Child:
         self._inner_fd: int | None = None
         self._fate: KernelExit | None = None
         self.inner_pid: int | None = None
+        self.oom_score_refused = False
         self._status_fd = status_fd
         self._release_fd = release_fd
         self._lifetime_fd = lifetime_fd
@@ -112,7 +113,7 @@ class Child:
     def _watch(self) -> None:
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
-            _offer_to_oom_killer(self._process.pid)
+            self._offer_to_oom_killer(self._process.pid)
         except OSError:
             self._process.kill()
             self._process.wait()
@@ -180,10 +181,20 @@ class Child:
                 self._inner_fd = os.pidfd_open(inner)
                 self.inner_pid = inner
                 # The outer process may have made it before its own score was written.
-                _offer_to_oom_killer(inner)
+                self._offer_to_oom_killer(inner)
             self._close("_release_fd")
             if not self.started.done():
                 self.started.set_result(None)
+
+    def _offer_to_oom_killer(self, pid: int) -> None:
+        """Raise a process's oom_score_adj, which its later children inherit; nothing when it has ended."""
+        try:
+            Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        except PermissionError:
+            # The process is root's while a setuid program starts. Its kernel is as well isolated without.
+            self.oom_score_refused = True
 
     def _on_log(self) -> None:
         if self._read_log():
@@ -279,12 +290,6 @@ def find_program(name: str, package: str) -> str:
     if path is None:
         raise BackendUnavailable(f"{name} is not installed; on Debian and Ubuntu: apt-get install {package}")
     return path
-
-
-def _offer_to_oom_killer(pid: int) -> None:
-    """Raise a process's oom_score_adj, which its later children inherit; nothing when it has ended."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
 
 
 def rlimit_arguments(

@@ -14,6 +14,7 @@ them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import signal
@@ -32,6 +33,8 @@ from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
 from cellgate_kernels.provisioners.proc import hidden_here
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
+
+logger = logging.getLogger(__name__)
 
 CHECK_TIMEOUT = 10.0
 
@@ -102,7 +105,13 @@ class SandboxProvisioner(ChildProvisioner):
                 child.kill()
                 ended = await asyncio.shield(child.exited)
         finally:
-            await remove_tree(scratch)
+            await _remove_scratch(scratch)
+        if child.oom_score_refused:
+            # Told here, once, and not at each start of a kernel.
+            logger.warning(
+                "The system refuses to let bubblewrap's processes be the first that it ends when memory is"
+                " short (oom_score_adj): is bwrap setuid? Others may be ended in the place of kernels"
+            )
         if ended.code != 0:
             raise BackendUnavailable(
                 "bubblewrap does not work here: it needs version 0.8 or newer and the right to make user "
@@ -154,6 +163,14 @@ class SandboxProvisioner(ChildProvisioner):
                 "A sandboxed kernel takes no signals; its kernelspec needs interrupt_mode 'message'."
             )
         self._end()
+
+
+async def _remove_scratch(folder: Path) -> None:
+    """Remove the check's own folder. One that stays is in nobody's way, so it ends nothing."""
+    try:
+        await remove_tree(folder)
+    except OSError as error:
+        logger.warning("The folder %s of a check can't be removed: %s", folder, error)
 
 
 def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:

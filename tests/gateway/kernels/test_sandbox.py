@@ -281,6 +281,47 @@ async def test_a_check_where_bubblewrap_fails_gives_its_reason(
         await SandboxProvisioner.check()
 
 
+async def test_a_folder_that_stays_does_not_hide_why_a_check_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: no such luck' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    replace_bwrap(monkeypatch, broken)
+    left: list[Path] = []
+
+    async def refused(folder: Path) -> None:
+        left.append(folder)
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr("cellgate_kernels.provisioners.sandbox.remove_tree", refused)
+    with pytest.raises(BackendUnavailable, match="no such luck"):
+        await SandboxProvisioner.check()
+    assert f"{left[0]} of a check can't be removed" in caplog.text
+    caplog.clear()
+    shutil.rmtree(left[0])
+
+
+async def test_kernels_start_where_the_system_refuses_their_oom_score(
+    start_kernel: StartKernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it does for a setuid bwrap. The check says so once, the starts do not."""
+    write_text = Path.write_text
+
+    def refused(path: Path, *arguments: Any, **options: Any) -> int:
+        if path.name == "oom_score_adj":
+            raise PermissionError(13, "Permission denied", str(path))
+        return write_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    await SandboxProvisioner.check()
+    assert caplog.text.count("oom_score_adj") == 1
+    caplog.clear()
+    kernel = await start_kernel()
+    assert await kernel.print("print('alive')") == "alive\n"
+    assert caplog.text == ""
+
+
 # ---- a starter that dies -----------------------------------------------------------------------------------
 
 STARTER = """
