@@ -1,12 +1,13 @@
 """The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
 
-A row is enqueued in microseconds and waits in memory, bounded by `pending_bytes`, until somebody calls
-`commit` or a moment has passed. A small group is committed at once, by the redo log (``redo``); a thread
-writes what has gathered there into the tables, by the SQL of ``schema``. A group that is too large for the
-log, and with sync "full" every group, is committed by that thread's transaction. A group that could not be
-written is kept and tried again, so that a full disk costs waiting, not rows. A session whose rows the tables
-refuse is recorded no further, and says so to who commits for it; others are not concerned. What the rows
-mean is not known here. All methods belong to one event loop.
+A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
+`commit` or a moment has passed. A reserve beyond that is for small rows alone, so that what others say is
+recorded while one session's large outputs fill the rest. A small group is committed at once, by the redo log
+(``redo``); a thread writes what has gathered there into the tables, by the SQL of ``schema``. A group that is
+too large for the log, and with sync "full" every group, is committed by that thread's transaction. A group
+that could not be written is kept and tried again, so that a full disk costs waiting, not rows. A session
+whose rows the tables refuse is recorded no further, and says so to who commits for it; others are not
+concerned. What the rows mean is not known here. All methods belong to one event loop.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from cellgate.record import purge, schema, upkeep
 from cellgate.record.backlog import Backlog
 from cellgate.record.database import Database, has_room
 from cellgate.record.eraser import Eraser, Purge
-from cellgate.record.group import Group, cost
+from cellgate.record.group import ROW_COST, Group, cost
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
 from cellgate.record.queries import Queries
@@ -33,7 +34,7 @@ from cellgate.record.schema import Sync
 from cellgate.record.syncing import Syncer
 from cellgate.wire.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate_kernels.errors import GatewayFault
-from cellgate_kernels.limits import MIB
+from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.tasks import Supervisor, outcome
 
 __all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
@@ -45,6 +46,10 @@ FLUSH_SECONDS = 0.05
 APPLY_SECONDS = 0.5
 """How long rows may be in the redo log and not in the tables: the longer, the more go there at one go."""
 ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
+SMALL_ROW = 16 * KIB
+"""Bytes of a row that may use the reserve."""
+RESERVE_PART = 4
+"""The reserve is this part of `pending_bytes`: one in so many."""
 FLUSH_BYTES = MIB
 RETRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
@@ -77,6 +82,8 @@ class Journal(Queries):
         self._bound = bound
         self._backlog = Backlog()
         self._reserved = 0
+        # What small rows have taken of their reserve since there was room for all.
+        self._reserve_used = 0
         self._in_tables = begun.number
         # Sessions of which nothing is recorded any more, and why.
         self._refused = dict(begun.refused)
@@ -114,9 +121,9 @@ class Journal(Queries):
         """Open or make the record at `path`, which no other process may have open.
 
         With `sync` "normal" a commit outlives any end of the gateway at once and one of the machine after a
-        second, with "full" both at once. About `pending_bytes` of rows may wait in memory. With less than
-        `reserve` bytes free on the disk, nothing new is to be begun: what runs then still has room for its
-        end.
+        second, with "full" both at once. About `pending_bytes` of rows may wait in memory, and of
+        small ones a fourth part more. With less than `reserve` bytes free on the disk, nothing new is
+        to be begun: what runs then still has room for its end.
 
         Raises StorageError for a folder in use, a file of a newer schema and a file that is no record.
         """
@@ -172,7 +179,7 @@ class Journal(Queries):
 
     def reserve(self, event_type: str, size: int) -> None:
         """Keep room for a row of about `size` bytes that is made later. Raises StorageFull as `append`."""
-        self._check_room(event_type)
+        self._take_room(event_type, size + ROW_COST)
         self._reserved += size
         if self.full:
             self._has_room.clear()
@@ -183,8 +190,15 @@ class Journal(Queries):
         if not self.full:
             self._has_room.set()
 
-    def _check_room(self, event_type: str) -> None:
-        if self.pending_bytes >= self._bound and event_type not in ALWAYS_TAKEN:
+    def _take_room(self, event_type: str, size: int) -> None:
+        if self.pending_bytes < self._bound:
+            self._reserve_used = 0
+        elif event_type in ALWAYS_TAKEN:
+            return
+        elif size <= SMALL_ROW and self._reserve_used + size <= self._bound // RESERVE_PART:
+            # It is given back only as a whole, above: so memory stays bounded without counting rows apart.
+            self._reserve_used += size
+        else:
             raise StorageFull(
                 "Too much waits to be written to the record; the disk takes nothing, or not enough"
             )
@@ -192,17 +206,18 @@ class Journal(Queries):
     def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Enqueue an event; its session must be saved before the loop's next turn.
 
-        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already; but what
-        says how a session or an execution goes on is always taken: it is small and bounded by their number.
-        So is a row for which room was `reserved`.
+        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already and it is
+        not small, or the reserve of small rows is used up too; but what says how a session or an execution
+        goes on is always taken: it is small and bounded by their number. So is a row for which room was
+        `reserved`.
         A row of a session that is not recorded any more is dropped, and `commit` says so.
         """
         if not self._takes(row.session_id, None):
             return
-        if not reserved:
-            self._check_room(row.type)
-        backlog = self._backlog
         size = cost(row)
+        if not reserved:
+            self._take_room(row.type, size)
+        backlog = self._backlog
         backlog.enqueued.events.append(row)
         backlog.enqueued.size += size
         backlog.size += size
