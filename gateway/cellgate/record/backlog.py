@@ -1,6 +1,10 @@
 """The rows of a journal that are not in the tables yet, by how far they have come.
 
 A plain data structure: ``journal`` decides when something moves on, and does what that takes.
+
+What keeps one session's rows from waiting for another's: the rows that the redo log does not take are `held`
+for a transaction, and only rows of the same sessions wait after them. Those of all others can be logged while
+that transaction is written, however long the disk takes for it.
 """
 
 from __future__ import annotations
@@ -11,24 +15,34 @@ from cellgate.wire.errors import StorageError
 
 
 class Backlog:
-    """Three groups: `enqueued`; `logged`, so committed by the redo log; and `writing`, one of the two before.
+    """Four groups: `enqueued`, not looked at yet; `held` for a transaction; `logged`, so committed by the
+    redo log; and `writing`, one of the last two before.
 
-    `writing_logged`: which of them. `size`: bytes in memory of all three.
+    `writing_logged`: which of them. `size`: bytes in memory of all four.
     """
 
     def __init__(self) -> None:
         self.enqueued = Group()
+        self.held = Group()
         self.logged = Group()
         self.writing = Group()
         self.size = 0
         self.writing_logged = False
+        # The sessions of `held`, of `logged`, and of `writing` unless that is committed.
+        self._held: set[int] = set()
+        self._logged: set[int] = set()
+        self._written: set[int] = set()
 
-    @property
-    def uncommitted(self) -> Group:
-        """The last group that is not committed, empty if there is none."""
-        if self.enqueued.empty and not self.writing_logged:
+    def uncommitted(self, session_id: int | None = None) -> Group | None:
+        """The last group with rows that are not committed, of one session or of any; None when there is none.
+
+        Rows that are still `enqueued` don't count.
+        """
+        if self._held if session_id is None else session_id in self._held:
+            return self.held
+        if self._written if session_id is None else session_id in self._written:
             return self.writing
-        return self.enqueued
+        return None
 
     @property
     def committed(self) -> Group:
@@ -38,34 +52,56 @@ class Backlog:
         return self.logged
 
     @property
-    def may_be_logged(self) -> bool:
-        """Whether what is enqueued may be committed now: not before what is being written."""
-        return self.writing.empty or self.writing_logged
-
-    @property
     def waited_for(self) -> bool:
         """Whether somebody waits for what is not on its way yet."""
-        return bool(self.enqueued.waiters or self.logged.waiters)
+        return bool(self.held.waiters or self.logged.waiters)
 
-    def log(self) -> None:
-        """What is enqueued is committed by the redo log now."""
+    def take_enqueued(self, most: int) -> list[Group]:
+        """What is enqueued, in groups of at most `most` bytes where sessions are not larger; held are those
+        rows that follow on others of their session which are not committed.
+        """
         group, self.enqueued = self.enqueued, Group()
-        group.settle(None)
+        if not self._held and not self._written and group.size <= most:
+            return [group]
+        parts: list[Group] = []
+        for session_id, part in group.by_session().items():
+            if session_id in self._held or session_id in self._written:
+                self.hold(part)
+            elif parts and parts[-1].size + part.size <= most:
+                parts[-1].absorb(part)
+            else:
+                parts.append(part)
+        return parts
+
+    def log(self, group: Group) -> None:
+        """The group is committed by the redo log."""
+        self._logged |= group.session_ids()
         self.logged.absorb(group)
 
+    def hold(self, group: Group) -> None:
+        """The group needs a transaction."""
+        self._held |= group.session_ids()
+        self.held.absorb(group)
+
     def take(self) -> Group:
-        """The group that is to be written next, `writing` from now on: what is logged first, and alone."""
-        self.writing_logged = not self.logged.empty
+        """The group that is to be written next, `writing` from now on. The two kinds take turns, but what is
+        held waits for the logged rows of its sessions.
+        """
+        follows = not self._held.isdisjoint(self._logged)
+        logged_again = self.writing_logged and not self.held.empty
+        self.writing_logged = not self.logged.empty and (follows or not logged_again)
         if self.writing_logged:
             self.writing, self.logged = self.logged, Group()
+            self._logged = set()
         else:
-            self.writing, self.enqueued = self.enqueued, Group()
+            self.writing, self.held = self.held, Group()
+            self._written, self._held = self._held, set()
         return self.writing
 
     def land(self) -> Group:
         """What was being written is in the tables; returns it."""
         group, self.writing = self.writing, Group()
-        self.writing_logged = False
+        self._written = set()
         self.size -= group.size
         return group
 
@@ -73,25 +109,28 @@ class Backlog:
         """What was being written could not be: it is where it was, before all that came since."""
         group, self.writing = self.writing, Group()
         if self.writing_logged:
+            self._logged |= group.session_ids()
             group.absorb(self.logged)
             self.logged = group
         else:
-            group.absorb(self.enqueued)
-            self.enqueued = group
-        self.writing_logged = False
+            self._held |= self._written
+            self._written = set()
+            group.absorb(self.held)
+            self.held = group
 
     def drop(self, session_id: int) -> None:
-        """Forget what of a session is not committed."""
-        self.size -= self.enqueued.drop(session_id)
+        """Forget what of a session is not committed, but for what is being written."""
+        self.size -= self.enqueued.drop(session_id) + self.held.drop(session_id)
+        self._held.discard(session_id)
 
     def settle(self, error: StorageError) -> None:
         """Tell all who wait."""
-        for group in (self.writing, self.logged, self.enqueued):
+        for group in (self.writing, self.logged, self.held):
             group.settle(error)
 
     def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest of these executions that was requested under the idempotency key."""
-        for group in (self.enqueued, self.logged, self.writing):
+        for group in (self.enqueued, self.held, self.logged, self.writing):
             if (row := group.execution_by_key(session_id, idempotency_key)) is not None:
                 return row
         return None

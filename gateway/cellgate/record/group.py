@@ -50,11 +50,14 @@ class Group:
         """Whether there is nothing to write."""
         return not (self.events or self.executions or self.sessions)
 
+    def session_ids(self) -> set[int]:
+        """The sessions whose rows are in it."""
+        events = {row.session_id for row in self.events}
+        return events | self.sessions.keys() | {session_id for session_id, _ in self.executions}
+
     def concerns(self, sessions: Mapping[int, str]) -> bool:
         """Whether rows of one of these sessions are in it."""
-        if not sessions:
-            return False
-        return any(session_id in sessions for session_id in self.by_session())
+        return bool(sessions) and not self.session_ids().isdisjoint(sessions)
 
     def drop(self, session_id: int) -> int:
         """Forget all rows of a session; returns how much smaller the group is now."""
@@ -91,7 +94,9 @@ class Group:
         for key, execution in self.executions.items():
             parts[execution.session_id].executions[key] = execution
         for event in self.events:
-            parts[event.session_id].events.append(event)
+            part = parts[event.session_id]
+            part.events.append(event)
+            part.size += cost(event)
         return parts
 
     def settle(self, error: StorageError | None) -> None:

@@ -2,12 +2,13 @@
 
 A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
 `commit` or a moment has passed. A reserve beyond that is for small rows alone, so that what others say is
-recorded while one session's large outputs fill the rest. A small group is committed at once, by the redo log
-(``redo``); a thread writes what has gathered there into the tables, by the SQL of ``schema``. A group that is
-too large for the log, and with sync "full" every group, is committed by that thread's transaction. A group
-that could not be written is kept and tried again, so that a full disk costs waiting, not rows. A session
-whose rows the tables refuse is recorded no further, and says so to who commits for it; others are not
-concerned. What the rows mean is not known here. All methods belong to one event loop.
+recorded while one session's large outputs fill the rest. Rows are committed at once, by the redo log
+(``redo``); a thread writes what has gathered there into the tables, by the SQL of ``schema``. Rows of
+sessions that have too many for the log, and with sync "full" all rows, are committed by that thread's
+transaction; other sessions don't wait for it. What could not be written is kept and tried again, so that a
+full disk costs waiting, not rows. A session whose rows the tables refuse is recorded no further, and says so
+to who commits for it; others are not concerned. What the rows mean is not known here. All methods belong to
+one event loop.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from cellgate.record import purge, schema, upkeep
 from cellgate.record.backlog import Backlog
 from cellgate.record.database import Database, has_room
 from cellgate.record.eraser import Eraser, Purge
+from cellgate.record.frames import MOST_BYTES
 from cellgate.record.group import ROW_COST, Group, cost
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
@@ -51,6 +53,8 @@ SMALL_ROW = 16 * KIB
 RESERVE_PART = 4
 """The reserve is this part of `pending_bytes`: one in so many."""
 FLUSH_BYTES = MIB
+LOGGED_AT_ONCE = MOST_BYTES // 2
+"""Bytes of rows in a frame of the redo log, which is longer than they are together."""
 RETRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
 """Between looks whether the record's files are still ours."""
@@ -223,22 +227,24 @@ class Journal(Queries):
         backlog.size += size
         if self.full:
             self._has_room.clear()
-        if backlog.enqueued.size >= FLUSH_BYTES and self.healthy:
+        if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
             self._write_next()
         else:
             self._write_soon()
 
     async def commit(self, session_id: int | None = None) -> None:
-        """Return when all that was enqueued before this call is committed; mostly that is at once.
+        """Return when all that was enqueued before this call is committed, or with `session_id` what was of
+        that session; mostly that is at once.
 
         Raises StorageError when it could not be written now. It stays enqueued and is tried again, by the
         next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is not recorded
-        any more; what becomes of the other sessions' rows is not told then.
+        any more.
         """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
-        if not self._log():
-            await self._landing_of(self._backlog.uncommitted)
+        self._log()
+        if (group := self._backlog.uncommitted(session_id)) is not None:
+            await self._landing_of(group)
             if session_id is not None and (failure := self.failure_of(session_id)) is not None:
                 raise failure
 
@@ -335,7 +341,8 @@ class Journal(Queries):
 
     def _flush(self) -> None:
         self._flush_timer = None
-        if not self._log():
+        self._log()
+        if not self._backlog.held.empty:
             self._write()
 
     def _retry(self) -> None:
@@ -352,22 +359,32 @@ class Journal(Queries):
             self._apply_timer.cancel()
             self._apply_timer = None
 
-    def _log(self) -> bool:
-        """Commit what is enqueued by the redo log; whether nothing is left to commit, since it may not do."""
+    def _log(self) -> None:
+        """Commit by the redo log what it takes of what is enqueued; the rest is held for a transaction."""
         backlog = self._backlog
-        if backlog.uncommitted.empty:
-            return True
-        logs = self.healthy and backlog.may_be_logged
-        if not logs or not self._redo.append(backlog.enqueued):
-            return False
-        self._cancel_flush()
-        backlog.log()
-        if self._syncer is not None:
-            self._syncer.soon()
+        if backlog.enqueued.empty:
+            return
+        for part in backlog.take_enqueued(LOGGED_AT_ONCE):
+            if not self._log_part(part):
+                for one in part.by_session().values():
+                    if not self._log_part(one):
+                        backlog.hold(one)
+        if backlog.held.empty:
+            self._cancel_flush()
+        if backlog.logged.empty:
+            return
         if self._redo.crowded or self.full:
             self._write_next()
         elif self._apply_timer is None:
             self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._guarded_write)
+
+    def _log_part(self, group: Group) -> bool:
+        """Commit the group by the redo log; whether that could be done."""
+        if not self.healthy or not self._redo.append(group):
+            return False
+        self._backlog.log(group)
+        if self._syncer is not None:
+            self._syncer.soon()
         return True
 
     def _write_next(self) -> None:
@@ -382,16 +399,18 @@ class Journal(Queries):
         self._wanted = not backlog.writing.empty
         if self._wanted or self._broken is not None:
             return
+        self._log()
         group = backlog.take()
         if group.empty:
+            group.settle(None)  # what they waited for is not recorded any more
             return
         if backlog.writing_logged:
             self._cancel_apply()
             self._redo.switch()
         else:
             self._cancel_flush()
-            # Nothing else is committed until it is written, so a number that fails can be used again.
-            group.number = self._redo.number + 1
+            # It has no number, which only the log needs: the tables have what they had of the log.
+            group.number = self._in_tables
         self._landed.clear()
         acknowledged = backlog.writing_logged
         self._writer.start(
@@ -407,8 +426,6 @@ class Journal(Queries):
         else:
             self._failure = None
             self._in_tables = backlog.writing.number
-            if not backlog.writing_logged:
-                self._redo.landed(self._in_tables)
             for session_id, why in refused.items():
                 self.refuse(session_id, f"the record refused its rows ({why})")
             backlog.land().settle(None)
@@ -417,11 +434,9 @@ class Journal(Queries):
                 self._has_room.set()
         finally:
             self._landed.set()
-        if backlog.enqueued.waiters:
-            self._log()
         if self._wanted or backlog.waited_for:
             self._write()
-        elif not backlog.enqueued.empty:
+        elif not (backlog.enqueued.empty and backlog.held.empty):
             self._write_soon()
 
     def _sync(self) -> None:

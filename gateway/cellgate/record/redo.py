@@ -10,9 +10,9 @@ neither waits for a disk nor finds it full, so it may be done on the event loop.
 same, as on some network file systems, the log is left alone for a while. It outlives the gateway at once and
 the machine after the next `sync`; who needs more has no log (``--journal-sync full``).
 
-Numbers rise by one with each commit, be it here or to the tables. The tables know the last one that they
-have. A small file beside the log has the last one that the log took: so damage of the log is found even
-where whole frames are gone, and the number of commits that are missing is known.
+Numbers rise by one with each commit here. The tables know the last one that they have. A small file
+beside the log has the last one that the log took: so damage of the log is found even where whole frames
+are gone, and the number of commits that are missing is known.
 
 While the rows of one half go into the tables, the other half is appended to. A half is overwritten with
 zeros once all its rows are in the tables for good, because they may be purged there.
@@ -210,12 +210,6 @@ class RedoLog:
         half.first = half.first or number
         half.last = group.number = self.number = number
         return True
-
-    def landed(self, number: int) -> None:
-        """The tables have the commit of this number, which the log did not take."""
-        self.number = number
-        if self._descriptors is not None:
-            self._put(((self._descriptors[1], self._checked(number), _NUMBER_AT),))
 
     def switch(self) -> None:
         """All rows in the log are on their way to the tables: append to the other half, if that is empty."""

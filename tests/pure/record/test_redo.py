@@ -165,7 +165,7 @@ async def test_commits_wait_for_the_tables_when_the_log_is_full(
     work = asyncio.create_task(cells(normal, chain, 1000, size=4000))
 
     async def waits() -> bool:
-        return bool(normal._backlog.enqueued.waiters) or work.done()
+        return bool(normal._backlog.held.waiters) or work.done()
 
     await eventually(waits)
     assert not work.done()
@@ -188,8 +188,82 @@ async def test_what_is_too_large_for_the_log_keeps_its_place(
     assert whole(await events(copy, chain.session_id), chain)
 
 
-async def test_a_small_commit_behind_one_that_is_being_written_waits_for_it(
+async def commit(journal: Journal, chain: Chain, *, size: int = 200) -> None:
+    """One commit of this session's alone."""
+    journal.append(chain.next(size=size))
+    journal.save_session(session_row(chain.session_id))
+    await journal.commit(chain.session_id)
+
+
+async def test_what_others_commit_does_not_wait_for_rows_that_are_too_large_for_the_log(
+    path: Path, normal: Journal, other: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """However long the disk takes for these, and whoever has rows enqueued at the same moment."""
+    chain, before, between, after = (
+        await held(normal, other),
+        *(Chain(normal.new_session_id()) for _ in "123"),
+    )
+    normal.append(before.next(size=300))
+    normal.save_session(session_row(before.session_id))
+    large = asyncio.create_task(commit(normal, chain, size=200 * KIB))
+
+    async def begun() -> bool:
+        return not normal._backlog.writing.empty
+
+    async with asyncio.timeout(10):
+        await normal.commit(before.session_id)
+        await commit(normal, between)
+        await eventually(begun)
+        await commit(normal, after)
+        await commit(normal, before)
+    assert not large.done()
+    copy = crashed(path, tmp_path / "crashed")
+    for kept in (before, between, after):
+        assert whole(await events(copy, kept.session_id), kept)
+    assert [row.seq for row in await events(copy, chain.session_id)] == [1]
+    other.execute("ROLLBACK")
+    await large
+    for kept in (chain, before, between, after):
+        assert whole(await all_events(normal, kept.session_id), kept)
+
+
+async def test_a_session_of_large_rows_and_others_take_turns(normal: Journal) -> None:
+    """Neither keeps the other from the tables, and the rows of each stay in their order."""
+    large, small = Chain(normal.new_session_id()), Chain(normal.new_session_id())
+
+    async def commits(chain: Chain, count: int, sizes: tuple[int, ...]) -> None:
+        for number in range(count):
+            await commit(normal, chain, size=sizes[number % len(sizes)])
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(commits(large, 40, (100 * KIB, 200, 300 * KIB)), commits(small, 400, (3000,)))
+    for chain in (large, small):
+        assert whole(await all_events(normal, chain.session_id), chain)
+
+
+async def test_rows_held_for_a_transaction_wait_for_the_logged_ones_of_their_session(
     normal: Journal, other: sqlite3.Connection
+) -> None:
+    """Written first, they would not follow on what is in the tables."""
+    chain = await held(normal, other)
+    reading = asyncio.create_task(normal.applied())
+    await commit(normal, chain)
+    other_chain = Chain(normal.new_session_id())
+    await commit(normal, other_chain)
+    normal._write()
+    await commit(normal, other_chain)
+    await commit(normal, chain)
+    large = asyncio.create_task(commit(normal, chain, size=200 * KIB))
+    await asyncio.sleep(0)
+    other.execute("ROLLBACK")
+    await asyncio.gather(large, reading)
+    assert normal.not_recorded == 0
+    for kept in (chain, other_chain):
+        assert whole(await all_events(normal, kept.session_id), kept)
+
+
+async def test_a_small_commit_after_one_of_its_session_that_is_being_written_waits_for_it(
+    path: Path, normal: Journal, other: sqlite3.Connection, tmp_path: Path
 ) -> None:
     """It must not be there without what was enqueued before it."""
     chain = await held(normal, other)
@@ -199,10 +273,15 @@ async def test_a_small_commit_behind_one_that_is_being_written_waits_for_it(
         return not normal._backlog.writing.empty
 
     await eventually(begun)
-    small = asyncio.create_task(cells(normal, chain, 1))
+    small = asyncio.create_task(commit(normal, chain))
     await asyncio.sleep(0.05)
     assert not large.done()
     assert not small.done()
+    copy = crashed(path, tmp_path / "crashed")
+    again = await Journal.open(copy)
+    assert [row.seq for row in await again.events(chain.session_id)] == [1]
+    assert again.not_recorded == 0
+    await again.close()
     other.execute("ROLLBACK")
     await asyncio.gather(large, small)
 

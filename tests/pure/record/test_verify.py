@@ -202,6 +202,7 @@ async def test_equal_values_are_stored_once(journal: Journal, path: Path) -> Non
     for index in range(20):
         Recorded(journal, f"s{index}").cell("show()", image())
     await journal.commit()
+    await journal.applied()
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*), count(DISTINCT session_id) FROM blob_uses").fetchone() == (20, 20)
         assert db.execute("SELECT count(*) FROM blobs").fetchone() == (1,)
