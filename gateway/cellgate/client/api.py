@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,7 +22,6 @@ from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
 from cellgate.client.errors import NotFound, gateway_error
 from cellgate.client.files import Files
-from cellgate.client.kernel import KernelQuestions
 from cellgate.client.transport import Server, lines
 from cellgate.client.values import (
     BlocksResult,
@@ -38,6 +37,9 @@ from cellgate.client.values import (
     parse_event,
 )
 from cellgate_kernels.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from cellgate.client.kernel import KernelQuestions
 
 _PAGE = 200
 
@@ -295,6 +297,8 @@ class Gateway(Asynchronous):
 
     def questions(self, session: str) -> KernelQuestions:
         """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
+        from cellgate.client.kernel import KernelQuestions  # noqa: PLC0415 - tornado, for prompts alone
+
         return KernelQuestions(self._calls, session)
 
     async def purge_session(self, session: str) -> None:

@@ -98,7 +98,7 @@ def ignore_progress(_done: int, _total: int | None) -> None:
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
     """Streams the body to a file beside `path`, then puts that in its place."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    done, length = 0, answer.headers.get("Content-Length")
+    done, length = 0, answer.headers.get("content-length")
     total = int(length) if length is not None and length.isdecimal() else None
     try:
         with os.fdopen(descriptor, "wb") as file:

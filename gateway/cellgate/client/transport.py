@@ -1,43 +1,44 @@
 """One HTTP/1.1 request at a time from a client to a gateway: connect, send, stream the answer, give up.
 
-It is no general HTTP client: no redirects, no proxies, no connection kept for the next request. It stands
-on tornado's `HTTP1Connection` and not on `AsyncHTTPClient`, because that can't close the connection of a
-request its caller no longer wants, which is how the gateway learns of it. ``api`` uses it
-and knows what the requests mean.
+It stands on httpcore2, the half of httpx2 below its client: connections, TLS, HTTP/1.1 and deadlines. What
+httpx2 adds is not wanted here. It rewrites paths, and what a file's path means is for the gateway to judge;
+and an answer that comes while a body is still being sent, as a refusal of a large upload does, is lost to
+it. So there are no redirects, which would take the token elsewhere, and nothing is taken from the
+environment: no proxies, no netrc. A connection is not kept for the next request, and leaving an exchange
+closes it, which is how the gateway learns that nobody wants the answer any more.
+
+``api`` uses it and knows what the requests mean. The token goes into a header alone: it is in no URL, and
+httpcore2 logs no headers of requests.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
+import httpcore2
 import msgspec
-from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
-from tornado.httpclient import HTTPRequest
-from tornado.httputil import (
-    HTTPHeaders,
-    HTTPInputError,
-    HTTPMessageDelegate,
-    RequestStartLine,
-    ResponseStartLine,
-)
-from tornado.iostream import IOStream, StreamClosedError
-from tornado.tcpclient import TCPClient
-from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from cellgate.client.errors import GatewayError, gateway_error
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
 
-_CONNECT_TIMEOUT = timedelta(seconds=10)
-_QUEUED_CHUNKS = 4  # of 64 KiB: a slow reader slows the gateway's sending, not fills our memory
+if TYPE_CHECKING:
+    from tornado.websocket import WebSocketClientConnection
+
+_CONNECT_TIMEOUT = 10.0
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
+MOST_LINE = 512 * MIB
+"""Bytes of an event. A gateway's caps are far below that: whoever sends more is none."""
+_SMALL = 64 * 1024
+"""Bytes that the system takes at once: nobody answers while they are written."""
+
+_FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
 class _Problem(msgspec.Struct):
@@ -48,54 +49,20 @@ class _Problem(msgspec.Struct):
     reason: str = ""
 
 
-class Answer(HTTPMessageDelegate):
-    """The answer to one request, as it comes in."""
+class Answer:
+    """The answer to one request: its head, and its body as it comes in. Names of headers are lower-case."""
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.headers = HTTPHeaders()
-        self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue(_QUEUED_CHUNKS)
-        self._head = asyncio.Event()
-        self._complete = False
-        self._ended = False
+    def __init__(self, response: httpcore2.Response) -> None:
+        self.status = response.status
+        self.headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1") for name, value in response.headers
+        }
+        assert isinstance(response.stream, AsyncIterable)
+        self._stream = response.stream
 
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        """Called by tornado; an interim answer (1xx) is passed over."""
-        assert isinstance(start_line, ResponseStartLine)
-        if start_line.code >= 200:
-            self.status, self.headers = start_line.code, headers
-            self._head.set()
-        return None
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        """Called by tornado, which reads on when the chunk has found room."""
-        return self._chunks.put(chunk)
-
-    def finish(self) -> None:
-        """Called by tornado at the regular end."""
-        self._complete = self.status >= 200
-        # Here and not behind `read_response`: that waits for the rest of an upload which a refusal has ended.
-        with contextlib.suppress(asyncio.QueueFull):
-            self._chunks.put_nowait(None)
-            self._ended = True
-
-    async def receive(self, connection: HTTP1Connection) -> None:
-        """Reads the whole answer; runs as a task beside the reader of `chunks`."""
-        try:
-            await connection.read_response(self)
-        except (StreamClosedError, HTTPInputError):
-            # What came is incomplete, or no HTTP: `chunks` reports both as a lost connection.
-            self._complete = False
-        self._head.set()
-        if not self._ended:
-            await self._chunks.put(None)
-
-    async def start(self) -> None:
-        """Waits for status and headers. Raises GatewayError for a lost connection and a refusal."""
-        await self._head.wait()
-        if not self.status:
+    async def check(self) -> None:
+        """Raises GatewayError for a refusal (status 300 and above), and for what is no final answer."""
+        if self.status < 200:
             raise _lost()
         if self.status >= 300:
             raise self._refusal(await self.body(limit=_MAX_PROBLEM))
@@ -105,7 +72,7 @@ class Answer(HTTPMessageDelegate):
             problem = msgspec.json.decode(body, type=_Problem)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             problem = _Problem(detail=body[:200].decode(errors="replace").strip())
-        wait = self.headers.get("Retry-After", "")
+        wait = self.headers.get("retry-after", "")
         return gateway_error(
             self.status,
             problem.reason or "http_error",
@@ -115,29 +82,31 @@ class Answer(HTTPMessageDelegate):
 
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
         """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
+        parts = aiter(self._stream)
         while True:
             try:
                 async with asyncio.timeout(idle_timeout):
-                    chunk = await self._chunks.get()
+                    part = await anext(parts, None)
             except TimeoutError:
                 raise _lost() from None
-            if chunk is None:
-                break
-            yield chunk
-        if not self._complete:
-            raise gateway_error(
-                0,
-                "connection_lost",
-                "The answer broke off before its end: the gateway gave it up, or the connection was lost",
-            )
+            except _FAILURES as error:
+                raise gateway_error(
+                    0,
+                    "connection_lost",
+                    "The answer broke off before its end: the gateway gave it up, or the connection was lost",
+                ) from error
+            if part is None:
+                return
+            yield part
 
     async def body(self, *, limit: int | None = None) -> bytes:
         """The whole body, or about `limit` bytes of it."""
         parts: list[bytes] = []
-        async for chunk in self.chunks():
-            parts.append(chunk)
-            if limit is not None and sum(map(len, parts)) >= limit:
-                break
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                parts.append(chunk)
+                if limit is not None and sum(map(len, parts)) >= limit:
+                    break
         return b"".join(parts)
 
 
@@ -163,17 +132,18 @@ class Server:
         try:
             parts = urlsplit(url)
             port = parts.port
+            host = (parts.hostname or "").encode("idna")
         except ValueError as error:
             raise InvalidInput(f"{url!r} is not a gateway's URL: {error}") from error
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        if parts.scheme not in {"http", "https"} or not host:
             raise InvalidInput(f"{url!r} is not a gateway's URL, such as http://127.0.0.1:8888")
         if token and not (token.isascii() and token.isprintable() and " " not in token):
             raise InvalidInput("the token holds characters that no token has")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
-        self._host = parts.hostname
-        self._port = port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._prefix = parts.path.rstrip("/")
+        scheme = parts.scheme.encode()
+        self._origin = httpcore2.Origin(scheme, host, port or (443 if scheme == b"https" else 80))
+        self._tls = ssl.create_default_context() if scheme == b"https" else None
+        self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         self._headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "cellgate"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -194,80 +164,159 @@ class Server:
 
         Raises GatewayError for all that goes wrong, a refusal (status 300 and above) included.
         """
-        stream = await self._connect()
-        answer = Answer()
-        tasks: list[asyncio.Task[None]] = []
-        try:
-            connection = HTTP1Connection(
-                stream, True, HTTP1ConnectionParameters(no_keep_alive=True, max_body_size=sys.maxsize)
-            )
-            sent = HTTPHeaders({**self._headers, "Accept": accept, "Connection": "close", **(headers or {})})
-            if body is not None or method in {"POST", "PUT"}:
-                raw = isinstance(body, Body)
-                sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
-                sent["Content-Length"] = str(body.length if isinstance(body, Body) else len(body or b""))
-            start = RequestStartLine(method, self._prefix + target, "")
-            sending = asyncio.create_task(_send(connection, start, sent, body))
-            tasks.append(sending)
-            starting = asyncio.create_task(answer.start())
-            tasks += (starting, asyncio.create_task(answer.receive(connection)))
-            # A refusal may come while we still write: it is the answer, and the rest need not be sent.
-            await asyncio.wait([sending, starting], return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done() and (error := sending.exception()) is not None:
-                raise error
-            await starting
+        sent = {**self._headers, "Accept": accept, "Connection": "close", **(headers or {})}
+        if body is not None or method in {"POST", "PUT"}:
+            raw = isinstance(body, Body)
+            sent["Content-Type"] = "application/octet-stream" if raw else "application/json"
+            sent["Content-Length"] = str(body.length if isinstance(body, Body) else len(body or b""))
+        async with AsyncExitStack() as stack:
+            answer = Answer(await self._ask(stack, method, target, sent, body))
+            await answer.check()
             yield answer
-        finally:
-            stream.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(
+        self,
+        stack: AsyncExitStack,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        body: bytes | Body | None,
+    ) -> httpcore2.Response:
+        """The response's head. The connection is closed with `stack`, and the body's chunks are, too."""
+        connection = httpcore2.AsyncHTTPConnection(
+            self._origin, ssl_context=self._tls, network_backend=_Backend()
+        )
+        stack.push_async_callback(connection.aclose)
+        if isinstance(body, Body):
+            await stack.enter_async_context(aclosing(body.chunks))
+        url = httpcore2.URL(
+            scheme=self._origin.scheme,
+            host=self._origin.host,
+            port=self._origin.port,
+            target=(self._prefix + target).encode(),
+        )
+        request = connection.stream(
+            method,
+            url,
+            headers=list(headers.items()),
+            content=body.chunks if isinstance(body, Body) else body,
+            extensions={"timeout": {"connect": _CONNECT_TIMEOUT}},
+        )
+        try:
+            return await stack.enter_async_context(request)
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            raise gateway_error(
+                0,
+                "unreachable",
+                f"No gateway answers at {self.url} ({_why(error)}). Start one with `cellgate serve`, "
+                "or name another with --url.",
+            ) from error
+        except _FAILURES as error:
+            raise _lost() from error
 
     async def websocket(self, target: str) -> WebSocketClientConnection:
         """An open WebSocket. Raises OSError and tornado's HTTPError and StreamClosedError."""
+        from tornado.httpclient import HTTPRequest  # noqa: PLC0415 - for prompts alone
+        from tornado.websocket import websocket_connect  # noqa: PLC0415
+
         url = "ws" + self.url.removeprefix("http") + target
         headers = {name: value for name, value in self._headers.items() if name != "Host"}
         return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))
 
-    async def _connect(self) -> IOStream:
+
+def _why(error: BaseException | None) -> str:
+    """What the system said to a failed connection; it is below what the layers above made of it."""
+    said = "no answer"
+    while error is not None:
+        if isinstance(error, OSError):
+            said = error.strerror or str(error) or said
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+    return said
+
+
+class _Backend(httpcore2.AsyncNetworkBackend):
+    """Makes connections that are read while they are written to."""
+
+    def __init__(self) -> None:
+        self._inner = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._inner.connect_tcp(host, port, timeout, local_address, socket_options))
+
+
+class _Stream(httpcore2.AsyncNetworkStream):
+    """A connection whose other side may answer before it has read a whole request.
+
+    A gateway does, and closes, when it refuses a large upload: what it said must be read before our writing
+    fails, because it is lost then. Nothing else may come before the end of a request.
+    """
+
+    def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
+        self._inner = inner
+        self._ahead: asyncio.Task[bytes] | None = None
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Raises WriteError when an answer comes: httpcore2 then sends no more, and reads it."""
+        if len(buffer) <= _SMALL and self._ahead is None:
+            await self._inner.write(buffer, timeout)
+            return
+        if self._ahead is None:
+            self._ahead = asyncio.create_task(self._inner.read(_SMALL))
+        writing = asyncio.create_task(self._inner.write(buffer, timeout))
         try:
-            stream = await TCPClient().connect(
-                self._host, self._port, ssl_options=self._tls, timeout=_CONNECT_TIMEOUT
-            )
-        except (OSError, StreamClosedError, TimeoutError) as error:
-            cause = getattr(error, "real_error", None) or error
-            text = getattr(cause, "strerror", None) or str(cause) or "no answer"
-            raise gateway_error(
-                0,
-                "unreachable",
-                f"No gateway answers at {self.url} ({text}). Start one with `cellgate serve`, "
-                "or name another with --url.",
-            ) from error
-        stream.set_nodelay(True)
-        return stream
+            await asyncio.wait([writing, self._ahead], return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done():
+                raise httpcore2.WriteError("The answer came before the end of the request")
+            await writing
+        finally:
+            await _ended(writing)
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        ahead, self._ahead = self._ahead, None
+        return await (self._inner.read(max_bytes, timeout) if ahead is None else ahead)
+
+    async def aclose(self) -> None:
+        if self._ahead is not None:
+            await _ended(self._ahead)
+        await self._inner.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Stream(await self._inner.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
 
 
-async def _send(
-    connection: HTTP1Connection, start: RequestStartLine, headers: HTTPHeaders, body: bytes | Body | None
-) -> None:
-    """Writes a request. A connection that is closed meanwhile is the reader's to tell of."""
-    with contextlib.suppress(StreamClosedError):
-        if isinstance(body, Body):
-            await connection.write_headers(start, headers)
-            async with aclosing(body.chunks) as chunks:
-                async for chunk in chunks:
-                    await connection.write(chunk)
-        else:
-            await connection.write_headers(start, headers, body)
-        connection.finish()
+async def _ended(task: asyncio.Task[Any]) -> None:
+    """Cancel a task, if it has not ended, and wait for it. What became of it is known by others."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()
 
 
 async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The lines of a body, without their ends; a last one that has no end is left out."""
+    """The lines of a body, without their ends; a last one that has no end is left out.
+
+    Raises GatewayError for one of more than MOST_LINE bytes.
+    """
     parts: list[bytes] = []
+    size = 0
     async for chunk in chunks:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             yield b"".join([*parts, piece])
-            parts = []
+            parts, size = [], 0
         parts.append(rest)
+        size += len(rest)
+        if size > MOST_LINE:
+            raise gateway_error(0, "bad_answer", f"The gateway sent a line of more than {MOST_LINE} bytes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.client import Event, Finished, Gateway, GatewayError, Stream
+from cellgate.client import Event, Finished, Gateway, GatewayError, Stream, transport
 from cellgate_kernels.errors import InvalidInput
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -272,6 +273,44 @@ async def test_a_refusal_before_the_body_is_read_is_understood() -> None:
     async with answering(refuse, read_body=False) as (gateway, _):
         with pytest.raises(GatewayError, match="too large"):
             await gateway.execute("s", "#" * 20_000_000)
+
+
+async def test_a_refusal_is_read_although_the_rest_of_the_body_can_not_be_sent() -> None:
+    """Whoever refuses a large upload closes, with unread bytes: the system then resets the connection."""
+    refusal = answer(b'{"detail": "too large", "reason": "too_large"}', "413 Payload Too Large")
+    async with answering(refusal, read_body=False) as (gateway, _):
+        with pytest.raises(GatewayError, match="too large"):
+            await gateway.session("s").files.put("a", bytes(50_000_000))
+
+
+async def test_a_line_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MOST_LINE", 100_000)
+    async with answering(chunked(line("stream", text="x" * 300_000))) as (gateway, _):
+        with pytest.raises(GatewayError, match="100000") as caught:
+            await events(gateway)
+    assert caught.value.reason == "bad_answer"
+
+
+async def test_nothing_is_taken_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, free_port: int, tmp_path: Path
+) -> None:
+    """A proxy would be told the token; the credentials in a netrc file would take its place."""
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port}")
+    (tmp_path / "netrc").write_text("default login a password b")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    async with answering(answer(b'{"session": "s"}')) as (gateway, requests):
+        await gateway.get_session("s")
+    assert b"Authorization: Bearer secret" in requests[0]
+
+
+async def test_the_token_is_in_one_header_and_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with answering(answer(b'{"session": "s"}')) as (gateway, requests):
+        await gateway.get_session("s")
+    assert requests[0].count(b"secret") == 1
+    assert "send_request_headers" in caplog.text
+    assert "secret" not in caplog.text
 
 
 async def test_all_pages_of_sessions_are_read() -> None:
