@@ -26,7 +26,7 @@ from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
 from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.reception import Reception, Share
-from cellgate_kernels.sockets import ChannelSocket, as_bytes, open_socket
+from cellgate_kernels.sockets import ChannelSocket, Receiver, as_bytes, open_socket
 from cellgate_kernels.structure import INLINE_BYTES, is_heavy
 from cellgate_kernels.tasks import guarded
 
@@ -97,20 +97,23 @@ class KernelConnection:
         """Connect all channels; the kernel may bind its side later."""
         try:
             for channel in Channel:
-                receive = partial(self._receive, channel)
-                self._sockets[channel] = open_socket(
-                    self._info,
-                    channel,
-                    self.session,
-                    receive,
-                    self._context,
-                    self._reception.policy.most_bytes(channel),
-                    self._reception.budget,
-                    partial(self._reception.policy.most_next, channel),
-                )
+                self._sockets[channel] = self.open_channel(channel, partial(self._receive, channel))
         except BaseException:
             self.close()
             raise
+
+    def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
+        """A socket to the kernel's side of a channel. The seam for kernels without sockets (``testing``)."""
+        return open_socket(
+            self._info,
+            channel,
+            self.session,
+            receive,
+            self._context,
+            self._reception.policy.most_bytes(channel),
+            self._reception.budget,
+            partial(self._reception.policy.most_next, channel),
+        )
 
     def close(self) -> None:
         """Close the sockets and forget the listeners. May be called again."""

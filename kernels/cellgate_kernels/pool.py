@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -87,11 +86,11 @@ class KernelPool:
         settings: PoolSettings,
         warm: Sequence[KernelProfile],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.settings = settings
         self._launcher = launcher
-        self._clock = clock
+        self._clock = asyncio.get_running_loop().time if clock is None else clock
         self._shelves = {profile: _Shelf() for profile in warm}
         self._claims: deque[_Claim] = deque()
         self._starting: dict[asyncio.Task[None], KernelProfile] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -80,7 +79,8 @@ class ExecutionRun:
         self.first_seq = 0
         self.last_seq = 0
         self.created_at = ""
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = loop.create_future()
         self.unwanted = asyncio.Event()
         msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
         limiter = OutputLimiter(settings.caps)
@@ -94,6 +94,7 @@ class ExecutionRun:
         self._final_event: dict[str, Any] | None = None
         self._unrecorded = False
         self._interrupts = CellInterrupts(self.machine, silent=request.silent)
+        self._now = loop.time
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
@@ -101,7 +102,7 @@ class ExecutionRun:
         self._kernel: Kernel | None = None
         self._deadline: asyncio.Timeout | None = None
         self._silence: Silence | None = None
-        self._queued_at = time.monotonic()
+        self._queued_at = self._now()
         self._sent_at: float | None = None
         self._started_at: str | None = None
 
@@ -225,7 +226,7 @@ class ExecutionRun:
 
     def send(self, kernel: Kernel) -> None:
         """Send the cell, which needs nothing before it; `run` then waits for its end."""
-        self._kernel, self._sent_at = kernel, time.monotonic()
+        self._kernel, self._sent_at = kernel, self._now()
         try:
             self._send(kernel)
         except KernelDied:
@@ -261,7 +262,7 @@ class ExecutionRun:
         self._progress.set()
 
     async def _begin(self, kernel: Kernel) -> None:
-        self._kernel, self._sent_at = kernel, time.monotonic()
+        self._kernel, self._sent_at = kernel, self._now()
         if self.request.env:
             await self._silent(kernel, setting(self.request.env))
         if not self.machine.finished:
@@ -342,7 +343,7 @@ class ExecutionRun:
 
     def _record_end(self, kernel_state: str, replaced: bool) -> dict[str, Any]:
         outcome = self.machine.outcome()
-        ended = time.monotonic()
+        ended = self._now()
         sent = self._sent_at if self._sent_at is not None else ended
         error = outcome.error
         texts = () if error is None else (error["ename"], error["evalue"], *error["traceback"])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -189,7 +188,7 @@ class AdoptedRun(ExecutionRun):
 
     def _send(self, kernel: Kernel) -> None:
         """Instead of a request: first what the kernel spooled, then what came since its iopub reaches us."""
-        self._sent_at = time.monotonic() - self._passed
+        self._sent_at = self._now() - self._passed
         self._queued_at = self._sent_at - self._waited
         self.timeout = self._timeout
         # Not before: their values were set by the former gateway, and are taken back by their names.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -475,7 +474,7 @@ def _shutting_down() -> ShuttingDown:
 
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
-    moment = time.monotonic()
+    moment = asyncio.get_running_loop().time()
     # A session that was adopted has the limits of a former gateway, which may have had other ceilings.
     if moment - session.started > min(session.limits.lifetime, most_lifetime):
         return "lifetime"

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Coroutine, Mapping
 from typing import Any
 
@@ -64,7 +63,7 @@ class Session:
     ) -> None:
         self.log = log
         self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
-        self.started = time.monotonic()
+        self.started = asyncio.get_running_loop().time()
         self.door = Door(self, settings.channels)
         self._tasks = Supervisor(self._ids, self._failed)
         widgets = WidgetMessages(log, self._receive, self._room)
@@ -114,7 +113,7 @@ class Session:
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nobody uses it, by the monotonic clock; None while somebody does."""
+        """Since when nobody uses it, by the loop's clock; None while somebody does."""
         used = self._runs.busy or self.slot.packages.busy or self.door.connections
         return None if used else self.record.idle_since
 
@@ -293,7 +292,7 @@ class Session:
 
     def touch(self) -> None:
         """Let idleness begin anew."""
-        self.record.idle_since = time.monotonic()
+        self.record.begin_idleness()
 
     def _make_run(
         self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None, room: int

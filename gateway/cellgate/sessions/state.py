@@ -6,7 +6,7 @@ knows no queue and starts no kernel.
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -72,7 +72,8 @@ class SessionRecord:
         self.state = SessionState.STARTING
         self.cause: str | None = None
         self.last_activity = row.last_activity
-        self.idle_since = time.monotonic()
+        self._time = asyncio.get_running_loop().time
+        self.idle_since = self._time()
         self._store = store
         self._gateway_version = gateway_version
         self._introduction: dict[str, Any] = {}
@@ -80,8 +81,12 @@ class SessionRecord:
 
     def touch(self, at: str | None = None) -> None:
         """Somebody has used the session, `at` a moment that is known or now."""
-        self.idle_since = time.monotonic()
+        self.begin_idleness()
         self.last_activity = now() if at is None else at
+
+    def begin_idleness(self) -> None:
+        """Let idleness begin anew."""
+        self.idle_since = self._time()
 
     def present(self) -> SessionRow:
         """The row with the state and the head of the moment."""

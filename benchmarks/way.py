@@ -1,0 +1,171 @@
+"""Counts the way of one cell: files that it enters, and calls that a kernel's message takes to its event.
+
+It runs a gateway in this process, with a profiler on the loop's thread (`sys.setprofile`), and sends cells
+over HTTP. So it counts what is called, not what is imported. A file counts once it is entered between the
+request's handler and the cell's durable end; a hop is a call of ours that is on the stack when the event is
+appended, from the socket that was read. It measures no time.
+
+python -m benchmarks.way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from urllib.parse import urlsplit
+
+import cellgate
+import cellgate_kernels
+from cellgate.channels.client import ChannelSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.http.v1.executions import ExecuteHandler
+from cellgate.record.journal import Journal
+from cellgate.server.assembly import GatewaySettings, running
+from cellgate.sessions.registry import ManagerSettings
+from cellgate.sessions.state import SessionSettings
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.pool import PoolSettings
+from cellgate_kernels.sockets import LocalSocket
+from cellgate_kernels.threads import Lane
+
+TOKEN = "way"
+OURS = tuple(Path(module.__file__ or "").parent for module in (cellgate, cellgate_kernels))
+CELL = "print('a'); 1 + 1"
+WARM_UP = 5
+
+
+@dataclass
+class Way:
+    """What one cell entered. `files`: by their paths; `hops`: the calls of each message."""
+
+    files: set[str] = field(default_factory=set)
+    calls: int = 0
+    hops: list[list[str]] = field(default_factory=list)
+
+    @property
+    def longest(self) -> list[str]:
+        """The calls of the message that took most."""
+        return max(self.hops, key=len, default=[])
+
+
+def ours(code: CodeType) -> str | None:
+    """The path of a function of ours, below its package's folder."""
+    path = Path(code.co_filename)
+    return next((str(path.relative_to(root.parent)) for root in OURS if root in path.parents), None)
+
+
+class Counter:
+    """A profiler: from the first call of `begin` to the first return of `end`."""
+
+    def __init__(self, begin: CodeType, end: CodeType, append: CodeType, source: CodeType) -> None:
+        self.way = Way()
+        self._begin, self._end, self._append, self._source = begin, end, append, source
+        self._on = False
+        self.done = False
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if self.done:
+            return
+        if event == "call":
+            code = frame.f_code
+            self._on = self._on or code is self._begin
+            if not self._on or (path := ours(code)) is None:
+                return
+            self.way.files.add(path)
+            self.way.calls += 1
+            if code is self._append:
+                self._note_hops(frame)
+        elif event == "return" and frame.f_code is self._end and self._on:
+            self.done = True
+
+    def _note_hops(self, frame: FrameType) -> None:
+        """The calls of ours from the read of the socket to this one, if it was a message that made it."""
+        names = []
+        at: FrameType | None = frame
+        while at is not None:
+            if ours(at.f_code) is not None:
+                names.append(f"{ours(at.f_code)}:{at.f_code.co_qualname}")
+            if at.f_code is self._source:
+                self.way.hops.append(names[::-1])
+                return
+            at = at.f_back
+
+
+@contextmanager
+def counted(begin: CodeType, end: CodeType, append: CodeType, source: CodeType) -> Iterator[Counter]:
+    """Count on this thread while the context lasts."""
+    counter = Counter(begin, end, append, source)
+    sys.setprofile(counter)
+    try:
+        yield counter
+    finally:
+        sys.setprofile(None)
+
+
+def settings_of(data: Path) -> GatewaySettings:
+    """A gateway with processes as kernels, one of them warm, on any free port."""
+    session = SessionSettings(
+        ExecutionSettings(OutputCaps()), ChannelSettings(data / "workspaces", Lane("outboxes", 1))
+    )
+    return GatewaySettings(
+        data_dir=data,
+        manager=ManagerSettings(session),
+        backend="process",
+        isolation="none",
+        version="",
+        port=0,
+        token=TOKEN,
+        pool=PoolSettings(size=1, max_kernels=2),
+    )
+
+
+def execute(url: str, code: str) -> None:
+    """Run a cell, as any client does."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
+    try:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        connection.request("POST", "/v1/sessions/s/execute", json.dumps({"code": code}), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(body.decode())
+    finally:
+        connection.close()
+
+
+async def measured(code: str = CELL) -> Way:
+    """The way of a cell in a session that has run some."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with running(settings_of(Path(folder) / "data")) as gateway:
+            for _ in range(WARM_UP):
+                await asyncio.to_thread(execute, gateway.url, code)
+            with counted(
+                ExecuteHandler.post.__code__,
+                ExecutionRun.end.__code__,
+                Journal.append.__code__,
+                LocalSocket._readable.__code__,
+            ) as counter:
+                await asyncio.to_thread(execute, gateway.url, code)
+            return counter.way
+
+
+def main() -> None:
+    """Print the figures, and what they are made of."""
+    way = asyncio.run(measured())
+    print(f"{len(way.files)} files, {way.calls} calls, {len(way.longest)} hops at the most")
+    print("\n".join(f"  {path}" for path in sorted(way.files)))
+    for hops in way.hops:
+        print("  " + "\n    -> ".join(hops))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Kernels for tests: they start at once, behave as the test says, and need no process.
+
+Shipped for whoever tests code that uses Cellgate's kernels, as httpx ships its mock transport. A
+`FakeLauncher` takes the place of a ``KernelLauncher``: give it to a real ``KernelPool``, and the pool to
+whatever is tested. What a kernel does with a cell is a `Behaviour`; without one of the test's own it does
+what the cell's code says (``slow 5``, ``never``, ``dies``; see `understand`). How kernels start is a
+`Start`. With `virtual_time` hours pass in milliseconds, and a test that waits for what never comes fails at
+once.
+
+A fake kernel speaks to a real ``KernelConnection``: its messages are signed, framed and parsed as a real
+kernel's. What is not here: sockets, processes, folders of packages and isolation. docs/testing.md shows how
+to use it.
+"""
+
+from cellgate_kernels.testing.cells import (
+    Behaviour,
+    Cell,
+    Interrupted,
+    Program,
+    answers,
+    asks,
+    dies,
+    fails,
+    floods,
+    ignores_interrupts,
+    lies,
+    loses,
+    never,
+    prints,
+    replies_late,
+    slow,
+    understand,
+)
+from cellgate_kernels.testing.clock import Stuck, VirtualTimeLoop, virtual_time
+from cellgate_kernels.testing.kernels import FakeConnection, FakeKernel, MemorySocket
+from cellgate_kernels.testing.launchers import (
+    Attempt,
+    FakeCatalog,
+    FakeLauncher,
+    Gate,
+    Start,
+    at_once,
+    fails_to_start,
+    never_starts,
+    starts_after,
+)
+
+__all__ = [
+    "Attempt",
+    "Behaviour",
+    "Cell",
+    "FakeCatalog",
+    "FakeConnection",
+    "FakeKernel",
+    "FakeLauncher",
+    "Gate",
+    "Interrupted",
+    "MemorySocket",
+    "Program",
+    "Start",
+    "Stuck",
+    "VirtualTimeLoop",
+    "answers",
+    "asks",
+    "at_once",
+    "dies",
+    "fails",
+    "fails_to_start",
+    "floods",
+    "ignores_interrupts",
+    "lies",
+    "loses",
+    "never",
+    "never_starts",
+    "prints",
+    "replies_late",
+    "slow",
+    "starts_after",
+    "understand",
+    "virtual_time",
+]

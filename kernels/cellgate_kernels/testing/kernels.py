@@ -1,0 +1,304 @@
+"""A kernel without a process: its side of the four channels is in memory, and a behaviour runs its cells.
+
+The connection is the real one, but for its sockets: what it is told was signed and framed, in the order it
+was said, and waits while it is paused. ``cells`` has the behaviours, ``launchers`` makes the kernels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+from msgspec import structs
+
+from cellgate_kernels import trees
+from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.messages import Channel, Message, Signer, new_message
+from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.sockets import ChannelSocket, Receiver
+from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.testing.cells import Cell, Interrupted, Program, understand
+
+KEY = b"a key for tests"
+_PER_TURN = 64
+"""Messages that a socket hands out in one turn of the loop, as the real ones have a limit too."""
+
+
+class MemorySocket:
+    """A `ChannelSocket` without a socket. `sent` takes what the gateway sends."""
+
+    def __init__(self, receive: Receiver, sent: Callable[[list[bytes]], None]) -> None:
+        self._receive = receive
+        self._sent = sent
+        self._inbox: deque[list[bytes]] = deque()
+        self._paused = False
+        self._closed = False
+        self._resting: asyncio.TimerHandle | None = None
+        self._turn: asyncio.Handle | None = None
+        self.taken = asyncio.Event()
+        """Set while nothing waits here."""
+        self.taken.set()
+
+    def deliver(self, frames: list[bytes]) -> None:
+        """The kernel has sent these."""
+        if self._closed:
+            return
+        self._inbox.append(frames)
+        self.taken.clear()
+        self._hand_out_soon()
+
+    def _hand_out_soon(self) -> None:
+        ready = self._turn is None and not self._paused and self._resting is None
+        if ready and self._inbox and not self._closed:
+            self._turn = asyncio.get_running_loop().call_soon(guarded(self._hand_out, "fake socket"))
+
+    def _hand_out(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
+        for _ in range(_PER_TURN):
+            if self._paused or self._closed or not self._inbox:
+                break
+            self._receive(self._inbox.popleft(), 0)
+        if not self._inbox:
+            self.taken.set()
+        self._hand_out_soon()
+
+    def send(self, frames: Sequence[bytes]) -> None:
+        """See `ChannelSocket`."""
+        self._sent(list(frames))
+
+    def pause(self) -> None:
+        """See `ChannelSocket`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """See `ChannelSocket`."""
+        self._paused = False
+        self._hand_out_soon()
+
+    def rest(self, seconds: float) -> None:
+        """See `ChannelSocket`."""
+        if self._resting is None:
+            self._resting = asyncio.get_running_loop().call_later(seconds, guarded(self.wake, "fake socket"))
+
+    def wake(self) -> None:
+        """See `ChannelSocket`."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+        if not self._paused:
+            self._hand_out()
+
+    def close(self) -> None:
+        """See `ChannelSocket`."""
+        self._closed = True
+        self._inbox.clear()
+        self.taken.set()
+        for waiting in (self._resting, self._turn):
+            if waiting is not None:
+                waiting.cancel()
+
+
+class FakeConnection(KernelConnection):
+    """The real one with sockets in memory. `sent` takes what is sent, by its channel."""
+
+    def __init__(
+        self, sent: Callable[[Channel, list[bytes]], None], *, kernel_id: str, reception: Reception | None
+    ) -> None:
+        info = {"key": KEY, "transport": "ipc"}
+        super().__init__(info, zmq.Context.instance(), kernel_id=kernel_id, reception=reception)
+        self._taker = sent
+        self.memory: dict[Channel, MemorySocket] = {}
+
+    def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
+        """A socket in memory."""
+        socket = MemorySocket(receive, lambda frames: self._taker(channel, frames))
+        self.memory[channel] = socket
+        return socket
+
+
+class FakeKernel(Kernel):
+    """A ready kernel that does with each cell what `program` chooses. Made by a `FakeLauncher`.
+
+    `discards`: how often somebody ended it for good. `requests`: the types of all messages that it was
+    sent.
+    """
+
+    def __init__(
+        self,
+        kernel_id: str,
+        profile: KernelProfile,
+        workspace: Path,
+        program: Program = understand,
+        *,
+        reception: Reception | None = None,
+        ending: Callable[[FakeKernel], Any] | None = None,
+    ) -> None:
+        # Not the base's: there is no process, so neither a manager nor a provisioner.
+        self.id = kernel_id
+        self.profile = profile
+        self.workspace = workspace
+        self.info: Mapping[str, Any] = {"language_info": {"name": "python"}}
+        self.environment = None
+        self.packages = None
+        self.hash_seed = None
+        self.discards = 0
+        self.requests: list[str] = []
+        self.cell: Cell | None = None
+        self._program = program
+        self._ending = ending
+        self._exit: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+        self._ended = False
+        self._signer = Signer(KEY)
+        self._waiting: deque[Message] = deque()
+        self._count = 0
+        self._tasks = Supervisor(lambda: {"kernel": kernel_id})
+        self._runner: asyncio.Task[None] | None = None
+        self.connection = self._opened(reception)
+
+    def _opened(self, reception: Reception | None) -> FakeConnection:
+        connection = FakeConnection(self._hear, kernel_id=self.id, reception=reception)
+        connection.open()
+        self._memory = connection.memory
+        return connection
+
+    # As a kernel's owner sees it
+
+    @property
+    def isolation(self) -> str:
+        """None."""
+        return "none"
+
+    @property
+    def display_name(self) -> str:
+        """Its kernelspec's name."""
+        return self.profile.kernelspec
+
+    @property
+    def image(self) -> Mapping[str, str]:
+        """It has none."""
+        return {}
+
+    @property
+    def exited(self) -> asyncio.Future[KernelExit]:
+        """Completed once, when it has died or was ended."""
+        return self._exit
+
+    @property
+    def stored(self) -> bool:
+        """No other gateway could adopt it."""
+        return False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives and nobody has begun to end it."""
+        return not self._ended and not self._exit.done()
+
+    async def files_given(self) -> None:
+        """Nothing: it has no user of its own."""
+
+    async def shutdown(self) -> None:
+        """End it. May be called again."""
+        self._ended = True
+        self.connection.close()
+        self._exit_as(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
+        await asyncio.sleep(0)
+
+    async def discard(self, *, spare_files: bool = False) -> None:
+        """End it and remove its folder, as the launcher lets it end."""
+        self.discards += 1
+        self._ended = True
+        try:
+            if self._ending is not None:
+                await self._ending(self)
+        finally:
+            await self.shutdown()
+            if not spare_files and self.workspace.exists():
+                trees.remove(self.workspace)
+
+    def let_go(self) -> None:
+        """Close the connection; nobody adopts a fake kernel."""
+        self.connection.close()
+
+    async def remember(self) -> None:
+        """Nothing: no other gateway adopts it."""
+
+    # As the test sees it
+
+    def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
+        """The process ends by itself, now. What it has said is still on its way."""
+        self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
+
+    def _exit_as(self, end: KernelExit) -> None:
+        if not self._exit.done():
+            self._exit.set_result(end)
+        if self._runner is not None:
+            self._runner.cancel()
+
+    def say(
+        self, channel: Channel, msg_type: str, content: Mapping[str, Any], parent: Message | None = None
+    ) -> None:
+        """Send a message, as an answer to `parent` or of the kernel's own accord."""
+        message = new_message(channel, msg_type, content, session=f"of {self.id}")
+        if parent is not None:
+            message = structs.replace(message, parent_frame=parent.header_frame)
+        self.deliver(channel, self._signer.serialize(message))
+
+    def deliver(self, channel: Channel, frames: list[bytes]) -> None:
+        """Send frames, whatever they are. A kernel that has died says nothing."""
+        if not self._exit.done():
+            self._memory[channel].deliver(frames)
+
+    async def taken(self) -> None:
+        """Return when nothing that was printed waits any more to be read."""
+        await self._memory[Channel.IOPUB].taken.wait()
+
+    # Its side of the channels
+
+    def _hear(self, channel: Channel, frames: list[bytes]) -> None:
+        """What is sent arrives at the loop's next turn."""
+        if not self._exit.done():
+            message = self._signer.parse(channel, frames)
+            asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)
+
+    def _take(self, message: Message) -> None:
+        if self._exit.done():
+            return
+        self.requests.append(message.msg_type)
+        match message.msg_type:
+            case "execute_request":
+                self._waiting.append(message)
+                if self._runner is None or self._runner.done():
+                    self._runner = self._tasks.start(self._run_cells(), f"cells of {self.id}")
+            case "interrupt_request":
+                self._interrupt()
+                self.say(message.channel, "interrupt_reply", {"status": "ok"}, message)
+            case "input_reply":
+                if self.cell is not None and self.cell.answer is not None and not self.cell.answer.done():
+                    self.cell.answer.set_result(str(message.content().get("value", "")))
+            case "kernel_info_request":
+                self.say(message.channel, "kernel_info_reply", dict(self.info), message)
+
+    def _interrupt(self) -> None:
+        """What runs is told; a kernel that runs nothing ignores it."""
+        if self.cell is None:
+            return
+        self.cell.interrupted.set()
+        if self.cell.answer is not None and not self.cell.answer.done():
+            self.cell.answer.set_exception(Interrupted())
+
+    async def _run_cells(self) -> None:
+        while self._waiting:
+            self._count += 1
+            self.cell = Cell(self, self._waiting.popleft(), self._count)
+            try:
+                await self._program(self.cell.code)(self.cell)
+            finally:
+                self.cell = None

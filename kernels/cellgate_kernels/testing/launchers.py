@@ -1,0 +1,171 @@
+"""Where fake kernels come from: launchers whose starts are quick, slow, never-ending or bad.
+
+A `FakeLauncher` counts what exists, from the begin of a kernel's start to the end of its end, so that a
+test can say how many there were at the most. It starts nothing; ``kernels`` has the kernels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_client.kernelspec import KernelSpec
+
+from cellgate_kernels.errors import KernelStartFailed
+from cellgate_kernels.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.reception import Reception
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.testing.cells import Program, understand
+from cellgate_kernels.testing.kernels import FakeKernel
+
+NOWHERE = Path("/nonexistent")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A start that is under way, as a `Start` sees it. `number`: of all starts of the launcher, from 1."""
+
+    number: int
+    profile: KernelProfile
+
+
+Start = Callable[[Attempt], Awaitable[None]]
+"""Waits as long as a start takes, and raises what it fails with."""
+
+
+async def at_once(attempt: Attempt) -> None:
+    """Ready after one turn of the loop."""
+    await asyncio.sleep(0)
+
+
+async def never_starts(attempt: Attempt) -> None:
+    """Not ready, ever."""
+    await asyncio.get_running_loop().create_future()
+
+
+def starts_after(seconds: float) -> Start:
+    """Ready after so long."""
+
+    async def start(attempt: Attempt) -> None:
+        await asyncio.sleep(seconds)
+
+    return start
+
+
+def fails_to_start(times: float = float("inf"), error: type[Exception] = KernelStartFailed) -> Start:
+    """The first `times` starts fail with this error; those after it are good."""
+
+    async def start(attempt: Attempt) -> None:
+        await asyncio.sleep(0)
+        if attempt.number <= times:
+            raise error(f"start {attempt.number} failed")
+
+    return start
+
+
+class Gate:
+    """A `Start` that waits until the test lets one go on, the oldest first."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        self._arrived = asyncio.Event()
+
+    async def __call__(self, attempt: Attempt) -> None:
+        """Wait."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        self._arrived.set()
+        await turn
+
+    async def let_go(self) -> None:
+        """Let the oldest start succeed, or the next one as soon as it comes."""
+        while not self.waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        turn = self.waiting.popleft()
+        if not turn.done():
+            turn.set_result(None)
+
+
+class FakeCatalog(KernelspecCatalog):
+    """Kernelspecs of these names, all of them Python's; nothing is read from disk."""
+
+    def __init__(self, names: Sequence[str] = ("python3",)) -> None:
+        self._names = tuple(names)
+        super().__init__(kernel_dirs=[])
+
+    def reload(self) -> None:
+        """The same as ever."""
+        self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
+
+
+class FakeLauncher(KernelLauncher):
+    """Starts fake kernels. It takes the place of a ``KernelLauncher``, in a pool or alone.
+
+    `folder`: where kernels get their workspaces; without one they have none. `program` chooses what they do
+    with a cell. `start` says how they start, `ending` how they end, and `ready` is called with each that is
+    ready.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        program: Program = understand,
+        start: Start = at_once,
+        ready: Callable[[FakeKernel], object] = lambda kernel: None,
+        ending: Callable[[FakeKernel], Awaitable[None]] | None = None,
+        kernelspecs: Sequence[str] = ("python3",),
+    ) -> None:
+        # Not the base's: nothing is launched.
+        self.catalog = FakeCatalog(kernelspecs)
+        self.kernels: list[FakeKernel] = []
+        self.started: list[KernelProfile] = []
+        self.existing = 0
+        self.most = 0
+        self._folder = folder
+        self._program = program
+        self._begin = start
+        self._ready = ready
+        self._end = ending
+        self._messages = Reception()
+
+    async def start(self, profile: KernelProfile) -> FakeKernel:
+        """A ready kernel. Raises KernelspecNotFound, and what the launcher's `start` raises."""
+        self.catalog.get_kernel_spec(profile.kernelspec)
+        self.started.append(profile)
+        self.existing += 1
+        self.most = max(self.most, self.existing)
+        try:
+            await self._begin(Attempt(len(self.started), profile))
+            kernel = self._made(profile)
+        except BaseException:
+            self.existing -= 1
+            raise
+        self.kernels.append(kernel)
+        self._ready(kernel)
+        return kernel
+
+    def _made(self, profile: KernelProfile) -> FakeKernel:
+        kernel_id = f"kernel-{len(self.kernels)}"
+        workspace = (NOWHERE if self._folder is None else self._folder) / kernel_id
+        if self._folder is not None:
+            workspace.mkdir()
+        return FakeKernel(
+            kernel_id, profile, workspace, self._program, reception=self._messages, ending=self._ended
+        )
+
+    async def _ended(self, kernel: FakeKernel) -> None:
+        try:
+            await asyncio.sleep(0)
+            if self._end is not None:
+                await self._end(kernel)
+        finally:
+            self.existing -= 1
+
+    def close(self) -> None:
+        """End the threads that read large messages."""
+        self._messages.close(wait=True)

@@ -1,0 +1,294 @@
+"""A gateway without HTTP, processes and waiting: real sessions, pool, folders and record, in virtual time.
+
+Kernels are those of ``cellgate_kernels.testing``. The record is a real one, whose disk the test can fill.
+`World` also keeps what it was asked to do, so that `check` can say afterwards whether the record tells the
+same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cellgate.channels.client import ChannelSettings
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.record.group import Group
+from cellgate.record.journal import Journal
+from cellgate.record.schema import storage_error
+from cellgate.record.verify_store import check_record
+from cellgate.sessions.registry import ManagerSettings, SessionManager
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionSettings
+from cellgate.wire.errors import StorageError
+from cellgate.wire.limits import SessionLimits
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.testing import Attempt, FakeKernel, FakeLauncher, Start, VirtualTimeLoop, at_once
+from cellgate_kernels.threads import Lane
+
+T = TypeVar("T")
+
+GRACE, SETTLE = 2.0, 5.0
+CELL_TIMEOUT = 60.0
+MOST_SECONDS = 600.0
+"""Virtual ones that an end may take."""
+PATIENCE = 10.0
+"""Seconds from a cell's end to its record: its files are looked at, and its kernel may be replaced."""
+PRINCIPAL = "ada"
+LATE = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
+"""What a cell's threads may still say after its end."""
+
+
+class Disk:
+    """The record's disk. `full`: it takes nothing, and a commit says so."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.full = False
+        submit, append = journal._writer._submit, journal._redo.append
+
+        def write(query: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
+            if not self.full:
+                return submit(query, *args, **kwargs)
+            refused: Future[T] = Future()
+            refused.set_exception(storage_error(sqlite3.OperationalError("database or disk is full")))
+            return refused
+
+        def log(group: Group) -> bool:
+            return not self.full and append(group)
+
+        journal._writer._submit = write  # type: ignore[method-assign]
+        journal._redo.append = log  # type: ignore[method-assign]
+        journal._room_left = lambda: not self.full
+
+
+@dataclass
+class Asked:
+    """A cell that somebody asked for, and what they were told: that its end is durable, or why not."""
+
+    key: str
+    code: str
+    run: ExecutionRun | None = None
+    told: bool = False
+    refusal: CellgateError | None = None
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+
+class World:
+    """One gateway's core below a folder. All methods but `run` belong to the loop."""
+
+    def __init__(self, loop: VirtualTimeLoop, folder: Path) -> None:
+        self.loop = loop
+        self.folder = folder
+        self.complaints: list[dict[str, Any]] = []
+        self.asked: list[Asked] = []
+        self.restarts: list[asyncio.Task[None]] = []
+        self.kernels_wanted: Start = at_once
+        loop.set_exception_handler(lambda _, context: self.complaints.append(context))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Let the loop run until this is done."""
+        return self.loop.run_until_complete(work)
+
+    def do(self, action: Callable[..., T], *arguments: Any) -> T:
+        """Call this in the loop."""
+
+        async def work() -> T:
+            return action(*arguments)
+
+        return self.run(work())
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time pass."""
+        self.run(asyncio.sleep(seconds))
+
+    async def open(self, *, max_kernels: int = 3, max_queue: int = 8, warm: int = 0) -> None:
+        """Open a record and what is above it."""
+        workspaces = self.folder / "workspaces"
+        workspaces.mkdir(exist_ok=True)
+        self.journal = await Journal.open(self.folder / "record.sqlite3", pending_bytes=4 * MIB)
+        self.disk = Disk(self.journal)
+        self.launcher = FakeLauncher(workspaces, start=self._start_kernel)
+        pool = PoolSettings(size=warm, max_kernels=max_kernels, claim_timeout=30.0, retry_delay=1.0)
+        self.pool = KernelPool(self.launcher, pool, [])
+        self.pool.start()
+        self._lane = Lane("outboxes", 1)
+        settings = SessionSettings(
+            ExecutionSettings(OutputCaps(), interrupt_grace=GRACE, settle=SETTLE),
+            ChannelSettings(self.folder, self._lane),
+            max_queue=max_queue,
+        )
+        self.manager = SessionManager(
+            self.journal,
+            self.pool,
+            self.launcher.catalog,
+            WorkspaceStore(workspaces),
+            ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
+        )
+        self.manager.start()
+
+    async def _start_kernel(self, attempt: Attempt) -> None:
+        await self.kernels_wanted(attempt)
+
+    # What clients do
+
+    async def session(self, key: str = "s") -> Session:
+        """The session of this key."""
+        return (await self.manager.get_or_create(PRINCIPAL, SessionBody(session=key)))[0]
+
+    def live(self, key: str) -> Session | None:
+        """The session of this key, if it lives."""
+        return self.manager.get(PRINCIPAL, key)
+
+    def ask(self, key: str, code: str, *, timeout: float | None = None, name: str | None = None) -> Asked:
+        """Ask for a cell, as a request over HTTP does, and wait for it in a task.
+
+        `name`: an idempotency key.
+        """
+        asked = Asked(key, code)
+        self.asked.append(asked)
+        asked.task = self.loop.create_task(self._client(asked, timeout, name))
+        return asked
+
+    async def _client(self, asked: Asked, timeout: float | None, name: str | None) -> None:
+        try:
+            session = await self.session(asked.key)
+            idempotency = None if name is None else (name, asked.code)
+            known = None if idempotency is None else await session.known(*idempotency)
+            if isinstance(known, tuple):
+                return
+            request = ExecuteRequest(asked.code, timeout=timeout, allow_stdin=True)
+            run = known if known is not None else session.submit(request, idempotency=idempotency)
+            asked.run = run
+            await run.wait()
+            assert self.is_durable(run), "somebody was told of an end that is not durable"
+            asked.told = True
+        except CellgateError as error:
+            asked.refusal = error
+
+    def is_durable(self, run: ExecutionRun) -> bool:
+        """Whether a crash now would leave the execution's end in the record."""
+        backlog = self.journal._backlog
+        groups = [backlog.enqueued] if backlog.writing_logged else [backlog.enqueued, backlog.writing]
+        waiting = (row for group in groups for row in group.events)
+        return all(row.execution != run.id or row.type != "finished" for row in waiting)
+
+    def restart(self, session: Session) -> None:
+        """Ask for a restart, and wait for it in a task."""
+
+        async def client() -> None:
+            try:
+                await session.restart()
+            except CellgateError:
+                return
+
+        self.restarts.append(self.loop.create_task(client()))
+
+    def kernel(self, key: str) -> FakeKernel | None:
+        """The kernel of a live session."""
+        session = self.live(key)
+        kernel = None if session is None else session.kernel
+        assert kernel is None or isinstance(kernel, FakeKernel)
+        return kernel
+
+    # The end
+
+    async def close(self) -> None:
+        """End all that there is, as a gateway does that was asked to."""
+        async with asyncio.timeout(MOST_SECONDS):
+            await self.manager.close(0.1)
+            await asyncio.gather(*[asked.task for asked in self.asked if asked.task is not None])
+            await asyncio.gather(*self.restarts)
+            await self.pool.close()
+        await self.journal.close()
+        self._lane.close()
+        self.launcher.close()
+
+    def events(self) -> dict[int, list[dict[str, Any]]]:
+        """After `close`: all that is recorded, by session."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        with closing(sqlite3.connect(self.folder / "record.sqlite3")) as db:
+            for session_id, body in db.execute(
+                "SELECT session_id, body FROM events ORDER BY session_id, seq"
+            ):
+                found.setdefault(session_id, []).append(msgspec.json.decode(body))
+        return found
+
+    def check(self) -> None:
+        """After `close`: nothing is left, the record is whole, and it tells of each cell as it should."""
+        left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
+        assert left == [], "tasks are left"
+        assert self.complaints == []
+        assert self.launcher.existing == 0, "kernels are left"
+        assert [kernel.id for kernel in self.launcher.kernels if kernel.discards != 1] == []
+        findings = list(check_record(self.folder / "record.sqlite3"))
+        assert [str(finding) for finding in findings if finding.problem is not None] == []
+        recorded: set[str] = set()
+        for events in self.events().values():
+            recorded |= check_session(events)
+        for asked in self.asked:
+            if asked.run is not None:
+                assert asked.run.done.done(), "somebody still waits"
+                assert asked.run.id in recorded, "a cell that was accepted is not in the record"
+                assert asked.told or isinstance(asked.refusal, (StorageError, CellgateError))
+
+
+def check_session(events: list[dict[str, Any]]) -> set[str]:
+    """What must hold of a session's events, whatever happened. Returns its executions' ids."""
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    kinds: dict[str, list[str]] = {}
+    queued: list[str] = []
+    timeouts: dict[str, float] = {}
+    running: str | None = None
+    for event in events:
+        execution, kind = event["execution"], event["type"]
+        if execution is None:
+            continue
+        before = kinds.setdefault(execution, [])
+        if kind == "queued":
+            assert before == [], "queued twice"
+            queued.append(execution)
+            timeouts[execution] = event.get("timeout", CELL_TIMEOUT)
+        elif "finished" in before:
+            assert kind in LATE, f"{kind} after the end"
+        else:
+            assert before, f"{kind} before it was queued"
+        if kind == "started":
+            assert "started" not in before, "started twice"
+            assert running is None, "two cells at once"
+            running = execution
+            assert [each for each in queued[: queued.index(execution)] if "finished" not in kinds[each]] == []
+        if kind == "finished":
+            running = None if running == execution else running
+            check_end(event, before, timeouts[execution])
+        before.append(kind)
+    for execution, found in kinds.items():
+        assert Counter(found)["finished"] == 1, f"{execution} has {Counter(found)['finished']} ends"
+    return set(kinds)
+
+
+def check_end(event: dict[str, Any], before: list[str], timeout: float) -> None:
+    """What must hold of a cell's end."""
+    status, cause = event["status"], event["cause"]
+    assert status in {"ok", "error", "timeout", "interrupted", "died", "cancelled"}
+    if status in {"timeout", "interrupted", "died", "cancelled"}:
+        assert cause, f"{status} without a cause"
+    assert event["duration_ms"] < 1000 * (timeout + GRACE + SETTLE + PATIENCE), "a deadline was not held"
+    if status == "ok":
+        assert cause is None
+        assert "started" in before
+    if status == "error":
+        assert event["error"] is not None
