@@ -1,0 +1,205 @@
+"""The README and the tutorials do what they say: their commands run in a real shell, against a real gateway.
+
+A fence in the language ``console`` is a session: lines after ``$`` are commands, further lines after ``>``
+belong to them, and the rest is their output, where ``...`` stands for anything. A comment before a fence says
+what else it is::
+
+    <!-- test: skip -->        not to be run, such as a set-up
+    <!-- test: serve -->       starts the gateway and shows how it begins
+    <!-- test: stop -->        its command stops the gateway
+    <!-- test: kill -->        its commands end the gateway by force; what they show is not compared
+    <!-- test: file NAME -->   a file that the reader saves
+"""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from tests.requirements import require
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PATIENCE = 60.0
+FENCE = re.compile(
+    r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>\S*) -->\n)?"
+    r"^(?P<ticks>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=ticks)$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fence to act on: `mark` says how, `line` where it stands."""
+
+    mark: str
+    name: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    """The fences of a page that a test has to do with, in order."""
+    return [
+        Block(
+            found["mark"] or "",
+            found["name"] or "",
+            found["text"],
+            page.count("\n", 0, found.start("text")),
+        )
+        for found in FENCE.finditer(page)
+        if found["language"] == "console" or found["mark"]
+    ]
+
+
+def exchanges(text: str) -> Iterator[tuple[str, str]]:
+    """Each command of a console session, and what is shown after it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        first, *lines = part.splitlines()
+        more = 0
+        while more < len(lines) and lines[more].startswith("> "):
+            more += 1
+        command = "\n".join([first, *(line.removeprefix("> ") for line in lines[:more])])
+        yield command, "\n".join(lines[more:])
+
+
+def stripped(text: str) -> str:
+    """Without what a page can't show: spaces at the ends of lines, and empty lines around all."""
+    return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n") + "\n"
+
+
+class Terminal:
+    """A shell that runs one command after the other, with a gateway in the background."""
+
+    END = "--end-of-output--"
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        home = folder / "home"
+        home.mkdir()
+        ours = ("CELLGATE_", "XDG_")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        self.process = subprocess.Popen(
+            ["bash", "--norc"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={
+                **kept,
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "HOME": str(home),
+                "COLUMNS": "100",
+                "CELLGATE_PORT": str(port),
+                "CELLGATE_BACKEND": "sandbox",
+            },
+            start_new_session=True,
+        )
+
+    def run(self, command: str) -> str:
+        """What the command writes to either of its outputs."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{{ {command}\n}} < /dev/null\necho {self.END}\n".encode())
+        self.process.stdin.flush()
+        written, deadline = b"", time.monotonic() + PATIENCE
+        while not written.endswith(f"{self.END}\n".encode()):
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{command!r} does not end; so far: {written!r}"
+            piece = os.read(self.process.stdout.fileno(), 65536)
+            assert piece, f"the shell has ended in {command!r}: {written!r}"
+            written += piece
+        return written.decode().removesuffix(f"{self.END}\n")
+
+    def serve(self, command: str) -> str:
+        """Starts the gateway; what it says when it serves."""
+        log = self.folder / "gateway.log"
+        log.write_text("")
+        self.run(f"(exec env {command}) > {shlex.quote(str(log))} 2>&1 & gateway=$!")
+        deadline = time.monotonic() + PATIENCE
+        while not log.read_text().endswith("Ctrl-C\n\n"):
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        said = log.read_text()
+        while not self._is_ready():
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        return said
+
+    def _is_ready(self) -> bool:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=PATIENCE).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Stops what may still run, as it should be stopped."""
+        if self.run("jobs -p").strip():
+            assert self.run('kill -TERM "$gateway"; wait "$gateway"; echo $?') == "0\n"
+
+    def close(self) -> None:
+        """Ends all that was started here."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+
+@pytest.fixture
+async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
+    try:
+        await SandboxProvisioner.check()
+    except BackendUnavailable as error:
+        require("sandbox", error.message)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    made = Terminal(tmp_path, port)
+    yield made
+    made.close()
+
+
+def compare(block: Block, command: str, shown: str, written: str) -> None:
+    """Whether what was written is what the page shows."""
+    checker, wanted, got = doctest.OutputChecker(), stripped(shown), stripped(written)
+    if not checker.check_output(wanted, got, doctest.ELLIPSIS):
+        raise AssertionError(f"line {block.line}: $ {command}\nshown:\n{wanted}\nwritten:\n{got}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> None:
+    """From the first command to the last, in order; the gateway stops cleanly in the end."""
+    text = page.read_text().replace("8888", str(terminal.port))
+    compared = 0
+    for block in blocks(text):
+        if block.mark == "file":
+            (terminal.folder / block.name).write_text(block.text)
+            continue
+        for command, shown in exchanges(block.text) if block.mark != "skip" else ():
+            written = terminal.serve(command) if block.mark == "serve" else terminal.run(command)
+            if block.mark != "kill":
+                compare(block, command, shown, written)
+                compared += 1
+        if block.mark in {"stop", "kill"}:
+            terminal.run("wait")
+    assert compared
+    terminal.stop()
