@@ -1,8 +1,9 @@
 """Cellgate runs code cells in isolated kernels and keeps each session as a record.
 
 ``from cellgate import Gateway`` is the Python client, and all its errors are kinds of `GatewayError`; the
-command ``cellgate`` starts the server. The names here are the client's. They are loaded when they are first
-asked for, because the command and the server begin here too and need none of them.
+command ``cellgate`` starts the server. The names here are the client's: ``client.__all__`` is their one list.
+They are loaded when they are first asked for, because the command and the server begin here too and need none
+of them.
 """
 
 from __future__ import annotations
@@ -10,88 +11,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cellgate.client import (
-        BlocksResult,
-        Ceilings,
-        CellFailed,
-        ClearOutput,
-        Conflict,
-        ConnectionFailed,
-        DisplayData,
-        ErrorInfo,
-        ErrorRaised,
-        Event,
-        ExecuteResult,
-        FileModel,
-        Files,
-        Finished,
-        Gateway,
-        GatewayError,
-        GatewayInfo,
-        InputRequest,
-        KernelInfo,
-        NotAuthenticated,
-        NotFound,
-        Overloaded,
-        Package,
-        PackageChanges,
-        PackagesNotAllowed,
-        Queued,
-        QuotaExceeded,
-        RequestRefused,
-        Result,
-        Session,
-        SessionModel,
-        Started,
-        Stream,
-        UpdateDisplayData,
-    )
-
-__all__ = [
-    "BlocksResult",
-    "Ceilings",
-    "CellFailed",
-    "ClearOutput",
-    "Conflict",
-    "ConnectionFailed",
-    "DisplayData",
-    "ErrorInfo",
-    "ErrorRaised",
-    "Event",
-    "ExecuteResult",
-    "FileModel",
-    "Files",
-    "Finished",
-    "Gateway",
-    "GatewayError",
-    "GatewayInfo",
-    "InputRequest",
-    "KernelInfo",
-    "NotAuthenticated",
-    "NotFound",
-    "Overloaded",
-    "Package",
-    "PackageChanges",
-    "PackagesNotAllowed",
-    "Queued",
-    "QuotaExceeded",
-    "RequestRefused",
-    "Result",
-    "Session",
-    "SessionModel",
-    "Started",
-    "Stream",
-    "UpdateDisplayData",
-]
+    from cellgate.client import *  # noqa: F403 - re-exported to type checkers, as it is to programs below
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    # The client's names are classes. Whoever looks for something else, as the import system does for
+    # submodules, must not load it.
+    if name != "__all__" and not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from cellgate import client  # noqa: PLC0415 - see above
 
+    if name == "__all__":
+        return client.__all__
+    if name not in client.__all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(client, name)
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    from cellgate import client  # noqa: PLC0415 - see above
+
+    return [*globals(), *client.__all__]

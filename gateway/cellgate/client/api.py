@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import urlencode
 
 import msgspec
@@ -23,19 +23,10 @@ from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, 
 from cellgate.client.errors import NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import Server, lines
-from cellgate.client.values import (
-    BlocksResult,
-    Event,
-    Finished,
-    GatewayInfo,
-    Package,
-    PackageChanges,
-    Result,
-    SessionModel,
-    SessionPage,
-    decode,
-    parse_event,
-)
+from cellgate.client.values import BlocksResult, Result, decode, parse_event
+from cellgate.wire.answers import GatewayInfo, PackageChanges, Packages, SessionModel, SessionPage
+from cellgate.wire.events import Event, Finished, Package
+from cellgate.wire.models import CellKeywords
 from cellgate_kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -122,32 +113,26 @@ class Gateway(Asynchronous):
         session: str,
         code: str,
         *,
-        timeout: float | None = None,
-        stdin: list[str] | None = None,
-        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
-        language: str | None = None,
-        packages: str | None = None,
+        **options: Unpack[CellKeywords],
     ) -> Result:
-        """Runs a cell and waits for its end. `timeout` in seconds; None is the session's own.
+        """Runs a cell and waits for its end.
 
+        `timeout` in seconds; None is the session's own. `stdin`: lines that answer `input()`.
         Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
         `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
         `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
+        `env`: environment variables for this cell alone. `silent`: without output and without counting.
 
         `on_event` is called with each event while the cell runs. A cell that raises is no error here:
         see the result's `status`.
         """
         if on_event is None:
-            wishes = given(timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages)
             path, key = session_path(session, "execute"), uuid.uuid4().hex
-            body = {"code": code, **wishes}
+            body = {"code": code, **given(**options)}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
-        stream = self.stream_execute(
-            session, code, timeout=timeout, stdin=stdin, tables=tables, language=language, packages=packages
-        )
-        async with aclosing(stream) as events:
+        async with aclosing(self.stream_execute(session, code, **options)) as events:
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
@@ -158,20 +143,15 @@ class Gateway(Asynchronous):
         session: str,
         code: str,
         *,
-        timeout: float | None = None,
-        stdin: list[str] | None = None,
-        tables: int | None = None,
         on_disconnect: str | None = None,
-        language: str | None = None,
-        packages: str | None = None,
+        **options: Unpack[CellKeywords],
     ) -> AsyncGenerator[Event]:
-        """Runs a cell; yields its events as they happen, the last one `Finished`.
+        """Runs a cell; yields its events as they happen, the last one `Finished`. Options as of `execute`.
 
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, says what then becomes of the cell.
         """
-        wishes = given(timeout=timeout, stdin=stdin, tables=tables, on_disconnect=on_disconnect)
-        body = given(code=code, language=language, packages=packages, **wishes)
+        body = given(code=code, on_disconnect=on_disconnect, **options)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -223,7 +203,7 @@ class Gateway(Asynchronous):
     async def installed(self, session: str) -> list[Package]:
         """What the session has installed beside its kernel's environment."""
         path = session_path(session, "packages")
-        return decode(await self._calls.call("GET", path), PackageChanges).packages
+        return decode(await self._calls.call("GET", path), Packages).packages
 
     async def restart(self, session: str) -> SessionModel:
         """Gives the session a fresh kernel: its variables are lost, its files stay."""
@@ -363,44 +343,18 @@ class Session(Asynchronous):
         self,
         code: str,
         *,
-        timeout: float | None = None,
-        stdin: list[str] | None = None,
-        tables: int | None = None,
         on_event: Callable[[Event], object] | None = None,
-        language: str | None = None,
-        packages: str | None = None,
+        **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
-        return await self._gateway.execute(
-            await self.opened(),
-            code,
-            timeout=timeout,
-            stdin=stdin,
-            tables=tables,
-            on_event=on_event,
-            language=language,
-            packages=packages,
-        )
+        return await self._gateway.execute(await self.opened(), code, on_event=on_event, **options)
 
-    async def stream(
-        self,
-        code: str,
-        *,
-        timeout: float | None = None,
-        stdin: list[str] | None = None,
-        tables: int | None = None,
-        language: str | None = None,
-    ) -> AsyncGenerator[Event]:
-        """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell."""
-        events = self._gateway.stream_execute(
-            await self.opened(),
-            code,
-            timeout=timeout,
-            stdin=stdin,
-            tables=tables,
-            on_disconnect="interrupt",
-            language=language,
-        )
+    async def stream(self, code: str, **options: Unpack[CellKeywords]) -> AsyncGenerator[Event]:
+        """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell.
+
+        Options as of `Gateway.execute`.
+        """
+        events = self._gateway.stream_execute(await self.opened(), code, on_disconnect="interrupt", **options)
         async with aclosing(events):
             async for event in events:
                 yield event

@@ -14,7 +14,8 @@ from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
 from cellgate.client.errors import GatewayError
 from cellgate.client.transport import Body
-from cellgate.client.values import FileModel, FilePage, decode
+from cellgate.client.values import decode
+from cellgate.wire.answers import FileChange, FileModel, FilePage
 from cellgate_kernels.errors import InvalidInput
 
 _CHUNK = 1024 * 1024
@@ -43,7 +44,9 @@ class Files(Asynchronous):
                 yield model
             after = page.next
 
-    async def put(self, path: str, source: bytes | str | Path, progress: Progress | None = None) -> FileModel:
+    async def put(
+        self, path: str, source: bytes | str | Path, progress: Progress | None = None
+    ) -> FileChange:
         """Makes `source` the file: bytes, text, or what is in the file at a Path, which may raise OSError.
 
         A file that is there is replaced; folders on the way are made.
@@ -52,10 +55,10 @@ class Files(Asynchronous):
             with await asyncio.to_thread(source.open, "rb") as file:
                 length = os.fstat(file.fileno()).st_size
                 body = Body(length, _read(file, length, progress or ignore_progress))
-                return decode(await self._calls.upload(self._path(path), body), FileModel)
+                return decode(await self._calls.upload(self._path(path), body), FileChange)
         data = bytes(source, "utf-8") if isinstance(source, str) else source
         body = Body(len(data), _pieces(data, progress or ignore_progress))
-        return decode(await self._calls.upload(self._path(path), body), FileModel)
+        return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
         """The file's content from byte `start` on, all or `length` bytes of it; nothing behind its end."""

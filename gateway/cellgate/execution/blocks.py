@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.files.tree import Parts, parse_path
-from cellgate.wire.models import MAX_CODE_BYTES, check_text
+from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody, check_text
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import KNOWN, Language, find_language
 
@@ -38,22 +36,6 @@ _MAGICS = {
 }
 
 _FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
-
-
-class BlockBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One of `blocks`."""
-
-    language: str
-    code: str
-
-
-class BlocksBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST .../execute-blocks: either `markdown` or `blocks`. `timeout` in seconds, for each block."""
-
-    markdown: str | None = None
-    blocks: list[BlockBody] | None = None
-    timeout: float | None = None
-    on_disconnect: str = "continue"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from urllib.parse import quote
 import msgspec
 
 from cellgate.wire.errors import NotFound
-from cellgate_kernels.errors import InvalidInput
 
 _TEXT_IMAGE = "image/svg+xml"
 _BINARY = ("image/", "audio/", "video/", "application/pdf")
@@ -27,14 +26,6 @@ class Images(StrEnum):
     INLINE = "inline"
     URL = "url"
     NONE = "none"
-
-
-def parse_images(value: str) -> Images:
-    """The word as a choice. Raises InvalidInput."""
-    try:
-        return Images(value)
-    except ValueError:
-        raise InvalidInput(f"images must be one of {', '.join(Images)}") from None
 
 
 def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from cellgate.files import tree
 from cellgate.files.tree import FileState
+from cellgate.wire.answers import FileModel, FilePage
 from cellgate.wire.errors import QueueFull, ShuttingDown
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
@@ -62,15 +62,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Part of a listing: the files on the wire, the hashes that are new, and what follows.
+    """Part of a listing as it is on the wire, and the hashes that are new."""
 
-    `complete`: all files of the folder could be seen.
-    """
-
-    models: list[dict[str, Any]]
+    page: FilePage
     hashed: dict[Identity, str]
-    following: str | None
-    complete: bool
 
 
 class Listings:
@@ -90,11 +85,10 @@ class Listings:
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 
-    async def page(
-        self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        """Up to `limit` files with a path behind `after`, by path, where the next page begins, and whether
-        all files could be seen; see `tree.scan`. Fewer where their paths are very long.
+    async def page(self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop) -> FilePage:
+        """Up to `limit` files with a path after `after`, by path; fewer where their paths are very long.
+
+        Whether all files could be seen is told too; see `tree.scan`.
 
         Raises QueueFull when too many listings wait, ShuttingDown when `stop` was set.
         """
@@ -118,21 +112,21 @@ class Listings:
                 self._known.popitem(last=False)
         if stop():
             raise ShuttingDown("The listing was given up")
-        return found.models, found.following, found.complete
+        return found.page
 
     def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:
         everything, complete = ({}, False) if stop() else tree.scan(root, stopped=stop)
         found = sorted((f for f in everything.values() if f.path > after), key=lambda f: f.path)
         hasher = _Hasher(self._most, stop)
-        models: list[dict[str, Any]] = []
+        models: list[FileModel] = []
         room = MOST_PATHS
         for file in found[:limit]:
             if stop() or room <= 0:
                 break
             room -= len(file.path)
             models.append(file_model(file, self._known.get(file.identity) or hasher.hash(root, file)))
-        following = models[-1]["path"] if models and len(found) > len(models) else None
-        return _Found(models, hasher.hashed, following, complete)
+        following = models[-1].path if models and len(found) > len(models) else None
+        return _Found(FilePage(files=models, next=following, complete=complete), hasher.hashed)
 
     def close(self) -> None:
         """End all listings."""
@@ -182,17 +176,17 @@ class _Hasher:
         return hashed.hexdigest()
 
 
-def file_model(file: FileState, sha256: str | None) -> dict[str, Any]:
+def file_model(file: FileState, sha256: str | None) -> FileModel:
     """A file on the wire. A hash of None is not known yet."""
     # A kernel may set any time at all; what no date can say is told as the nearest that one can.
     seconds = min(max(file.modified / 1e9, _FIRST), _LAST)
     modified = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
-    return {
-        "path": file.path,
-        "size": file.size,
-        "modified": modified.isoformat(timespec="microseconds") + "Z",
-        "sha256": sha256,
-    }
+    return FileModel(
+        path=file.path,
+        size=file.size,
+        modified=modified.isoformat(timespec="microseconds") + "Z",
+        sha256=sha256,
+    )
 
 
 _FIRST = datetime(1, 1, 1, tzinfo=UTC).timestamp()

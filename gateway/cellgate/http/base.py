@@ -19,14 +19,19 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from cellgate.http.access import Principal
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import ClientStream
-from cellgate.wire.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, status_of
+from cellgate.http.operation import operation_of
+from cellgate.http.queries import read_query
+from cellgate.wire.base import Query
+from cellgate.wire.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, problem_of, status_of
 from cellgate.wire.models import decode, decode_heavy
+from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.structure import is_heavy
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Q = TypeVar("Q", bound=Query)
 
 KIND_SIZE = 64 * 1024
 STEP = 256 * 1024
@@ -59,6 +64,7 @@ class BaseHandler(RequestHandler):
         self._body_size = 0
         self._refused: CellgateError | None = None
         self._foreign_origin: str | None = None
+        self._query = Query()
         self.disconnected = False
 
     def set_default_headers(self) -> None:
@@ -71,6 +77,7 @@ class BaseHandler(RequestHandler):
         """Check Host, Origin, token and the body's type; a refusal waits until the body was read away."""
         try:
             self._check_access()
+            self._read_query()
             self._check_body()
         except CellgateError as error:
             self._refused = error
@@ -92,6 +99,20 @@ class BaseHandler(RequestHandler):
             )
             if (stream := self._stream()) is not None:
                 stream.vouched = True
+
+    def _read_query(self) -> None:
+        """Read what the method declares; other parameters are refused, but not of Jupyter's own interface.
+
+        JupyterLab adds some of its own there, and probes may add theirs to `/healthz`.
+        """
+        declared = operation_of(self, self.request.method or "")
+        if declared is not None and self.request.path.startswith("/v1/"):
+            self._query = read_query(self.request.query_arguments, declared.query)
+
+    def query(self, kind: type[Q]) -> Q:
+        """The query parameters, as the method's `operation` declares them."""
+        assert isinstance(self._query, kind)
+        return self._query
 
     @property
     def _needs_token(self) -> bool:
@@ -206,32 +227,15 @@ class BaseHandler(RequestHandler):
                 self.write(step)
                 await self.flush()
 
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """A query argument that is true or false. Raises InvalidInput."""
-        value = self.get_query_argument(name, "true" if default else "false").lower()
-        if value in {"true", "1"}:
-            return True
-        if value in {"false", "0"}:
-            return False
-        raise InvalidInput(f"{name} must be true or false")
-
-    def number(self, name: str, default: int | None, *, least: int = 0, most: int = 2**53) -> int | None:
-        """A query argument that is a whole number. Raises InvalidInput."""
-        value = self.get_query_argument(name, None)
-        if value is None:
-            return default
-        if not (value.isascii() and value.isdecimal() and len(value) < 17 and least <= int(value) <= most):
-            raise InvalidInput(f"{name} must be a whole number from {least} to {most}")
-        return int(value)
-
     def event_position(self) -> int:
-        """The seq behind which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        """The seq after which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        after = self.query(EventsQuery).after
         last = self.request.headers.get("Last-Event-ID")
-        if last is not None and self.get_query_argument("after", None) is None:
-            if not (last.isascii() and last.isdecimal() and len(last) < 17):
-                raise InvalidInput("Last-Event-ID must be the seq of an event")
-            return int(last)
-        return self.number("after", 0) or 0
+        if after is not None or last is None:
+            return after or 0
+        if not (last.isascii() and last.isdecimal() and len(last) < 17):
+            raise InvalidInput("Last-Event-ID must be the seq of an event")
+        return int(last)
 
     # Errors
 
@@ -272,7 +276,7 @@ class BaseHandler(RequestHandler):
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """The media type and the bytes of a refusal."""
-        return "application/problem+json", encode(problem(error, self.get_status()))
+        return "application/problem+json", encode(problem_of(error))
 
     def _error_headers(self, error: CellgateError) -> None:
         if self.get_status() == 401:
@@ -304,17 +308,6 @@ def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
             yield part[start : start + STEP]
     if short:
         yield b"".join(short)
-
-
-def problem(error: CellgateError, status: int) -> dict[str, Any]:
-    """The members of a problem+json object."""
-    return {
-        "type": f"urn:cellgate:problem:{error.reason}",
-        "title": error.reason.replace("_", " ").capitalize(),
-        "status": status,
-        "detail": error.message,
-        "reason": error.reason,
-    }
 
 
 def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:

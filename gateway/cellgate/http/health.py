@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import Any
+
+from msgspec import UNSET
 
 from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, TEXT, Answer, operation
+from cellgate.wire.answers import Ceilings, GatewayInfo, Health, KernelspecModel, Readiness
 
 
 class HealthHandler(BaseHandler):
@@ -14,10 +17,11 @@ class HealthHandler(BaseHandler):
 
     public = True
 
+    @operation("Whether the process answers", Answer(200, "It does.", {JSON: Health}), public=True)
     async def get(self) -> None:
         """200 as long as the loop turns."""
         self.check()
-        self.answer({"status": "ok"})
+        self.answer(Health())
 
 
 class ReadyHandler(BaseHandler):
@@ -25,6 +29,12 @@ class ReadyHandler(BaseHandler):
 
     public = True
 
+    @operation(
+        "Whether new work is taken",
+        Answer(200, "It is.", {JSON: Readiness}),
+        Answer(503, "It is not; `missing` says why.", {JSON: Readiness}),
+        public=True,
+    )
     async def get(self) -> None:
         """200, or 503 with what is missing."""
         self.check()
@@ -39,20 +49,19 @@ class ReadyHandler(BaseHandler):
         pool = services.pool.statistics()
         if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
             missing.append("no_kernel_yet")
-        ready = not missing
-        told: dict[str, Any] = {"status": "ready" if ready else "not_ready", "missing": missing}
-        if not_recorded := services.journal.not_recorded:
+        readiness = Readiness(
+            status="not_ready" if missing else "ready",
+            missing=missing,
             # These sessions need somebody's attention, the others none.
-            told["sessions_not_recorded"] = not_recorded
-        self.answer(
-            told,
-            HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE,
+            sessions_not_recorded=services.journal.not_recorded or UNSET,
         )
+        self.answer(readiness, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)
 
 
 class MetricsHandler(BaseHandler):
     """Prometheus' text format."""
 
+    @operation("Metrics for Prometheus", Answer(200, "Its text format.", {TEXT: None}))
     async def get(self) -> None:
         """All metrics."""
         self.check()
@@ -63,6 +72,7 @@ class MetricsHandler(BaseHandler):
 class InfoHandler(BaseHandler):
     """What this gateway is and offers."""
 
+    @operation("What this gateway is and offers", Answer(200, "It is this.", {JSON: GatewayInfo}))
     async def get(self) -> None:
         """Version, isolation, kernelspecs, default limits, ceilings, packages that may be installed, pool."""
         self.check()
@@ -74,19 +84,19 @@ class InfoHandler(BaseHandler):
         allowed = [] if installer is None else sorted(installer.settings.allowed)
         pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
         self.answer(
-            {
-                "version": services.version,
-                "backend": services.backend,
-                "isolation": services.isolation,
-                "default_kernel": services.manager.settings.default_kernel,
-                "kernelspecs": {
-                    name: {"display_name": spec.display_name, "language": spec.language}
+            GatewayInfo(
+                version=services.version,
+                backend=services.backend,
+                isolation=services.isolation,
+                default_kernel=services.manager.settings.default_kernel,
+                kernelspecs={
+                    name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                "limits": services.manager.settings.limits.to_wire(),
-                "ceilings": services.manager.ceilings.to_wire(),
-                "packages": allowed,
-                "pool": pool,
-                "sessions": services.manager.counts(),
-            }
+                limits=services.manager.settings.limits.to_wire(),
+                ceilings=Ceilings(**services.manager.ceilings.to_wire()),
+                packages=allowed,
+                pool=pool,
+                sessions=services.manager.counts(),
+            )
         )

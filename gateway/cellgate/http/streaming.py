@@ -15,10 +15,10 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from cellgate.http.base import BaseHandler, encode, problem
+from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.record.rows import EventRow
-from cellgate.wire.errors import NotAcceptable, status_of
+from cellgate.wire.errors import NotAcceptable, stream_problem_of
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 
@@ -127,7 +127,5 @@ class StreamingHandler(BaseHandler):
         return None
 
     def _write_problem(self, error: CellgateError, form: Format) -> None:
-        body = encode(
-            {"type": "problem", **{k: v for k, v in problem(error, status_of(error)).items() if k != "type"}}
-        )
+        body = encode(stream_problem_of(error))
         self.write(body + b"\n" if form is Format.NDJSON else b"event: problem\ndata: %s\n\n" % body)

@@ -22,6 +22,7 @@ from cellgate.packages.installer import Installer, storage_error
 from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
 from cellgate.wire.errors import PackageError, QuotaExceeded, ShuttingDown, storage
+from cellgate.wire.events import Package
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.tasks import Supervisor, outcome
@@ -43,10 +44,9 @@ class Installed(msgspec.Struct, frozen=True):
     files: list[str]
     requested: bool = False
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> Package:
         """What is told of it."""
-        names = ("name", "version", "sha256", "requested")
-        return {name: getattr(self, name) for name in names}
+        return Package(name=self.name, version=self.version, sha256=self.sha256, requested=self.requested)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class SessionPackages:
         """Whether something is being installed or removed."""
         return bool(self._tasks)
 
-    def models(self) -> list[dict[str, Any]]:
+    def models(self) -> list[Package]:
         """The session's packages on the wire, by name."""
         return [self._installed[name].to_wire() for name in sorted(self._installed)]
 
@@ -270,7 +270,8 @@ def _record(record: Record, added: Sequence[Installed], gone: Sequence[Installed
     left = [package for package in gone if package.name not in new]
     for action, packages in (("removed", left), ("installed", added)):
         if packages:
-            record("packages", {"action": action, "packages": [package.to_wire() for package in packages]})
+            told = [msgspec.to_builtins(package.to_wire()) for package in packages]
+            record("packages", {"action": action, "packages": told})
 
 
 def _load(path: Path) -> list[Installed]:

@@ -15,7 +15,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from cellgate.record import export
 from cellgate.record.bundle import Contents, bundle_parts
@@ -29,6 +30,7 @@ from cellgate.record.rows import SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.record.turns import Turns
+from cellgate.wire.answers import ChainCheck
 from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import GIB
@@ -109,18 +111,18 @@ class Exports:
         """The rows as NDJSON."""
         return self._parts(moment, export.audit_parts)
 
-    async def verify(self, moment: Moment) -> dict[str, Any]:
+    async def verify(self, moment: Moment) -> ChainCheck:
         """The wire's answer to whether the chain holds; with a key, its head is signed."""
         async with self._turns.turn():
             found = await self._journal.long_read(partial(_check, moment))
-        answer = {"valid": found.valid, "rows": found.rows, "head": found.head.hex()}
+        answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
         if found.first_bad is not None:
-            return {**answer, "first_bad": found.first_bad}
+            return structs.replace(answer, first_bad=found.first_bad)
         if self._key is None:
             return answer
         session = moment.session
         statement = head_statement(session.principal, session.key, found.rows, found.head.hex())
-        return {**answer, "key": self._key.public, "signature": self._key.sign(statement)}
+        return structs.replace(answer, key=self._key.public, signature=self._key.sign(statement))
 
     def _told(self, *, outputs: bool, cap: int | None) -> Export:
         return Export(gateway_version=self._version, exported_at=now(), outputs=outputs, cap=cap)

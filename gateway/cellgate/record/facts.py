@@ -1,8 +1,9 @@
 """What the rows of a session say about it: the facts that its other rows and its notebook repeat.
 
-Pure: events in, in their order. The tables of sessions and executions are an index of the events, made for
-quick answers; what they hold can be told from the events again, and that is how ``verify`` checks them and
-how ``notebook`` knows whose cells it shows. A record made before a fact was kept does not tell it.
+Pure: events in, in their order, as ``wire.events`` has them. The tables of sessions and executions are an
+index of the events, made for quick answers; what they hold can be told from the events again, and that is how
+``verify`` checks them and how ``notebook`` knows whose cells it shows. A record made before a fact was kept
+does not tell it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from cellgate.wire.events import (
+    Event,
+    FileChanged,
+    Finished,
+    Package,
+    PackagesChanged,
+    Queued,
+    SessionChanged,
+)
+from cellgate_kernels.decoding import json_decoder
 
 KERNELSPEC, WITHOUT_VARIABLES = "kernelspec", "kernelspec_without_session_variables"
 """`packages_of` in an environment: whose packages these are. The second: the session has variables of its
@@ -27,6 +42,25 @@ _OF_SESSION = (
     "cause",
     "folder",
 )
+
+
+_DECODE = {
+    kind: json_decoder(struct).decode
+    for kind, struct in (
+        ("session", SessionChanged),
+        ("queued", Queued),
+        ("finished", Finished),
+        ("file", FileChanged),
+        ("packages", PackagesChanged),
+    )
+}
+TELLING = frozenset(_DECODE)
+"""The types of events that are facts, or tell of some."""
+
+
+def decode_fact(event_type: str, body: bytes) -> Event:
+    """An event of a type that is `TELLING`. Raises msgspec.MsgspecError, and UnicodeDecodeError."""
+    return _DECODE[event_type](body)
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,77 +96,79 @@ class SessionFacts:
         self.recorded_by: str | None = None
         self.executions: dict[str, ExecutionFacts] = {}
         self.files: dict[str, dict[str, Any]] = {}
-        self.packages: dict[str, dict[str, Any]] = {}
+        self.packages: dict[str, Package] = {}
 
     @property
     def introduced(self) -> bool:
         """Whether the record tells who and what the session is: those of version 0.1.0 do not."""
         return "principal" in self.fields
 
-    def apply(self, event: Mapping[str, Any]) -> None:
+    def apply(self, event: Event) -> None:
         """Fold one event in."""
-        match event["type"]:
-            case "session":
+        match event:
+            case SessionChanged():
                 self._session(event)
-            case "queued":
+            case Queued():
                 self._queued(event)
-            case "finished":
+            case Finished():
                 self._finished(event)
-            case "file":
+            case FileChanged():
                 self._file(event)
-            case "packages":
+            case PackagesChanged():
                 self._packages(event)
-        self.touch(event["execution"], event["seq"])
+        self.touch(event.execution, event.seq)
 
     def touch(self, execution: str | None, seq: int) -> None:
         """An event of the execution has this number; enough for events that are no facts."""
         if execution is not None and (known := self.executions.get(execution)) is not None:
             known.last_seq = seq
 
-    def _session(self, event: Mapping[str, Any]) -> None:
-        self.fields |= {name: event[name] for name in (*_OF_SESSION, "folder") if name in event}
+    def _session(self, event: SessionChanged) -> None:
+        told = {name: getattr(event, name) for name in _OF_SESSION}
+        self.fields |= {name: value for name, value in told.items() if value is not UNSET and value != ""}
         self.fields.pop("last_activity", None)
-        if "last_activity" in event:
-            self.fields["last_activity"] = event["last_activity"]
-        if event.get("cause") in _BEGINNINGS:
+        if event.last_activity is not UNSET:
+            self.fields["last_activity"] = event.last_activity
+        if event.cause in _BEGINNINGS:
             self.fields["execution_count"] = 0
             self.packages.clear()
-        if "environment" in event:
-            self.environment = event["environment"]
+        if not isinstance(event.environment, msgspec.UnsetType):
+            self.environment = event.environment
             self.fields["environment"] = brief(self.environment)
-            self.recorded_by = event.get("gateway_version")
+            self.recorded_by = event.gateway_version or None
 
-    def _queued(self, event: Mapping[str, Any]) -> None:
-        key, request = event.get("idempotency") or (None, None)
-        self.executions[event["execution"]] = ExecutionFacts(
-            id=event["execution"],
+    def _queued(self, event: Queued) -> None:
+        assert event.execution is not None
+        told = event.idempotency or ()
+        self.executions[event.execution] = ExecutionFacts(
+            id=event.execution,
             number=len(self.executions) + 1,
-            msg_id=event["msg_id"],
-            first_seq=event["seq"],
-            last_seq=event["seq"],
-            created_at=event["at"] if self.introduced else None,
-            idempotency=None if key is None or request is None else (key, request),
+            msg_id=event.msg_id,
+            first_seq=event.seq,
+            last_seq=event.seq,
+            created_at=event.at if self.introduced else None,
+            idempotency=(told[0], told[1]) if len(told) == 2 else None,
         )
 
-    def _finished(self, event: Mapping[str, Any]) -> None:
-        if (known := self.executions.get(event["execution"])) is not None:
-            known.status = event["status"]
-        if event["execution_count"]:
-            self.fields["execution_count"] = event["execution_count"]
+    def _finished(self, event: Finished) -> None:
+        if event.execution is not None and (known := self.executions.get(event.execution)) is not None:
+            known.status = event.status
+        if event.execution_count:
+            self.fields["execution_count"] = event.execution_count
         if "last_activity" in self.fields:
-            self.fields["last_activity"] = event["at"]
+            self.fields["last_activity"] = event.at
 
-    def _packages(self, event: Mapping[str, Any]) -> None:
-        for package in event["packages"]:
-            if event["action"] == "installed":
-                self.packages[package["name"]] = package
+    def _packages(self, event: PackagesChanged) -> None:
+        for package in event.packages:
+            if event.action == "installed":
+                self.packages[package.name] = package
             else:
-                self.packages.pop(package["name"], None)
+                self.packages.pop(package.name, None)
 
-    def _file(self, event: Mapping[str, Any]) -> None:
-        if event.get("execution") is not None:
+    def _file(self, event: FileChanged) -> None:
+        if event.execution is not None:
             return  # an output of a cell, not an input of the session
-        if event.get("action") == "deleted":
-            self.files.pop(event["path"], None)
+        if event.action == "deleted":
+            self.files.pop(event.path, None)
         else:
-            self.files[event["path"]] = {"sha256": event.get("sha256"), "size": event.get("size")}
+            self.files[event.path] = {"sha256": event.sha256, "size": event.size}

@@ -20,6 +20,7 @@ from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.survey import Place, Rows, Survey
 from cellgate.record.widgets import WidgetStates
+from cellgate.wire.events import Finished, PackagesChanged, Queued, Started
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.outputs import OutputArea
@@ -38,6 +39,10 @@ _UNANSWERED = frozenset({"cancelled", "died"})
 _ENDED_BY_ITSELF = frozenset({"ok", "error"})
 
 _decode = json_decoder(dict[str, Any]).decode
+_queued = json_decoder(Queued).decode
+_started = json_decoder(Started).decode
+_finished = json_decoder(Finished).decode
+_packages = json_decoder(PackagesChanged).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Notebook:
         known = facts.environment or self._session.environment
         if not facts.packages:
             return known
-        installed = {name: package["version"] for name, package in facts.packages.items()}
+        installed = {name: package.version for name, package in facts.packages.items()}
         return {**known, "packages": {**known.get("packages", {}), **installed}}
 
     def _provenance(self) -> dict[str, Any]:
@@ -133,7 +138,9 @@ class Notebook:
         if self._survey.widgets_left_out:
             known["widget_messages_left_out"] = self._survey.widgets_left_out
         if facts.packages:
-            known["installed_packages"] = [facts.packages[name] for name in sorted(facts.packages)]
+            known["installed_packages"] = [
+                msgspec.to_builtins(facts.packages[name]) for name in sorted(facts.packages)
+            ]
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
         return known
@@ -172,32 +179,34 @@ class _Cell:
     hash: str = ""
     source: str = ""
     flags: dict[str, Any] = field(default_factory=dict)
-    started: Mapping[str, Any] | None = None
-    finished: Mapping[str, Any] | None = None
+    started: Started | None = None
+    finished: Finished | None = None
     area: OutputArea = field(default_factory=OutputArea)
 
     def apply(self, row: EventRow, *, outputs: bool) -> None:
         self.last_seq, self.hash = row.seq, row.hash.hex()
         match row.type:
             case "queued":
-                event = _decode(row.body)
-                self.source = event["code"]
-                self.flags |= {
-                    key: event[key]
-                    for key, usual in (("silent", False), ("store_history", True))
-                    if event.get(key, usual) is not usual
-                }
-                if "env" in event:
-                    self.flags["env"] = event["env"]
+                self._queue(_queued(row.body))
             case "started":
-                self.started = _decode(row.body)
-                self.source = self.started["code"]
+                self.started = _started(row.body)
+                self.source = self.started.code
             case "finished":
-                self.finished = _decode(row.body)
+                self.finished = _finished(row.body)
             case "packages":
-                self.flags.setdefault("packages", []).append(_changed_packages(_decode(row.body)))
+                self.flags.setdefault("packages", []).append(_changed_packages(_packages(row.body)))
             case event_type if outputs:
                 self.area.apply(event_type, _decode(row.body))
+
+    def _queue(self, event: Queued) -> None:
+        """What the request says of the cell; only what is unusual is told of it."""
+        self.source = event.code
+        if event.silent:
+            self.flags["silent"] = True
+        if event.store_history is False:
+            self.flags["store_history"] = False
+        if not isinstance(event.env, msgspec.UnsetType):
+            self.flags["env"] = event.env
 
     def to_notebook(self, export: Export) -> dict[str, Any]:
         shown = self.area.outputs()
@@ -217,18 +226,18 @@ class _Cell:
 
     def _count(self) -> int | None:
         for event in (self.finished, self.started):
-            if event is not None and event["execution_count"] is not None:
-                return int(event["execution_count"])
+            if event is not None and event.execution_count is not None:
+                return event.execution_count
         return None
 
     def _timing(self) -> dict[str, Any]:
         """Jupyter's keys, for the messages that came: a kernel that was lost or never asked gave no reply."""
         times: dict[str, str] = {}
         if self.started is not None:
-            times["iopub.status.busy"] = times["iopub.execute_input"] = self.started["at"]
+            times["iopub.status.busy"] = times["iopub.execute_input"] = self.started.at
         ended = self.finished
-        if ended is not None and ended["status"] not in _UNANSWERED and not ended["kernel"]["replaced"]:
-            times["shell.execute_reply"] = times["iopub.status.idle"] = ended["finished_at"]
+        if ended is not None and ended.status not in _UNANSWERED and not ended.kernel.replaced:
+            times["shell.execute_reply"] = times["iopub.status.idle"] = ended.finished_at or ended.at
         return {"execution": times} if times else {}
 
     def _known(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -244,30 +253,30 @@ class _Cell:
         ended = self.finished
         if ended is None:
             return {"status": "running" if self.started is not None else "queued"}
-        known = {"status": ended["status"], "cause": ended["cause"], "duration_ms": ended["duration_ms"]}
-        if ended["truncated"]:
+        known = {"status": ended.status, "cause": ended.cause, "duration_ms": ended.duration_ms}
+        if ended.truncated:
             known["truncated"] = True
-        if ended["kernel"]["replaced"]:
+        if ended.kernel.replaced:
             known["kernel_replaced"] = True
         if not any(output["output_type"] == "error" for output in shown):
             known |= self._explanation(ended)
         return known
 
-    def _explanation(self, ended: Mapping[str, Any]) -> dict[str, str]:
+    def _explanation(self, ended: Finished) -> dict[str, str]:
         """Why the cell ended, where no output of its own says so."""
-        why = f" ({ended['cause']})" if ended["cause"] else ""
-        if self.started is None and ended["status"] in _UNANSWERED:
+        why = f" ({ended.cause})" if ended.cause else ""
+        if self.started is None and ended.status in _UNANSWERED:
             return {"note": f"This cell did not run{why}."}
-        if ended["status"] in _ENDED_BY_ITSELF:
+        if ended.status in _ENDED_BY_ITSELF:
             # What failed without an error output told of it otherwise, as IPython does of a magic's misuse.
             return {}
-        if ended["error"]:
-            return {"note": f"{ended['error']['ename']}: {ended['error']['evalue']}"}
-        return {"note": f"This cell was ended early: {ended['status']}{why}."}
+        if ended.error is not None:
+            return {"note": f"{ended.error.ename}: {ended.error.evalue}"}
+        return {"note": f"This cell was ended early: {ended.status}{why}."}
 
 
-def _changed_packages(event: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: event[name] for name in ("action", "packages")}
+def _changed_packages(event: PackagesChanged) -> dict[str, Any]:
+    return {"action": event.action, "packages": msgspec.to_builtins(event.packages)}
 
 
 def _note(note: str) -> dict[str, Any]:

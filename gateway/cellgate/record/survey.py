@@ -12,22 +12,31 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
+import msgspec
+
 from cellgate.record.chain import GENESIS
-from cellgate.record.facts import SessionFacts
+from cellgate.record.facts import TELLING, SessionFacts, decode_fact
 from cellgate.record.rows import EventRow
 from cellgate.wire.errors import StorageError
+from cellgate.wire.events import Queued
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB
 
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_TOLD = frozenset({"session", "queued", "started", "finished", "file", "packages"})
 _WIDGETS = frozenset({"comm_open", "comm_msg"})
 MOST_WIDGET_BYTES = 64 * MIB
 """Bytes of rows that the state of all widgets of a notebook may be made of: it is in memory as a whole."""
 _GAP = 16
 """Rows of others that are read along rather than asked around."""
 
-_decode = json_decoder(dict[str, Any]).decode
+
+class _Shown(msgspec.Struct):
+    """What an event of an output may name."""
+
+    display_id: Any = None
+
+
+_decode = json_decoder(_Shown).decode
 
 
 class Rows(Protocol):
@@ -107,19 +116,19 @@ class Survey:
         """The next row."""
         self.seq, self.head = row.seq, row.hash
         place = self._place(row) if row.execution is not None else None
-        if row.type in _TOLD:
-            event = _decode(row.body)
+        if row.type in TELLING:
+            event = decode_fact(row.type, row.body)
             self.facts.apply(event)
-            if place is not None and row.type == "queued":
-                self._name(place, event.get("cell_id"))
-            elif place is not None and row.type == "started":
-                place.started = row.seq
+            if place is not None and isinstance(event, Queued):
+                self._name(place, event.cell_id)
         else:
             self.facts.touch(row.execution, row.seq)
-            if row.type in _WIDGETS:
+            if place is not None and row.type == "started":
+                place.started = row.seq
+            elif row.type in _WIDGETS:
                 self._widget(row)
             elif place is not None and b'"display_id"' in row.body:
-                self._display(place, _decode(row.body).get("display_id"), row.seq)
+                self._display(place, _decode(row.body).display_id, row.seq)
 
     def _widget(self, row: EventRow) -> None:
         self._widget_bytes += len(row.body)

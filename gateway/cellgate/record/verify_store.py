@@ -16,7 +16,7 @@ import msgspec
 
 from cellgate.record import blobs, purge, salvage, schema, trail
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.facts import ExecutionFacts, SessionFacts
+from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
 from cellgate.record.findings import Broken, Finding, chained
 from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told
@@ -136,7 +136,7 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
     rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
     for row in chained(rows, session.key):
         if row.type in _FACTS:
-            facts.apply(_decode(row.body))
+            facts.apply(decode_fact(row.type, row.body))
         else:
             facts.touch(row.execution, row.seq)
         last, head = row.seq, row.hash

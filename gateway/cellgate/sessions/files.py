@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from cellgate.files import tree
 from cellgate.files.ledger import Ledger, Reservation
@@ -21,6 +22,7 @@ from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.record.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
+from cellgate.wire.answers import FileChange, FilePage
 from cellgate.wire.errors import NotFound, QueueFull, QuotaExceeded
 from cellgate.wire.models import SessionBody, check_session_key
 from cellgate_kernels.tasks import Supervisor
@@ -95,12 +97,8 @@ class SessionFiles:
 
     # Looking
 
-    async def page(
-        self, principal: str, key: str, *, limit: int, after: str, stop: Stop
-    ) -> tuple[list[dict[str, Any]], str | None, bool]:
-        """Up to `limit` files with a path behind `after`, by path, where the next page begins, and whether
-        all files could be seen.
-        """
+    async def page(self, principal: str, key: str, *, limit: int, after: str, stop: Stop) -> FilePage:
+        """Up to `limit` files with a path after `after`, by path."""
         async with self._root(principal, key) as root:
             pass
         # Hashing takes a while: what is moved away in the meantime is left out.
@@ -158,9 +156,7 @@ class SessionFiles:
         """As `discard`, in the background."""
         self._tasks.start(self.discard(incoming), "discard upload")
 
-    async def place(
-        self, session: Session, incoming: Incoming, staged: Sequence[Staged]
-    ) -> list[dict[str, Any]]:
+    async def place(self, session: Session, incoming: Incoming, staged: Sequence[Staged]) -> list[FileChange]:
         """Put finished uploads into the workspace, and into the record; their models.
 
         Raises QuotaExceeded, and then nothing was placed, when the workspace has grown in the meantime, and
@@ -177,20 +173,20 @@ class SessionFiles:
                 state, created = await self._lanes.files.run(_place, each, root)
                 session.slot.watch.know(state.path, state)
                 self._listings.know(state, each.upload.sha256)
-                model = {
-                    "path": "/".join(each.parts),
-                    "size": each.upload.size,
-                    "sha256": each.upload.sha256,
-                    "action": "created" if created else "changed",
-                }
-                session.log.append("file", None, model)
+                model = FileChange(
+                    path="/".join(each.parts),
+                    size=each.upload.size,
+                    sha256=each.upload.sha256,
+                    action="created" if created else "changed",
+                )
+                session.log.append("file", None, structs.asdict(model))
                 models.append(model)
             self._ledger.placed(incoming.reservation, used)
         session.touch()
         await session.log.commit()
         return models
 
-    async def write(self, session: Session, parts: Parts, data: bytes) -> dict[str, Any]:
+    async def write(self, session: Session, parts: Parts, data: bytes) -> FileChange:
         """Put `data` into the workspace as a file, as an upload would; its model."""
         incoming = await self.reserve(session, len(data), parts)
         try:

@@ -23,6 +23,7 @@ from cellgate.sessions.model import session_model
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
+from cellgate.wire.answers import ExecutionModel, SessionModel
 from cellgate.wire.errors import NotFound
 from cellgate.wire.models import check_session_key
 from cellgate_kernels.decoding import json_decoder
@@ -79,7 +80,7 @@ class Archive:
             return session.log
         return await self._manager.stored_log(await self.row(principal, key))
 
-    async def model(self, principal: str, key: str) -> dict[str, Any]:
+    async def model(self, principal: str, key: str) -> SessionModel:
         """The session model."""
         session = await self._live(principal, key)
         if session is not None:
@@ -88,13 +89,13 @@ class Archive:
             return session_model(replace(row, state=PURGING))
         return self._ended(await self.row(principal, key))
 
-    def _ended(self, row: SessionRow) -> dict[str, Any]:
+    def _ended(self, row: SessionRow) -> SessionModel:
         failure = self._journal.failure_of(row.id)
         return session_model(row, problem=None if failure is None else failure.message)
 
     async def models(
         self, principal: str, *, state: str | None, limit: int, after: str | None
-    ) -> tuple[list[dict[str, Any]], str | None]:
+    ) -> tuple[list[SessionModel], str | None]:
         """A page of session models in order of creation, and the key that the next page comes after.
 
         It has fewer than `limit` where their metadata is large.
@@ -103,26 +104,26 @@ class Archive:
             raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
         last = 0 if after is None else (await self.row(principal, after)).id
-        found: list[dict[str, Any]] = []
+        found: list[SessionModel] = []
         step, size = min(limit, SESSIONS_AT_ONCE), 0
         while True:
             rows = await self._journal.sessions(principal, limit=step, after=last)
             for row in rows:
                 session = self._manager.get(principal, row.key)
                 model = session.to_wire() if session is not None else self._ended(row)
-                if state not in {None, model["state"]}:
+                if state not in {None, model.state}:
                     continue
                 if len(found) == limit or size > MOST_METADATA:
-                    return found, found[-1]["session"]
+                    return found, found[-1].session
                 found.append(model)
-                size += len(encode(model["metadata"]))
+                size += len(encode(model.metadata))
             if len(rows) < step:
                 return found, None
             last = rows[-1].id
 
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int
-    ) -> tuple[list[dict[str, Any]], int | None]:
+    ) -> tuple[list[ExecutionModel], int | None]:
         """A page of a session's executions, and the number that the next page comes after."""
         row = await self.row(principal, key)
         await self._journal.commit()
@@ -130,19 +131,19 @@ class Archive:
         models = [self._execution_model(principal, key, execution) for execution in rows[:limit]]
         return models, rows[limit - 1].number if len(rows) > limit else None
 
-    def _execution_model(self, principal: str, key: str, row: ExecutionRow) -> dict[str, Any]:
+    def _execution_model(self, principal: str, key: str, row: ExecutionRow) -> ExecutionModel:
         session = self._manager.get(principal, key)
         run = session.find(row.id) if session is not None else None
         status = row.status or ("running" if run is not None and run.running else "queued")
-        return {
-            "session": key,
-            "execution": row.id,
-            "number": row.number,
-            "status": status,
-            "created_at": row.created_at,
-            "first_seq": row.first_seq,
-            "last_seq": row.last_seq,
-        }
+        return ExecutionModel(
+            session=key,
+            execution=row.id,
+            number=row.number,
+            status=status,
+            created_at=row.created_at,
+            first_seq=row.first_seq,
+            last_seq=row.last_seq,
+        )
 
     async def result(
         self,

@@ -31,6 +31,7 @@ from cellgate.sessions.queue import ExecutionQueue, Restart
 from cellgate.sessions.runs import SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionSettings, SessionState
 from cellgate.sessions.widgets import WidgetMessages
+from cellgate.wire.answers import SessionModel
 from cellgate.wire.errors import NotRecorded, ShuttingDown
 from cellgate.wire.limits import SessionLimits
 from cellgate_kernels.errors import CellgateError, GatewayFault
@@ -117,7 +118,7 @@ class Session:
         used = self._runs.busy or self.slot.packages.busy or self.door.connections
         return None if used else self.record.idle_since
 
-    def to_wire(self) -> dict[str, Any]:
+    def to_wire(self) -> SessionModel:
         """The session model of the wire contract."""
         row, kernel_id = self.record.present(), self.kernel.id if self.kernel else None
         queue_length, problem = len(self._queue), self.record.problem

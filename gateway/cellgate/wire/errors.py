@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
+from msgspec import UNSET, UnsetType
+
+from cellgate.wire.problems import Problem, StreamProblem, problem, stream_problem
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied, PoolExhausted
 from cellgate_kernels.trees import NO_OPEN_FILES
 
@@ -215,11 +218,26 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
 
 
 def status_of(error: CellgateError) -> HTTPStatus:
-    """The HTTP status of an error: its nearest class in the table; 503 for what the backend could not do."""
-    for kind in type(error).__mro__:
-        if kind in _STATUS:
-            return _STATUS[kind]
+    """The HTTP status of an error."""
+    return status_of_kind(type(error))
+
+
+def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
+    """The status of a class of errors: its nearest in the table; 503 for what the backend could not do."""
+    for each in kind.__mro__:
+        if each in _STATUS:
+            return _STATUS[each]
     return HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def problem_of(error: CellgateError) -> Problem:
+    """The error as the body of an answer."""
+    return problem(error.reason, status_of(error), error.message)
+
+
+def stream_problem_of(error: CellgateError, *, command: str | int | UnsetType = UNSET) -> StreamProblem:
+    """The error as a line of a stream, or as the answer to the command of this id."""
+    return stream_problem(error.reason, status_of(error), error.message, id=command)
 
 
 def is_full(error: OSError) -> bool:

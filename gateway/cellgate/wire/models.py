@@ -1,17 +1,19 @@
 """The wire's request bodies, and the checks of what is in them.
 
 Decoding is strict: unknown fields and wrong types are refused with the name of the field, and what is
-decoded is frozen. It holds no behaviour of sessions.
+decoded is frozen. It holds no behaviour of sessions. What the gateway answers is in ``answers``.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from cellgate.wire.base import Body
 from cellgate.wire.limits import LimitsBody
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import InvalidInput
@@ -29,49 +31,162 @@ MAX_METADATA_DEPTH = 32
 MAX_STDIN_LINES = 10_000
 MAX_TABLE_ROWS = 10_000
 
+_KEY = {"pattern": f"^{SESSION_KEY.pattern}$"}
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 T = TypeVar("T")
 
 
-class SessionBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/sessions."""
+class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A session to be made, or found where there is one of this key."""
 
-    session: str | None = None
-    kernel: str | None = None
-    language: str | None = None
-    env: dict[str, str] | None = None
+    session: Annotated[
+        str | None, Meta(description="The key; without one the gateway chooses.", extra_json_schema=_KEY)
+    ] = None
+    kernel: Annotated[str | None, Meta(description="The kernelspec.")] = None
+    language: Annotated[str | None, Meta(description="A language, where no kernelspec is named.")] = None
+    env: Annotated[dict[str, str] | None, Meta(description="Environment variables of its kernels.")] = None
     limits: LimitsBody | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description="Kept with it, up to 64 KiB.")] = None
 
 
-class ExecuteBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/sessions/{s}/execute. `language` is that of `code`; default: the kernel's own."""
+class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a cell is run, whichever way it comes: the one list of these options.
 
+    The requests below extend it, ``execution.request`` checks it, and `CellKeywords` are its keywords.
+    """
+
+    timeout: Annotated[
+        float | None,
+        Meta(
+            description="Seconds that the cell may run; default: the session's `cell_timeout`.",
+            extra_json_schema={"exclusiveMinimum": 0},
+        ),
+    ] = None
+    stdin: Annotated[
+        list[str] | None,
+        Meta(description="Lines that answer `input()`; when they are used up, it raises EOFError."),
+    ] = None
+    silent: Annotated[bool, Meta(description="Run without output and without counting.")] = False
+    env: Annotated[
+        dict[str, str] | None, Meta(description="Environment variables for this cell alone (Python kernels).")
+    ] = None
+    language: Annotated[
+        str | None, Meta(description="What `code` is in, if not in the kernel's language.")
+    ] = None
+    tables: Annotated[
+        int | None,
+        Meta(
+            description="Show pandas' tables as data too, with so many of their first rows.",
+            extra_json_schema={"minimum": 1, "maximum": MAX_TABLE_ROWS},
+        ),
+    ] = None
+    packages: Annotated[
+        str | None,
+        Meta(
+            description="`auto`: install what the cell imports and is missing; `temporary`: for this cell.",
+            extra_json_schema={"enum": ["auto", "temporary", None]},
+        ),
+    ] = None
+
+
+class CellKeywords(TypedDict, total=False):
+    """`CellOptions` as keyword arguments; None is as if not given."""
+
+    timeout: float | None
+    stdin: list[str] | None
+    silent: bool | None
+    env: dict[str, str] | None
+    language: str | None
+    tables: int | None
+    packages: str | None
+
+
+class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
+    """A cell to be run in a session."""
+
+    code: Annotated[str, Meta(description="The cell.")]
+    on_disconnect: Annotated[
+        str,
+        Meta(
+            description="What becomes of the cell when its client leaves.",
+            extra_json_schema={"enum": ["continue", "interrupt"]},
+        ),
+    ] = "continue"
+    wait: Annotated[bool, Meta(description="False: answer 202 at once.")] = True
+
+
+class OneShotBody(ExecuteBody, frozen=True, forbid_unknown_fields=True):
+    """A cell to be run in a fresh kernel."""
+
+    kernel: Annotated[str | None, Meta(description="The kernelspec.")] = None
+    limits: LimitsBody | None = None
+    record: Annotated[bool, Meta(description="Whether a session of it stays in the record.")] = False
+
+
+class BlockBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A block of code."""
+
+    language: str
     code: str
-    timeout: float | None = None
-    stdin: list[str] | None = None
-    silent: bool = False
-    on_disconnect: str = "continue"
-    wait: bool = True
-    env: dict[str, str] | None = None
-    language: str | None = None
-    tables: int | None = None
-    packages: str | None = None
 
 
-class OneShotBody(ExecuteBody, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/execute: an execution with the making of its kernel."""
+class BlocksBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Blocks to be run one after another: either `markdown` or `blocks`."""
 
-    kernel: str | None = None
-    limits: LimitsBody | None = None
-    record: bool = False
+    markdown: Annotated[str | None, Meta(description="A text whose fences are the blocks.")] = None
+    blocks: list[BlockBody] | None = None
+    timeout: Annotated[float | None, Meta(description="Seconds, for each block.")] = None
+    on_disconnect: Annotated[
+        str,
+        Meta(
+            description="What becomes of the running block when its client leaves.",
+            extra_json_schema={"enum": ["continue", "interrupt"]},
+        ),
+    ] = "continue"
 
 
-class InputBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST .../input."""
+class InputBody(Body, frozen=True, forbid_unknown_fields=True):
+    """The answer to an input_request."""
 
     value: str
+
+
+class SocketInput(InputBody, frozen=True, forbid_unknown_fields=True):
+    """The answer to an execution's input_request."""
+
+    execution: str
+
+
+class Command(Body, frozen=True, forbid_unknown_fields=True):
+    """One frame that a client sends on the WebSocket of events: exactly one of the three."""
+
+    execute: ExecuteBody | None = None
+    interrupt: bool = False
+    input: SocketInput | None = None
+    id: Annotated[str | int | None, Meta(description="Comes back in the answer.")] = None
+
+
+class PackagesBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Packages to be installed and removed."""
+
+    install: Annotated[list[str], Meta(description='Requirements such as `"requests>=2"`.')] = []
+    uninstall: Annotated[list[str], Meta(description="Names.")] = []
+    upgrade: Annotated[bool, Meta(description="Whether newer versions are wanted, too.")] = False
+    constraints: Annotated[
+        list[str], Meta(description="Limits of the versions of all that comes along.")
+    ] = []
+
+
+class ReplayBody(Body, frozen=True, forbid_unknown_fields=True):
+    """How a session is replayed."""
+
+    anyway: Annotated[bool, Meta(description="Also where the environment differs from the recorded one.")] = (
+        False
+    )
+    rtol: Annotated[
+        float, Meta(description="How far floating-point numbers may be apart, relative to the larger one.")
+    ] = 0.0
 
 
 @cache

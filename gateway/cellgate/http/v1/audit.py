@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from cellgate.http.v1.download import DownloadHandler
+from cellgate.http.operation import JSON, NDJSON, Answer, operation
+from cellgate.http.v1.download import EXPORTS, IF_NONE_MATCH, NOT_MODIFIED, DownloadHandler
+from cellgate.wire.answers import ChainCheck
 
 
 class AuditHandler(DownloadHandler):
     """The rows themselves."""
 
+    @operation(
+        "Download the rows of a session's record",
+        Answer(200, 'One `{"hash", "row"}` a line; a row is byte for byte as it was hashed.', {NDJSON: None}),
+        NOT_MODIFIED,
+        headers=IF_NONE_MATCH,
+        errors=EXPORTS,
+    )
     async def get(self, key: str) -> None:
         """NDJSON: ``{"hash", "row"}`` a line, the row byte for byte as it was hashed."""
         self.check()
@@ -23,6 +32,11 @@ class AuditHandler(DownloadHandler):
 class AuditVerifyHandler(DownloadHandler):
     """The check of the rows."""
 
+    @operation(
+        "Check the hash chain of a session's record",
+        Answer(200, "Whether it holds.", {JSON: ChainCheck}),
+        errors=EXPORTS,
+    )
     async def get(self, key: str) -> None:
         """Read all rows again and follow the chain."""
         self.check()

@@ -10,14 +10,18 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from cellgate.execution.blocks import FAILED, Block, BlocksBody, check_blocks, exit_code
+from cellgate.execution.blocks import FAILED, Block, check_blocks, exit_code
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
-from cellgate.http.base import encode, problem
+from cellgate.http.base import encode
+from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import status_of
-from cellgate.wire.models import ExecuteBody
+from cellgate.wire.answers import BlocksResult
+from cellgate.wire.errors import QuotaExceeded, problem_of
+from cellgate.wire.models import BlocksBody, ExecuteBody
+from cellgate.wire.problems import Problem
+from cellgate.wire.queries import ResultQuery
 from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.structure import INLINE_BYTES
@@ -26,6 +30,13 @@ from cellgate_kernels.structure import INLINE_BYTES
 class BlocksHandler(ExecutionAnswers):
     """Run blocks in a session."""
 
+    @operation(
+        "Run blocks one after another",
+        Answer(200, "Their results; a block that fails ends them.", {JSON: BlocksResult}),
+        query=ResultQuery,
+        body={JSON: BlocksBody},
+        errors=(*RUNS, QuotaExceeded),
+    )
     async def post(self, key: str) -> None:
         """Check all blocks, then run them; an absent session is made."""
         self.check()
@@ -38,7 +49,7 @@ class BlocksHandler(ExecutionAnswers):
         check_execute(wishes, self.services.manager.ceilings, interactive=False)
         session = await self.services.files.session(self.principal.name, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
-        cells = [ExecuteBody(block.cell(language), body.timeout) for block in blocks]
+        cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
         self._begun = False
         self._texts: list[str] = []
         code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), wishes, view)
@@ -53,7 +64,7 @@ class BlocksHandler(ExecutionAnswers):
         work: list[tuple[Block, ExecuteBody]],
         wishes: ExecuteBody,
         view: dict[str, Any],
-    ) -> tuple[int, dict[str, Any] | None]:
+    ) -> tuple[int, Problem | None]:
         """The exit code, and why a later block could not be run at all; for the first one that is raised."""
         for block, cell in work:
             try:
@@ -61,7 +72,7 @@ class BlocksHandler(ExecutionAnswers):
             except CellgateError as error:
                 if not self._begun:
                     raise
-                return FAILED, problem(error, status_of(error))
+                return FAILED, problem_of(error)
             parts, text, code = result
             await self._send([b"," if self._begun else b'{"blocks":[', *parts])
             self._begun = True

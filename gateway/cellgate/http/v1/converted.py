@@ -10,10 +10,9 @@ from cellgate.jobs.convert import check_form, extension_of
 from cellgate.record.pages import PAGE_POLICY
 
 
-async def answer_converted(handler: DownloadHandler, key: str, form: str) -> None:
+async def answer_converted(handler: DownloadHandler, key: str, form: str, *, outputs: bool) -> None:
     """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
     converted = check_form(form)
-    outputs = handler.flag("outputs", default=True)
     archive, jobs = handler.services.archive, handler.services.jobs
     moment = await archive.moment(handler.principal.name, key)
     head = moment.head.hex()

@@ -15,8 +15,16 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
+from cellgate.http.operation import READS, Answer
 from cellgate.record.exports import Parts
+from cellgate.wire.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
 from cellgate_kernels.tasks import Supervisor
+
+EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
+"""What comes of making a file of a record."""
+CONVERSIONS = (*EXPORTS, NotAcceptable, JobFailed)
+IF_NONE_MATCH = {"If-None-Match": "An ETag; what still has it is not sent again."}
+NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As the client has it."})
 
 
 class DownloadHandler(BaseHandler):

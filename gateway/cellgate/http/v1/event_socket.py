@@ -11,20 +11,23 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing, nullcontext
-from typing import Any
 
-import msgspec
+from msgspec import UNSET, UnsetType
 from tornado.iostream import StreamClosedError
 
 from cellgate.channels.frames import frame
 from cellgate.execution.request import check_execute
-from cellgate.http.base import BaseHandler, encode, problem
+from cellgate.http.base import BaseHandler, encode
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
+from cellgate.http.operation import HTML, READS, Answer, operation
 from cellgate.http.v1.executions import check_packages, in_language
 from cellgate.record.events import EventLog
-from cellgate.wire.errors import TooLarge, status_of
-from cellgate.wire.models import ExecuteBody, InputBody, check_text, decode, decode_heavy
+from cellgate.wire.answers import Accepted
+from cellgate.wire.errors import TooLarge, stream_problem_of
+from cellgate.wire.models import Command, check_text, decode, decode_heavy
+from cellgate.wire.problems import StreamProblem
+from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
 from cellgate_kernels.structure import is_heavy
 from cellgate_kernels.tasks import Supervisor
@@ -34,21 +37,6 @@ logger = logging.getLogger(__name__)
 NORMAL, INTERNAL_ERROR = 1000, 1011
 MAX_INPUT = 1024 * 1024
 MOST_HELD = 1024
-
-
-class SocketInput(InputBody, forbid_unknown_fields=True, frozen=True):
-    """The answer to an execution's input_request."""
-
-    execution: str
-
-
-class Command(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One frame of a client: exactly one of the three; `id` comes back in the answer."""
-
-    execute: ExecuteBody | None = None
-    interrupt: bool = False
-    input: SocketInput | None = None
-    id: str | int | None = None
 
 
 class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
@@ -66,9 +54,19 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         """No compression, as on the Jupyter WebSocket."""
         return
 
+    @operation(
+        "Follow and command a session over a WebSocket",
+        Answer(101, "Events out, commands in, each a text frame of JSON; see docs/api.md."),
+        Answer(426, "Another version of WebSockets is needed.", {HTML: None}),
+        query=EventsQuery,
+        headers={"Last-Event-ID": "The `seq` after which events are wanted, where the query has none."},
+        errors=READS,
+    )
     async def get(self, key: str) -> None:
         """The upgrade; a refusal is a plain answer before it."""
         self.check()
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
         self._key = key
         self._after = self.event_position()
         self._events = await self.services.archive.log(self.principal.name, key)
@@ -97,7 +95,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         except StreamClosedError:
             logger.debug("A client of events has gone")
         except CellgateError as error:
-            await self._answer(self._problem(error))
+            await self._answer(stream_problem_of(error))
             self.close(INTERNAL_ERROR, error.reason)
 
     async def _send(self, frames: bytes, kept: int = 0) -> None:
@@ -108,18 +106,16 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         with stream.owing(kept) if isinstance(stream, ClientStream) else nullcontext():
             await stream.write(frames)
 
-    async def _answer(self, content: dict[str, Any]) -> None:
+    async def _answer(self, answer: Accepted | StreamProblem) -> None:
         try:
-            await self._send(frame(encode(content), is_binary=False))
+            await self._send(frame(encode(answer), is_binary=False))
         except StreamClosedError:
             logger.debug("A client has gone before its answer")
 
-    def _problem(self, error: CellgateError) -> dict[str, Any]:
-        return {**problem(error, status_of(error)), "type": "problem"}
-
     async def on_message(self, message: str | bytes) -> None:
         """Obey a command and answer it; tornado reads the next one when this is done."""
-        named: dict[str, Any] = {}
+        named: str | int | UnsetType = UNSET
+        answer: Accepted | StreamProblem
         try:
             content = message.encode() if isinstance(message, str) else message
             if len(content) > self.max_body:
@@ -128,30 +124,31 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
                 command = await self.services.lanes.texts.run(decode_heavy, content, Command)
             else:
                 command = decode(content, Command)
-            named = {} if command.id is None else {"id": command.id}
-            answer = {"type": "accepted", **self._obey(command)}
+            named = UNSET if command.id is None else command.id
+            answer = Accepted(execution=self._obey(command), id=named)
         except CellgateError as error:
-            answer = self._problem(error)
-        await self._answer(answer | named)
+            answer = stream_problem_of(error, command=named)
+        await self._answer(answer)
 
-    def _obey(self, command: Command) -> dict[str, Any]:
+    def _obey(self, command: Command) -> str | UnsetType:
+        """Do it; the execution that it was about, if it was."""
         given = [command.execute is not None, command.interrupt, command.input is not None]
         if sum(given) != 1:
             raise InvalidInput("A command is one of execute, interrupt and input")
         session = self.services.manager.live(self.principal.name, self._key)
         if command.input is not None:
             session.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
-            return {"execution": command.input.execution}
+            return command.input.execution
         if command.execute is None:
             session.interrupt()
-            return {}
+            return UNSET
         request = check_execute(command.execute, self.services.manager.ceilings, interactive=True)
         check_packages(self.services, request)
         request = in_language(self.services, session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]
-        return {"execution": run.id}
+        return run.id
 
     def on_close(self) -> None:
         """The socket is gone: end the sender, and the executions that were to end with it."""

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, operation
 from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.wire.answers import EventPage
+from cellgate.wire.errors import NotAcceptable, NotRecorded
+from cellgate.wire.events import Event
+from cellgate.wire.queries import EventsQuery
 
 
 class EventsHandler(StreamingHandler):
     """The events of a session behind `after` (or Last-Event-ID)."""
 
+    @operation(
+        "Follow a session's events",
+        Answer(
+            200,
+            "A stream that stays open, one event a line; as plain JSON a page of what is there now.",
+            {JSON: EventPage, NDJSON: Event, SSE: Event},
+        ),
+        query=EventsQuery,
+        headers={"Last-Event-ID": "The `seq` after which events are wanted, where the query has none."},
+        errors=(*READS, NotAcceptable, NotRecorded),
+    )
     async def get(self, key: str) -> None:
         """A stream that stays open; as plain JSON a page of what is there now."""
         self.check()

@@ -10,16 +10,20 @@ from typing import Any
 from msgspec import structs
 
 from cellgate.execution.blocks import cell_of
-from cellgate.execution.pictures import parse_images
+from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
+from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, operation
 from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.http.v1.packages import PACKAGES
 from cellgate.packages.settings import not_allowed
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import Conflict, NotFound
+from cellgate.wire.answers import ExecutionPage, Result
+from cellgate.wire.errors import Conflict, NotAcceptable, NotFound
+from cellgate.wire.events import Event
 from cellgate.wire.models import (
     ExecuteBody,
     InputBody,
@@ -28,6 +32,7 @@ from cellgate.wire.models import (
     check_session_key,
     check_text,
 )
+from cellgate.wire.queries import ExecutionsQuery, ResultQuery
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.structure import INLINE_BYTES
@@ -63,12 +68,9 @@ class ExecutionAnswers(StreamingHandler):
     """How an execution is answered: a result, a stream, or its model at once."""
 
     def view(self) -> dict[str, Any]:
-        """The query's wishes for a result. Raises InvalidInput."""
-        return {
-            "plain": self.flag("plain"),
-            "max_text": self.number("max_text", None, least=100),
-            "images": parse_images(self.get_query_argument("images", "inline")),
-        }
+        """How the query wants a result."""
+        query = self.query(ResultQuery)
+        return {"plain": query.plain, "max_text": query.max_text, "images": Images(query.images)}
 
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
@@ -115,6 +117,20 @@ class ExecutionAnswers(StreamingHandler):
 class ExecuteHandler(ExecutionAnswers):
     """Run a cell in a session."""
 
+    @operation(
+        "Run a cell",
+        Answer(
+            200,
+            "The result when the cell has ended, or events as they happen. A cell that raises is a 200 too.",
+            {JSON: Result, NDJSON: Event, SSE: Event},
+        ),
+        Answer(202, "It is queued (`wait` is false).", {JSON: Result}, {"Location": "The execution's path."}),
+        description="A session that is not there is made. Cells run one at a time, in order of arrival.",
+        query=ResultQuery,
+        body={JSON: ExecuteBody},
+        headers={"Idempotency-Key": "A repeat with the same key is answered with the first one's execution."},
+        errors=(*RUNS, NotAcceptable, Conflict, *PACKAGES),
+    )
     async def post(self, key: str) -> None:
         """Queue the cell; an absent session is made."""
         self.check()
@@ -183,6 +199,14 @@ class ExecuteHandler(ExecutionAnswers):
 class OneShotHandler(ExecutionAnswers):
     """Run a cell in a fresh kernel that is thrown away."""
 
+    @operation(
+        "Run a cell in a fresh kernel",
+        Answer(200, "The result, or events as they happen.", {JSON: Result, NDJSON: Event, SSE: Event}),
+        description="The kernel is thrown away afterwards.",
+        query=ResultQuery,
+        body={JSON: OneShotBody},
+        errors=(*RUNS, NotAcceptable, *PACKAGES),
+    )
     async def post(self) -> None:
         """With `record` a session of it stays in the record; without, nothing does."""
         self.check()
@@ -206,20 +230,31 @@ class OneShotHandler(ExecutionAnswers):
 class ExecutionsHandler(BaseHandler):
     """The list of a session's executions."""
 
+    @operation(
+        "List a session's executions",
+        Answer(200, "A page of them, oldest first.", {JSON: ExecutionPage}),
+        query=ExecutionsQuery,
+        errors=READS,
+    )
     async def get(self, key: str) -> None:
         """A page, oldest first."""
         self.check()
-        limit = self.number("limit", 100, least=1, most=1000) or 100
-        after = self.number("after", 0) or 0
+        query = self.query(ExecutionsQuery)
         models, following = await self.services.archive.executions(
-            self.principal.name, key, limit=limit, after=after
+            self.principal.name, key, limit=query.limit, after=query.after
         )
-        self.answer({"executions": models, "next": following})
+        self.answer(ExecutionPage(executions=models, next=following))
 
 
 class ExecutionHandler(ExecutionAnswers):
     """One execution."""
 
+    @operation(
+        "Look at an execution",
+        Answer(200, "The result, or what there is of it so far.", {JSON: Result}),
+        query=ResultQuery,
+        errors=READS,
+    )
     async def get(self, key: str, execution: str) -> None:
         """The result so far."""
         self.check()
@@ -232,6 +267,11 @@ class ExecutionHandler(ExecutionAnswers):
 class CancelHandler(BaseHandler):
     """Stop one execution."""
 
+    @operation(
+        "Cancel an execution",
+        Answer(204, "It was taken out of the queue, or interrupted."),
+        errors=(*READS, Conflict),
+    )
     async def post(self, key: str, execution: str) -> None:
         """Take it out of the queue, or interrupt it; 409 when it has ended."""
         self.check()
@@ -246,6 +286,7 @@ class CancelHandler(BaseHandler):
 class InputHandler(BaseHandler):
     """Answer a cell's input()."""
 
+    @operation("Answer a cell's input()", Answer(204, "Sent."), body={JSON: InputBody}, errors=READS)
     async def post(self, key: str, execution: str) -> None:
         """Send one line to the kernel."""
         self.check()

@@ -20,13 +20,22 @@ from cellgate.files.upload import Upload
 from cellgate.http.base import MAX_DRAINED_BODY, BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.multipart import FormReader
+from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
+from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
 from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import UnsupportedMedia
+from cellgate.wire.answers import FileChange, FileChanges, FilePage
+from cellgate.wire.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, UnsupportedMedia
+from cellgate.wire.queries import FilesQuery
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
+UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)
+"""What comes of an upload."""
+FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
+CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
+RANGE_HEADERS = {"Range": "One range of bytes.", **IF_NONE_MATCH}
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
@@ -134,16 +143,27 @@ class FilesHandler(UploadHandler):
                 self._staged[number] = Staged(parse_path(name), self.new_upload())
             await self._staged[number].upload.write(data)
 
+    @operation(
+        "List a session's files",
+        Answer(200, "A page of them, by path.", {JSON: FilePage}),
+        query=FilesQuery,
+        errors=(*READS, QueueFull, ShuttingDown),
+    )
     async def get(self, key: str) -> None:
         """A page of the files, by path."""
         self.check()
-        limit = self.number("limit", 1000, least=1, most=10_000) or 1000
-        after = self.get_query_argument("after", "", strip=False)
-        models, following, complete = await self.services.files.page(
-            self.principal.name, key, limit=limit, after=after, stop=self._stop
-        )
-        self.answer({"files": models, "next": following, "complete": complete})
+        query = self.query(FilesQuery)
+        limit, after = query.limit, query.after
+        files = self.services.files
+        self.answer(await files.page(self.principal.name, key, limit=limit, after=after, stop=self._stop))
 
+    @operation(
+        "Upload the files of a form",
+        Answer(201, "All were put into the workspace.", {JSON: FileChanges}),
+        description="Each part with a filename becomes a file, all or none.",
+        body={FORM: None},
+        errors=UPLOADS,
+    )
     async def post(self, _: str) -> None:
         """Put the files of a multipart form into the workspace, all or none."""
         self.check()
@@ -159,7 +179,7 @@ class FilesHandler(UploadHandler):
             await each.upload.finish()
         if not self.disconnected:
             models = await self.services.files.place(self._session, self._incoming, staged)
-            self.answer({"files": models}, 201)
+            self.answer(FileChanges(files=models), 201)
 
 
 class FileHandler(UploadHandler):
@@ -183,6 +203,14 @@ class FileHandler(UploadHandler):
             self._upload = self.new_upload()
         await self._upload.write(chunk)
 
+    @operation(
+        "Upload a file",
+        Answer(200, "It was replaced.", {JSON: FileChange}),
+        Answer(201, "It was created.", {JSON: FileChange}),
+        description="The body becomes the file, whole; folders on the way are made, and the session.",
+        body={BYTES: None},
+        errors=UPLOADS,
+    )
     async def put(self, *_: str) -> None:
         """Put the body into the workspace under this path, whole; folders on the way are made."""
         self.check()
@@ -195,18 +223,39 @@ class FileHandler(UploadHandler):
         (model,) = await self.services.files.place(
             self._session, self._incoming, [Staged(self._parts, upload)]
         )
-        self.answer(model, 201 if model["action"] == "created" else 200)
+        self.answer(model, 201 if model.action == "created" else 200)
 
+    @operation(
+        "Remove a file, a link or an empty folder", Answer(204, "It is gone."), errors=(*WRITES, Conflict)
+    )
     async def delete(self, key: str, path: str) -> None:
         """Remove a file, a link or an empty folder."""
         self.check()
         await self.services.files.remove(self.principal.name, key, parse_path(path))
         self.set_status(204)
 
+    @operation(
+        "Look at a file's headers",
+        Answer(200, "Its size, without a body.", {BYTES: None}, FILE_HEADERS),
+        Answer(206, "The range that was asked for.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+        NOT_MODIFIED,
+        Answer(416, "The range is outside of the file; no body.", headers=CONTENT_RANGE),
+        headers=RANGE_HEADERS,
+        errors=READS,
+    )
     async def head(self, key: str, path: str) -> None:
         """As GET, without the file."""
         await self.get(key, path)
 
+    @operation(
+        "Download a file",
+        Answer(200, "Its bytes; an attachment.", {BYTES: None}, FILE_HEADERS),
+        Answer(206, "The range that was asked for.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+        NOT_MODIFIED,
+        Answer(416, "The range is outside of the file; no body.", headers=CONTENT_RANGE),
+        headers=RANGE_HEADERS,
+        errors=READS,
+    )
     async def get(self, key: str, path: str) -> None:
         """The file, or the range of it that is asked for."""
         self.check()
@@ -222,7 +271,7 @@ class FileHandler(UploadHandler):
         etag = '"' + "-".join(f"{number:x}" for number in file.identity) + '"'
         self.set_header("Etag", etag)
         self.set_header("Accept-Ranges", "bytes")
-        self.set_header("Last-Modified", file_model(file, "")["modified"])
+        self.set_header("Last-Modified", str(file_model(file, "").modified))
         self.set_header("Content-Type", "application/octet-stream")
         self.set_header("Content-Security-Policy", "sandbox")
         name = quote(file.path.rpartition("/")[2], safe="")

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from cellgate.http.operation import HTML, TEXT, Answer, operation
 from cellgate.http.v1.converted import answer_converted
-from cellgate.http.v1.download import DownloadHandler
+from cellgate.http.v1.download import (
+    CONVERSIONS,
+    EXPORTS,
+    IF_NONE_MATCH,
+    NOT_MODIFIED,
+    DownloadHandler,
+)
+from cellgate.wire.queries import NotebookQuery
 
 
 class NotebookHandler(DownloadHandler):
     """The notebook, as a download."""
 
+    @operation(
+        "Download a session as a notebook",
+        Answer(
+            200,
+            "nbformat 4.5, or what nbconvert makes of it; an attachment.",
+            {"application/x-ipynb+json": None, HTML: None, "text/markdown": None, TEXT: None},
+            {"ETag": "Changes with the record.", "Content-Disposition": "The name of the file."},
+        ),
+        NOT_MODIFIED,
+        query=NotebookQuery,
+        headers=IF_NONE_MATCH,
+        errors=CONVERSIONS,
+    )
     async def get(self, key: str) -> None:
         """nbformat 4.5; the ETag is the head of the session's hash chain."""
         self.check()
-        form = self.get_query_argument("format", "ipynb")
-        if form not in {"ipynb", "notebook"}:
-            await self.while_there(answer_converted(self, key, form))
+        query = self.query(NotebookQuery)
+        if query.format not in {"ipynb", "notebook"}:
+            await self.while_there(answer_converted(self, key, query.format, outputs=query.outputs))
             return
-        await self.while_there(self._notebook(key, outputs=self.flag("outputs", default=True)))
+        await self.while_there(self._notebook(key, outputs=query.outputs))
 
     async def _notebook(self, key: str, *, outputs: bool) -> None:
         moment = await self.services.archive.moment(self.principal.name, key)
@@ -28,6 +49,16 @@ class NotebookHandler(DownloadHandler):
 class BundleHandler(DownloadHandler):
     """The bundle: notebook, files, lock, rows, README."""
 
+    @operation(
+        "Download a session with all it needs",
+        Answer(
+            200,
+            "A zip file: the notebook uncut, files, versions, the record, a README.",
+            {"application/zip": None},
+            {"Content-Disposition": "The name of the file."},
+        ),
+        errors=EXPORTS,
+    )
     async def get(self, key: str) -> None:
         """A zip file, sent while it is made; it has no ETag, for the files may change without a row."""
         self.check()

@@ -11,7 +11,9 @@ import re
 from cellgate.execution.pictures import output_bytes
 from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import BaseHandler
+from cellgate.http.operation import ANY_TYPE, READS, Answer, operation
 from cellgate.wire.errors import NotFound
+from cellgate.wire.queries import OutputQuery
 from cellgate_kernels.errors import InvalidInput
 
 _MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
@@ -20,15 +22,26 @@ _MEDIA_TYPE = re.compile(r"[a-z]+/[A-Za-z0-9][A-Za-z0-9.+-]{0,126}")
 class OutputHandler(BaseHandler):
     """One output."""
 
+    @operation(
+        "Download one output",
+        Answer(
+            200,
+            "Its image if it has one, else its whole text; an attachment.",
+            {ANY_TYPE: None},
+            {"Content-Disposition": "The name of the file."},
+        ),
+        query=OutputQuery,
+        errors=READS,
+    )
     async def get(self, key: str, execution: str, index: str) -> None:
         """The image, or the whole text; `type` picks another representation of a display."""
         self.check()
-        plain, wanted = self.flag("plain"), self.get_query_argument("type", None)
+        query = self.query(OutputQuery)
         if not (index.isascii() and index.isdecimal() and len(index) < 8):
             raise InvalidInput("The index of an output is a whole number, from 0")
         archive = self.services.archive
         mime, body = await archive.result(
-            self.principal.name, key, execution, _output, int(index), wanted, plain=plain
+            self.principal.name, key, execution, _output, int(index), query.type, plain=query.plain
         )
         # A name that user code made up must not get into a header.
         known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"

@@ -2,35 +2,59 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
 from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
-from cellgate.wire.models import check_session_key
+from cellgate.wire.answers import PackageChanges, Packages
+from cellgate.wire.errors import (
+    PackageConflict,
+    PackageError,
+    PackageIndexUnavailable,
+    PackageNotFound,
+    PackagesNotAllowed,
+    QueueFull,
+    QuotaExceeded,
+)
+from cellgate.wire.models import PackagesBody, check_session_key
 from cellgate_kernels.errors import InvalidInput
 
-
-class PackagesBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST .../packages."""
-
-    install: list[str] = []
-    uninstall: list[str] = []
-    upgrade: bool = False
-    constraints: list[str] = []
+PACKAGES = (
+    PackagesNotAllowed,
+    PackageError,
+    PackageNotFound,
+    PackageConflict,
+    PackageIndexUnavailable,
+    QuotaExceeded,
+    QueueFull,
+)
+"""What comes of a change of packages."""
 
 
 class PackagesHandler(BaseHandler):
     """The packages of one session."""
 
+    @operation(
+        "List a session's packages",
+        Answer(200, "Those beside its kernel's environment; none of one that has ended.", {JSON: Packages}),
+        errors=READS,
+    )
     async def get(self, key: str) -> None:
         """Those that are there now; of a session that has ended none are left."""
         self.check()
         session = self.services.manager.get(self.principal.name, check_session_key(key))
         if session is None:
             await self.services.archive.row(self.principal.name, key)
-        self.answer({"packages": [] if session is None else session.slot.packages.models()})
+        installed = [] if session is None else session.slot.packages.models()
+        self.answer(Packages(packages=installed))
 
+    @operation(
+        "Install and remove packages",
+        Answer(200, "What was changed, and all that is there now.", {JSON: PackageChanges}),
+        description="A session that is not there is made. What is refused or fails changes nothing.",
+        body={JSON: PackagesBody},
+        errors=(*STARTS, *PACKAGES),
+    )
     async def post(self, key: str) -> None:
         """Install and remove; an absent session is made. Answered when it is done."""
         self.check()
@@ -50,9 +74,9 @@ class PackagesHandler(BaseHandler):
         session.touch()
         await session.log.commit()
         self.answer(
-            {
-                "installed": [package.to_wire() for package in changed.installed],
-                "removed": [package.to_wire() for package in changed.removed],
-                "packages": session.slot.packages.models(),
-            }
+            PackageChanges(
+                installed=[package.to_wire() for package in changed.installed],
+                removed=[package.to_wire() for package in changed.removed],
+                packages=session.slot.packages.models(),
+            )
         )

@@ -5,34 +5,43 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import msgspec
 from tornado.iostream import StreamClosedError
 
-from cellgate.http.base import encode, problem
+from cellgate.http.base import encode
+from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, operation
 from cellgate.http.streaming import KEEP_ALIVE, Format, StreamingHandler
+from cellgate.http.v1.packages import PACKAGES
 from cellgate.record.pages import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.report import NewRun
-from cellgate.wire.errors import NotAcceptable, status_of
+from cellgate.wire.answers import ReplayReport
+from cellgate.wire.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
+from cellgate.wire.models import ReplayBody
+from cellgate.wire.queries import ReplayQuery
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
-
-
-class ReplayBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/sessions/{s}/replay."""
-
-    anyway: bool = False
-    rtol: float = 0.0
 
 
 class ReplayHandler(StreamingHandler):
     """Replay a session."""
 
+    @operation(
+        "Replay a session",
+        Answer(
+            200,
+            "The report; as NDJSON a line for each cell as it has run, then the report.",
+            {JSON: ReplayReport, NDJSON: None, HTML: None},
+        ),
+        description="Runs the recorded cells in a fresh kernel and compares. The session stays as it is.",
+        query=ReplayQuery,
+        body={JSON: ReplayBody},
+        errors=(*RUNS, NotAcceptable, EnvironmentDiffers, JobFailed, *PACKAGES),
+    )
     async def post(self, key: str) -> None:
         """The report as JSON or, by `?format=html`, as a page; as NDJSON a line for each cell before."""
         self.check()
-        form = self.get_query_argument("format", "json")
+        form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
             raise NotAcceptable(f"format {form[:40]!r} is not offered here; there are json and html")
         streamed = self.accepted_or_html(form) is Format.NDJSON
@@ -55,8 +64,7 @@ class ReplayHandler(StreamingHandler):
         except CellgateError as error:
             if not self._headers_written:
                 raise
-            told = {**problem(error, status_of(error)), "type": "problem"}
-            report = encode(told)
+            report = encode(stream_problem_of(error))
         finally:
             replay.cancel()
             await asyncio.gather(replay, return_exceptions=True)

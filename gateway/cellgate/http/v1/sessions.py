@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 from cellgate.http.base import BaseHandler
-from cellgate.wire.errors import Forbidden
+from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
+from cellgate.wire.answers import SessionModel, SessionPage
+from cellgate.wire.errors import Conflict, Forbidden
 from cellgate.wire.models import SessionBody, check_metadata, check_session_key
-
-MAX_PAGE = 1000
+from cellgate.wire.queries import PurgeQuery, SessionsQuery
 
 
 class SessionsHandler(BaseHandler):
     """The collection."""
 
+    @operation(
+        "List sessions",
+        Answer(200, "A page of them, oldest first.", {JSON: SessionPage}),
+        query=SessionsQuery,
+        errors=READS,
+    )
     async def get(self) -> None:
         """A page of the principal's sessions, oldest first."""
         self.check()
+        query = self.query(SessionsQuery)
         models, following = await self.services.archive.models(
-            self.principal.name,
-            state=self.get_query_argument("state", None),
-            limit=self.number("limit", 100, least=1, most=MAX_PAGE) or 100,
-            after=self.get_query_argument("after", None),
+            self.principal.name, state=query.state, limit=query.limit, after=query.after
         )
-        self.answer({"sessions": models, "next": following})
+        self.answer(SessionPage(sessions=models, next=following))
 
+    @operation(
+        "Make or find a session",
+        Answer(200, "It was there.", {JSON: SessionModel}, {"Location": "Its path."}),
+        Answer(201, "A kernel was started for it.", {JSON: SessionModel}, {"Location": "Its path."}),
+        body={JSON: SessionBody},
+        errors=(*STARTS, Conflict),
+    )
     async def post(self) -> None:
         """Get or create: 201 when a kernel was started for it, 200 when it was there."""
         self.check()
@@ -36,15 +48,24 @@ class SessionsHandler(BaseHandler):
 class SessionHandler(BaseHandler):
     """One session."""
 
+    @operation("Look at a session", Answer(200, "Its model.", {JSON: SessionModel}), errors=READS)
     async def get(self, key: str) -> None:
         """Its model."""
         self.check()
         self.answer(await self.services.archive.model(self.principal.name, key))
 
+    @operation(
+        "End a session",
+        Answer(204, "It has ended, and with `purge` its record is gone."),
+        Answer(202, "It is purged, and some bytes are still in use.", headers={"Location": "Its path."}),
+        description="Kernel and files end; the record stays unless `purge` says otherwise.",
+        query=PurgeQuery,
+        errors=WRITES,
+    )
     async def delete(self, key: str) -> None:
         """End it; the record stays, unless an admin wants it purged."""
         self.check()
-        if self.flag("purge"):
+        if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
             if not await self.services.manager.purge(self.principal.name, key):
@@ -60,6 +81,7 @@ class SessionHandler(BaseHandler):
 class InterruptHandler(BaseHandler):
     """Interrupt what runs."""
 
+    @operation("Interrupt what runs", Answer(204, "Done; also when nothing runs."), errors=READS)
     async def post(self, key: str) -> None:
         """204, also when nothing runs."""
         self.check()
@@ -70,6 +92,12 @@ class InterruptHandler(BaseHandler):
 class RestartHandler(BaseHandler):
     """A fresh kernel for the session."""
 
+    @operation(
+        "Replace the kernel",
+        Answer(200, "The session with its fresh kernel.", {JSON: SessionModel}),
+        description="Variables are lost, files stay.",
+        errors=STARTS,
+    )
     async def post(self, key: str) -> None:
         """The model with the new kernel. The variables are lost, and the record says so."""
         self.check()

@@ -1,0 +1,329 @@
+"""What the gateway answers: sessions, results, files, packages, reports, as structs.
+
+The client decodes these, with what it adds in ``client.values``; the gateway's answers have these fields, and
+`/openapi.json` describes them. Large answers are written in steps and from dictionaries, so a test holds what
+a gateway answers against them. Events are in ``events``, refusals in ``problems``. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, UnsetType
+
+from cellgate.wire.base import Value
+from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Package
+from cellgate.wire.problems import Problem
+
+Next = Annotated[str | None, Meta(description="The `after` of the next page; null on the last.")]
+Number = Annotated[int | None, Meta(description="The `after` of the next page; null on the last.")]
+
+# ---- sessions ---------------------------------------------------------------------------------------------
+
+
+class SessionModel(Value, frozen=True, kw_only=True):
+    """A session as the gateway describes it; times are RFC 3339 UTC."""
+
+    session: Annotated[str, Meta(description="The key that its owner chose.")]
+    kernel: Annotated[str, Meta(description="The kernelspec.")] = ""
+    kernel_id: Annotated[str | None, Meta(description="The kernel of the moment.")] = None
+    state: Annotated[str, Meta(description="`starting`, `idle`, `busy`, `dead`, `ended` or `purging`.")] = ""
+    cause: Annotated[str | None, Meta(description="Why it is in this state, where that has a cause.")] = None
+    isolation: Annotated[
+        str | None, Meta(description="What is between the kernel and the machine: `gvisor`, `container`, ...")
+    ] = None
+    created_at: str = ""
+    last_activity: str = ""
+    execution_count: int = 0
+    queue_length: Annotated[int, Meta(description="How many cells wait.")] = 0
+    limits: Annotated[dict[str, Any], Meta(description="Bytes, processors, processes, seconds.")] = {}
+    metadata: Annotated[dict[str, Any] | None, Meta(description="What its maker gave it.")] = {}
+    head: Annotated[str, Meta(description="The head of the hash chain of its record.")] = ""
+    problem: Annotated[
+        str | UnsetType, Meta(description="Why it is not recorded any more; only sent if it is not.")
+    ] = UNSET
+
+
+class SessionPage(Value, frozen=True, kw_only=True):
+    """A part of the list of sessions."""
+
+    sessions: list[SessionModel]
+    next: Next = None
+
+
+# ---- executions -------------------------------------------------------------------------------------------
+
+
+class FileChange(Value, frozen=True, kw_only=True):
+    """A file that a cell or an upload made or changed."""
+
+    path: str
+    size: Annotated[int | None, Meta(description="Bytes.")] = 0
+    sha256: Annotated[str | None, Meta(description="Null where it was too much to hash.")] = None
+    action: Annotated[str | None, Meta(description="`created` or `changed`.")] = None
+
+
+class PackageChange(Package, frozen=True, kw_only=True):
+    """A package that a cell installed or removed."""
+
+    action: Annotated[str | None, Meta(description="`installed` or `removed`.")] = None
+
+
+class Result(Value, frozen=True, kw_only=True):
+    """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
+
+    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more; until the end it
+    is queued or running, and the rest is as far as it is known.
+    """
+
+    session: str
+    execution: str
+    status: str = ""
+    cause: str | None = None
+    execution_count: ExecutionCount = None
+    error: ErrorInfo | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    duration_ms: Annotated[float | None, Meta(description="From sending the cell to its end.")] = None
+    queue_ms: Annotated[float | None, Meta(description="From the request to sending the cell.")] = None
+    truncated: Annotated[bool, Meta(description="Whether outputs were cut or left out.")] = False
+    kernel: KernelInfo = KernelInfo()
+    outputs: Annotated[list[dict[str, Any]], Meta(description="As nbformat 4.5 has them.")] = []
+    stdout: str = ""
+    stderr: str = ""
+    text: Annotated[str, Meta(description="All that there is to read, in order, without ANSI codes.")] = ""
+    files: Annotated[list[FileChange], Meta(description="What the cell wrote.")] = []
+    packages: Annotated[list[PackageChange], Meta(description="What the cell installed or removed.")] = []
+
+
+class ExecutionModel(Value, frozen=True, kw_only=True):
+    """An execution in a list of them."""
+
+    session: str
+    execution: str
+    number: Annotated[int, Meta(description="Its place in the session's order, from 1.")]
+    status: str
+    created_at: str
+    first_seq: Annotated[int, Meta(description="The number of its first event.")]
+    last_seq: Annotated[int | None, Meta(description="The number of its last event so far.")]
+
+
+class ExecutionPage(Value, frozen=True, kw_only=True):
+    """A part of the list of a session's executions."""
+
+    executions: list[ExecutionModel]
+    next: Number = None
+
+
+class BlocksResult(Value, frozen=True, kw_only=True):
+    """What several blocks gave: `exit_code` 0, 1 for a failed block, 124 for one whose time was over.
+
+    `problem` says why a block could not be run at all, as the gateway's errors do.
+    """
+
+    blocks: list[Result] = []
+    exit_code: int
+    output: Annotated[str, Meta(description="The blocks' `text`.")] = ""
+    problem: Problem | None = None
+
+
+class EventPage(Value, frozen=True, kw_only=True):
+    """The events that are there now."""
+
+    events: list[Event]
+    next: Number = None
+
+
+class KeepAlive(Value, frozen=True, kw_only=True):
+    """A sign of life on a quiet stream."""
+
+    type: Literal["keepalive"] = "keepalive"
+
+
+class Accepted(Value, frozen=True, kw_only=True):
+    """The answer to a command of a WebSocket."""
+
+    type: Literal["accepted"] = "accepted"
+    execution: str | UnsetType = UNSET
+    id: Annotated[str | int | UnsetType, Meta(description="That of the command, if it had one.")] = UNSET
+
+
+# ---- files and packages -----------------------------------------------------------------------------------
+
+
+class FileModel(Value, frozen=True, kw_only=True):
+    """A file of a workspace."""
+
+    path: str
+    size: Annotated[int, Meta(description="Bytes.")] = 0
+    modified: str | None = None
+    sha256: Annotated[str | None, Meta(description="Null while it is not known.")] = None
+
+
+class FilePage(Value, frozen=True, kw_only=True):
+    """A part of the list of files. `complete` is false where there may be files that were not seen."""
+
+    files: list[FileModel]
+    next: Next = None
+    complete: bool = True
+
+
+class FileChanges(Value, frozen=True, kw_only=True):
+    """The files of a form."""
+
+    files: list[FileChange]
+
+
+class Packages(Value, frozen=True, kw_only=True):
+    """What a session has beside its kernel's environment."""
+
+    packages: list[Package]
+
+
+class PackageChanges(Value, frozen=True, kw_only=True):
+    """What a change of a session's packages did, and all that it has now."""
+
+    installed: list[Package] = []
+    removed: list[Package] = []
+    packages: list[Package]
+
+
+# ---- the record -------------------------------------------------------------------------------------------
+
+
+class ChainCheck(Value, frozen=True, kw_only=True):
+    """Whether the hash chain of a session's rows holds."""
+
+    valid: bool
+    rows: Annotated[int, Meta(description="How many rows hold, from the first.")]
+    head: Annotated[str, Meta(description="The hash of the last of them.")]
+    first_bad: Annotated[int | UnsetType, Meta(description="Where the chain breaks.")] = UNSET
+    key: Annotated[str | UnsetType, Meta(description="The installation's public key.")] = UNSET
+    signature: Annotated[str | UnsetType, Meta(description="The key's signature of the head.")] = UNSET
+
+
+class Changed(Value, frozen=True, kw_only=True):
+    """One thing that is not in the environment as it was recorded; null where it is missing."""
+
+    name: str
+    recorded: str | None
+    now: str | None
+
+
+class EnvironmentReport(Value, frozen=True, kw_only=True):
+    """Whether a replay ran in the recorded environment."""
+
+    agreement: Annotated[str, Meta(description="`same`, `different` or `unknown`.")]
+    changes: list[Changed]
+
+
+class Pair(Value, frozen=True, kw_only=True):
+    """A value as it was recorded and as it is now."""
+
+    recorded: str | None
+    now: str | None
+
+
+class RestoredFile(Value, frozen=True, kw_only=True):
+    """An input file, and whether the replay had it."""
+
+    path: str
+    restored: bool
+    reason: str | UnsetType = UNSET
+
+
+class DifferingPart(Value, frozen=True, kw_only=True):
+    """One part of a cell that differs."""
+
+    part: str
+    note: str
+    judged: Annotated[bool, Meta(description="False where nobody can tell whether the result differs.")]
+    diff: Annotated[str | UnsetType, Meta(description="A unified diff.")] = UNSET
+    picture: Annotated[str | UnsetType, Meta(description="A PNG as a data URL.")] = UNSET
+
+
+class CellReport(Value, frozen=True, kw_only=True):
+    """What became of a cell in a replay."""
+
+    cell: int
+    execution: str | None
+    source: str
+    verdict: Annotated[str, Meta(description="`equal`, `normalised`, `unjudged`, `different` or `skipped`.")]
+    same: bool | None
+    status: Pair | UnsetType = UNSET
+    normalised: Annotated[list[str] | UnsetType, Meta(description="The rules that it took.")] = UNSET
+    reason: str | UnsetType = UNSET
+    difference: str | UnsetType = UNSET
+    differences: list[DifferingPart] | UnsetType = UNSET
+
+
+class ReplayReport(Value, frozen=True, kw_only=True):
+    """What a replay found, cell by cell."""
+
+    session: str
+    head: str
+    kernel: str
+    isolation: str | None
+    replayed_at: str
+    gateway_version: str
+    environment: EnvironmentReport
+    hash_seed: Pair
+    files: list[RestoredFile]
+    rtol: float
+    verdict: str
+    same: int
+    normalised: int
+    unjudged: int
+    different: int
+    skipped: int
+    cells: list[CellReport]
+
+
+# ---- the gateway ------------------------------------------------------------------------------------------
+
+
+class Ceilings(Value, frozen=True, kw_only=True):
+    """The most that a session or a cell may ask for: bytes, processors, processes, seconds."""
+
+    memory: int
+    cpus: float
+    pids: int
+    disk: int
+    cell_timeout: float
+    lifetime: float
+
+
+class KernelspecModel(Value, frozen=True, kw_only=True):
+    """A kind of kernel."""
+
+    display_name: str
+    language: str
+
+
+class GatewayInfo(Value, frozen=True, kw_only=True):
+    """What a gateway says of itself."""
+
+    version: str
+    backend: str
+    isolation: str
+    default_kernel: str = ""
+    kernelspecs: dict[str, KernelspecModel] = {}
+    limits: dict[str, Any] = {}
+    ceilings: Ceilings
+    packages: Annotated[list[str], Meta(description="Names that may be installed.")] = []
+    pool: dict[str, Any] = {}
+    sessions: Annotated[dict[str, int], Meta(description="How many there are, by state.")] = {}
+
+
+class Health(Value, frozen=True, kw_only=True):
+    """The process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Readiness(Value, frozen=True, kw_only=True):
+    """Whether new work is taken, and what is missing if it is not."""
+
+    status: Literal["ready", "not_ready"]
+    missing: list[str]
+    sessions_not_recorded: int | UnsetType = UNSET

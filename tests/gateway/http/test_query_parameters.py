@@ -1,0 +1,32 @@
+"""Query parameters below /v1: what a method does not declare is refused, as an unknown field of a body is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.server import GatewayProcess
+
+UNKNOWN = [
+    ("GET", "/v1/sessions?limits=5", "state, limit, after"),
+    ("DELETE", "/v1/sessions/nobody?puge=true", "purge"),
+    ("POST", "/v1/sessions/new/execute?max_txt=100", "plain, max_text, images"),
+    ("POST", "/v1/sessions/new/interrupt?x", "none"),
+    ("PUT", "/v1/sessions/new/files/a?overwrite=true", "none"),
+    ("GET", "/v1/sessions/new/ws?before=1", "after"),
+    ("GET", "/v1/info?%FF=1", "none"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "known"), UNKNOWN, ids=[path for _, path, _ in UNKNOWN])
+def test_an_unknown_query_parameter_is_refused_and_nothing_is_made(
+    gateway: GatewayProcess, method: str, path: str, known: str
+) -> None:
+    answer = gateway.request(method, path, {"code": "1"} if method == "POST" else None)
+    assert (answer.status, answer.reason) == (400, "bad_request")
+    assert answer.json()["detail"].endswith(f"known are: {known}")
+    assert gateway.get("/v1/sessions/new").reason == "not_found"
+
+
+def test_jupyters_paths_and_probes_take_what_their_clients_add(gateway: GatewayProcess) -> None:
+    for path in ("/api/kernels?1732300000000", "/api?_=1", "/healthz?probe=1"):
+        assert gateway.get(path).status == 200
