@@ -10,7 +10,7 @@ LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/package.json
 
-.PHONY: run setup test fuzz clients check bench lock clean
+.PHONY: run setup test fuzz clients check bench lock reference clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -83,6 +83,9 @@ lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, and uv's o
 	@$(COMPILE) -o $(KERNEL_LISTS)/requirements.lock $(KERNEL_LISTS)/requirements.txt
 	@$(COMPILE) --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
+
+reference: $(STAMP) ## write the pages of docs/reference that are generated
+	@$(BIN)/python -m cellgate.wire.reference >docs/reference/events.md
 
 clean: ## remove the set-up
 	rm -rf $(VENV)

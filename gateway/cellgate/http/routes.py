@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
+from cellgate.http.documents import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from cellgate.http.jupyter.channels import ChannelsHandler
 from cellgate.http.jupyter.documents import NotebookSessionHandler, NotebookSessionsHandler
@@ -39,46 +41,61 @@ from cellgate.http.v1.sessions import InterruptHandler, RestartHandler, SessionH
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 
+_EXECUTION = "/v1/sessions/{session}/executions/{execution}"
+
+TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
+    ("/healthz", HealthHandler),
+    ("/readyz", ReadyHandler),
+    ("/metrics", MetricsHandler),
+    ("/openapi.json", DocumentHandler),
+    ("/docs", PageHandler),
+    ("/v1/info", InfoHandler),
+    ("/v1/execute", OneShotHandler),
+    ("/v1/sessions", SessionsHandler),
+    ("/v1/sessions/{session}", SessionHandler),
+    ("/v1/sessions/{session}/interrupt", InterruptHandler),
+    ("/v1/sessions/{session}/restart", RestartHandler),
+    ("/v1/sessions/{session}/execute", ExecuteHandler),
+    ("/v1/sessions/{session}/execute-blocks", BlocksHandler),
+    ("/v1/sessions/{session}/executions", ExecutionsHandler),
+    (_EXECUTION, ExecutionHandler),
+    (_EXECUTION + "/cancel", CancelHandler),
+    (_EXECUTION + "/input", InputHandler),
+    (_EXECUTION + "/output/{index}", OutputHandler),
+    ("/v1/sessions/{session}/events", EventsHandler),
+    ("/v1/sessions/{session}/ws", EventSocketHandler),
+    ("/v1/sessions/{session}/notebook", NotebookHandler),
+    ("/v1/sessions/{session}/replay", ReplayHandler),
+    ("/v1/sessions/{session}/bundle", BundleHandler),
+    ("/v1/sessions/{session}/audit", AuditHandler),
+    ("/v1/sessions/{session}/audit/verify", AuditVerifyHandler),
+    ("/v1/sessions/{session}/packages", PackagesHandler),
+    ("/v1/sessions/{session}/files", FilesHandler),
+    ("/v1/sessions/{session}/files/{path}", FileHandler),
+)
+"""Paths of our own interface as `/openapi.json` shows them."""
+
+_NAMED = re.compile(r"\{(\w+)\}")
 # A key or an id is anything but a slash here; what it may be is checked where it is used, so that a bad
 # one is a 400 that says why and not a 404.
-_ONE = "([^/]*)"
+_ONE, _REST = "([^/]*)", "(.*)"
 
 
 def routes(services: Services) -> list[Route]:
     """All routes with what their handlers get."""
     given = {"services": services}
-    session = f"/v1/sessions/{_ONE}"
-    execution = f"{session}/executions/{_ONE}"
-    table: list[tuple[str, type[BaseHandler]]] = [
-        ("/healthz", HealthHandler),
-        ("/readyz", ReadyHandler),
-        ("/metrics", MetricsHandler),
-        ("/v1/info", InfoHandler),
-        ("/v1/execute", OneShotHandler),
-        ("/v1/sessions", SessionsHandler),
-        (session, SessionHandler),
-        (f"{session}/interrupt", InterruptHandler),
-        (f"{session}/restart", RestartHandler),
-        (f"{session}/execute", ExecuteHandler),
-        (f"{session}/execute-blocks", BlocksHandler),
-        (f"{session}/executions", ExecutionsHandler),
-        (execution, ExecutionHandler),
-        (f"{execution}/cancel", CancelHandler),
-        (f"{execution}/input", InputHandler),
-        (f"{execution}/output/{_ONE}", OutputHandler),
-        (f"{session}/events", EventsHandler),
-        (f"{session}/ws", EventSocketHandler),
-        (f"{session}/notebook", NotebookHandler),
-        (f"{session}/replay", ReplayHandler),
-        (f"{session}/bundle", BundleHandler),
-        (f"{session}/audit", AuditHandler),
-        (f"{session}/audit/verify", AuditVerifyHandler),
-        (f"{session}/packages", PackagesHandler),
-        (f"{session}/files", FilesHandler),
-        (f"{session}/files/(.*)", FileHandler),
-        *_jupyter(),
+    document = Document(TABLE, services.version)
+    described = given | {"document": document}
+    own = [
+        (_pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
+        for path, handler in TABLE
     ]
-    return [(path, handler, given) for path, handler in table]
+    return own + [(path, handler, given) for path, handler in _jupyter()]
+
+
+def _pattern(path: str) -> str:
+    """The regular expression of a path; a `{path}` may have slashes."""
+    return _NAMED.sub(lambda named: _REST if named[1] == "path" else _ONE, path)
 
 
 def _jupyter() -> list[tuple[str, type[BaseHandler]]]:

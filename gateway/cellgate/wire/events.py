@@ -25,6 +25,7 @@ MimeBundle = Annotated[
 DisplayMetadata = Annotated[dict[str, Any], Meta(description="By MIME type, as Jupyter has it.")]
 DisplayId = Annotated[str, Meta(description="Names the display, so that it can be changed later.")]
 Traceback = Annotated[list[str], Meta(description="Lines with ANSI colours.")]
+CommData = Annotated[dict[str, Any], Meta(description="With the `state`, or what of it has changed.")]
 CommId = Annotated[str, Meta(description="Names the comm.")]
 Buffers = Annotated[list[str], Meta(description="Binary parts of the state, in base64.")]
 
@@ -59,8 +60,8 @@ class KernelInfo(Value, frozen=True, kw_only=True):
 class Package(Value, frozen=True, kw_only=True):
     """A package that a session has beside its kernel's environment."""
 
-    name: str
-    version: str = ""
+    name: Annotated[str, Meta(description="As the index writes it.")]
+    version: Annotated[str, Meta(description="What is installed.")] = ""
     sha256: Annotated[str, Meta(description="The hash of its wheel.")] = ""
     requested: Annotated[bool, Meta(description="Whether it was asked for by name.")] = False
 
@@ -106,7 +107,7 @@ class Stream(Event, frozen=True, kw_only=True):
 
     type: Literal["stream"] = "stream"
     name: Annotated[str, Meta(description="`stdout` or `stderr`.")] = "stdout"
-    text: str = ""
+    text: Annotated[str, Meta(description="As it was written, with ANSI codes.")] = ""
 
 
 class DisplayData(Event, frozen=True, kw_only=True):
@@ -141,7 +142,7 @@ class ClearOutput(Event, frozen=True, kw_only=True):
     """The cell's outputs are to be dropped; with `wait`, only when the next one comes."""
 
     type: Literal["clear_output"] = "clear_output"
-    wait: bool = False
+    wait: Annotated[bool, Meta(description="Whether to wait for the next output.")] = False
 
 
 class ErrorRaised(Event, frozen=True, kw_only=True):
@@ -157,7 +158,7 @@ class InputRequest(Event, frozen=True, kw_only=True):
     """The cell waits for a line of input."""
 
     type: Literal["input_request"] = "input_request"
-    prompt: str = ""
+    prompt: Annotated[str, Meta(description="What the cell shows before it.")] = ""
     password: Annotated[bool, Meta(description="Whether what is typed should not be shown.")] = False
 
 
@@ -166,8 +167,8 @@ class CommOpened(Event, frozen=True, kw_only=True):
 
     type: Literal["comm_open"] = "comm_open"
     comm_id: CommId = ""
-    target_name: str = ""
-    data: dict[str, Any] = {}
+    target_name: Annotated[str, Meta(description="`jupyter.widget`.")] = ""
+    data: CommData = {}
     buffers: Buffers = []
 
 
@@ -176,7 +177,7 @@ class CommMessage(Event, frozen=True, kw_only=True):
 
     type: Literal["comm_msg"] = "comm_msg"
     comm_id: CommId = ""
-    data: dict[str, Any] = {}
+    data: CommData = {}
     buffers: Buffers = []
 
 
@@ -202,7 +203,7 @@ class PackagesChanged(Event, frozen=True, kw_only=True):
 
     type: Literal["packages"] = "packages"
     action: Annotated[str, Meta(description="`installed` or `removed`.")] = "installed"
-    packages: list[Package] = []
+    packages: Annotated[list[Package], Meta(description="Those that came or went.")] = []
 
 
 class Finished(Event, frozen=True, kw_only=True):
@@ -214,13 +215,13 @@ class Finished(Event, frozen=True, kw_only=True):
     ] = ""
     cause: Annotated[str | None, Meta(description="A stable word that says why, where there is one.")] = None
     execution_count: ExecutionCount = None
-    error: ErrorInfo | None = None
+    error: Annotated[ErrorInfo | None, Meta(description="Of a cell that did not end well.")] = None
     started_at: Annotated[str | None, Meta(description="Null for a cell that never ran.")] = None
-    finished_at: str | None = None
+    finished_at: Annotated[str | None, Meta(description="When it ended.")] = None
     duration_ms: Annotated[float | None, Meta(description="From sending the cell to its end.")] = None
     queue_ms: Annotated[float | None, Meta(description="From the request to sending the cell.")] = None
     truncated: Annotated[bool, Meta(description="Whether outputs were cut or left out.")] = False
-    kernel: KernelInfo = KernelInfo()
+    kernel: Annotated[KernelInfo, Meta(description="The kernel afterwards.")] = KernelInfo()
 
 
 # ---- the session ------------------------------------------------------------------------------------------
@@ -238,17 +239,23 @@ class SessionChanged(Event, frozen=True, kw_only=True):
         str | None, Meta(description="Why: `created`, `resumed`, `adopted`, or the cause of an end.")
     ] = None
     kernel: Annotated[str, Meta(description="The kernelspec.")] = ""
-    last_activity: str | UnsetType = UNSET
-    kernel_id: str | UnsetType = UNSET
-    isolation: str | UnsetType | None = UNSET
-    limits: dict[str, Any] | UnsetType = UNSET
+    last_activity: Annotated[str | UnsetType, Meta(description="When it was last used.")] = UNSET
+    kernel_id: Annotated[str | UnsetType, Meta(description="The kernel of the moment.")] = UNSET
+    isolation: Annotated[
+        str | UnsetType | None, Meta(description="What is between the kernel and the machine.")
+    ] = UNSET
+    limits: Annotated[
+        dict[str, Any] | UnsetType, Meta(description="Bytes, processors, processes, seconds.")
+    ] = UNSET
     principal: Annotated[str | UnsetType, Meta(description="Whose session it is.")] = UNSET
-    created_at: str | UnsetType = UNSET
-    metadata: dict[str, Any] | UnsetType | None = UNSET
+    created_at: Annotated[str | UnsetType, Meta(description="When the session was made.")] = UNSET
+    metadata: Annotated[dict[str, Any] | UnsetType | None, Meta(description="What its maker gave it.")] = (
+        UNSET
+    )
     environment: Annotated[
         dict[str, Any] | UnsetType, Meta(description="What the kernel runs in: versions, packages, image.")
     ] = UNSET
-    gateway_version: str | UnsetType = UNSET
+    gateway_version: Annotated[str | UnsetType, Meta(description="Of the gateway that records.")] = UNSET
     folder: Annotated[str | UnsetType, Meta(description="The name of its workspace's folder.")] = UNSET
 
 

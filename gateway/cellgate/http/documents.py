@@ -1,0 +1,77 @@
+"""GET /openapi.json and /docs: the document of the interface, for programs and as a page for people.
+
+Both are made when they are first asked for, and need no token: they say what any gateway of this version
+says. What is in them is ``openapi``'s affair, how the page looks ``reference``'s.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from cellgate.http.base import BaseHandler, encode
+from cellgate.http.context import Services
+from cellgate.http.openapi import Table, build_document
+from cellgate.http.operation import HTML, JSON, Answer, operation
+from cellgate.http.reference import reference_page
+from cellgate.record.pages import PAGE_POLICY
+
+
+class Document:
+    """The document of one gateway, in both forms."""
+
+    def __init__(self, table: Table, version: str) -> None:
+        self._table = table
+        self._version = version
+
+    @cached_property
+    def value(self) -> dict[str, Any]:
+        """As a value."""
+        return build_document(self._table, self._version)
+
+    @cached_property
+    def json(self) -> bytes:
+        """As JSON."""
+        return encode(self.value) + b"\n"
+
+    @cached_property
+    def page(self) -> bytes:
+        """As a page."""
+        return reference_page(self.value).encode()
+
+
+class DocumentedHandler(BaseHandler):
+    """A handler that shows the document."""
+
+    public = True
+
+    def initialize(self, services: Services, document: Document) -> None:  # type: ignore[override]
+        """Tornado's hook; see BaseHandler."""
+        super().initialize(services)
+        self.document = document
+
+
+class DocumentHandler(DocumentedHandler):
+    """The document itself."""
+
+    @operation("This document", Answer(200, "OpenAPI 3.1.", {JSON: None}), public=True)
+    async def get(self) -> None:
+        """JSON."""
+        self.check()
+        await self.answer_parts([self.document.json])
+
+
+class PageHandler(DocumentedHandler):
+    """The page of it."""
+
+    @operation(
+        "This document as a page",
+        Answer(200, "A page without scripts, and without anything from elsewhere.", {HTML: None}),
+        public=True,
+    )
+    async def get(self) -> None:
+        """HTML, under the policy of all our pages."""
+        self.check()
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
+        await self.finish_parts([self.document.page])
