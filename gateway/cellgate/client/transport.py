@@ -14,6 +14,7 @@ httpcore2 logs no headers of requests.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -228,7 +229,9 @@ def _why(error: BaseException | None) -> str:
     """What the system said to a failed connection; it is below what the layers above made of it."""
     said = "no answer"
     while error is not None:
-        if isinstance(error, OSError):
+        if isinstance(error, ConnectionError) and error.errno:
+            said = os.strerror(error.errno)  # asyncio puts words of its own there, with the address
+        elif isinstance(error, OSError):
             said = error.strerror or str(error) or said
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     return said
