@@ -9,6 +9,7 @@ It starts no server and knows no HTTP: that is ``client``, imported only when a 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import difflib
 import inspect
@@ -17,6 +18,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Container, Generator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 PREFIX = "CELLGATE"
 RUNNING_FILE = "gateway.json"
 RUNNING_BYTES = 64 * 1024
+COMPLETING = "_ARGCOMPLETE"
+"""The variable by which a shell asks what may follow; see ``completing``."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -115,10 +119,12 @@ class _LogLevel(Enum[Any]):
 class _StrictLoader(KVArgParseConfigLoader):
     """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
 
-    `check` is given what was loaded, before anybody takes it over.
+    `check` is given what was loaded, before anybody takes it over. `teach`, at a press of Tab alone, tells
+    the parser what may be completed.
     """
 
     check: Callable[[Config], None]
+    teach: Callable[[argparse.ArgumentParser], None] | None = None
 
     def load_config(self, *arguments: Any, **options: Any) -> Config:
         """What the command line sets. Raises ArgumentError and what `check` does."""
@@ -139,6 +145,15 @@ class _StrictLoader(KVArgParseConfigLoader):
     def _create_parser(self) -> None:
         super()._create_parser()
         self.parser.error = self._refuse  # type: ignore[method-assign]
+
+    def _argcomplete(self, classes: Any, subcommands: Any) -> None:
+        """Traitlets' hook: at a Tab this says what may follow, and ends the process."""
+        if self.teach is not None:
+            self.teach(self.parser)
+            # A name of one letter is taken with two dashes too; nobody wants to be told.
+            short = [f"--{name}" for name in (*self.aliases, *self.flags) if len(name) == 1]
+            self._argcomplete_kwargs = {"always_complete_options": False, "exclude": short}
+            super()._argcomplete([] if subcommands else classes, subcommands)
 
     def _refuse(self, message: str) -> NoReturn:
         known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]
@@ -284,9 +299,25 @@ class BaseApp(Application):
     def _create_loader(
         self, argv: list[str] | None, aliases: dict[str, Any], flags: dict[str, Any], classes: Any
     ) -> KVArgParseConfigLoader:
-        loader = _StrictLoader(argv, aliases, flags, classes=classes, log=self.log, allow_abbrev=False)
+        loader = _StrictLoader(
+            argv,
+            aliases,
+            flags,
+            classes=classes,
+            log=self.log,
+            subcommands=self.subcommands,
+            allow_abbrev=False,
+        )
         loader.check = self._check_loaded
+        if COMPLETING in self.environment:
+            from cellgate.cli.completing import teach  # noqa: PLC0415 - for the shell alone
+
+            loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader
+
+    def known_gateway(self) -> Gateway | None:
+        """A client of the gateway that the settings name, for completion; None for a command without one."""
+        return None
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
         """The lines of ``--help``; ``--help-all`` adds traitlets' list of every setting."""
@@ -411,6 +442,11 @@ class CommandApp(BaseApp):
         # The token of the local gateway goes to that gateway only, whatever other URL is given.
         known = running.token if running and url.rstrip("/") == running.url.rstrip("/") else ""
         return Gateway(url, self.token or known or None)
+
+    def known_gateway(self) -> Gateway | None:
+        """A client of the gateway that the settings name, without what the command line says."""
+        self._load_settings()
+        return self.gateway()
 
     def _running_gateway(self) -> RunningGateway | None:
         path = self.data_path / RUNNING_FILE

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
-from cellgate.cli.base import BaseApp, UsageError, did_you_mean
+from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 
@@ -70,6 +70,11 @@ class CellgateApp(BaseApp):
     def initialize(self, argv: list[str] | None = None) -> None:
         """Reads the command line and makes the subcommand it names."""
         words = sys.argv[1:] if argv is None else argv
+        if COMPLETING in self.environment:
+            from traitlets.config.argcomplete_config import get_argcomplete_cwords  # noqa: PLC0415
+
+            # The shell gives no arguments then: what is typed is in the environment.
+            words = (get_argcomplete_cwords() or [])[1:]
         word = next(iter(words[1:] if words[:1] == ["help"] else words), "")
         if word and not word.startswith("-") and word not in self.subcommands:
             hint = did_you_mean(word, list(self.subcommands)) or "; see cellgate --help"

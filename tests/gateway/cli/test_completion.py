@@ -1,4 +1,4 @@
-"""The completion scripts in real shells, against the commands that there are and a real gateway."""
+"""Completion in real shells, against the commands that there are and a real gateway."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from traitlets.utils.importstring import import_item
 
-from cellgate.cli.completion import commands, script
+from cellgate.cli.base import BaseApp
+from cellgate.cli.completing import forms_of
 from cellgate.cli.main import CellgateApp
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess
@@ -18,9 +20,8 @@ from tests.support.terminal import Terminal
 
 ASK = """
 source {script}
-COMP_WORDS=("${{@:2}}")
-COMP_CWORD=$(($# - 2))
-_cellgate
+COMP_LINE=$2 COMP_POINT=${{#2}} COMP_TYPE=9
+_python_argcomplete cellgate
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
@@ -51,15 +52,15 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bash(scripts: Path, *words: str, gateway: GatewayProcess | None = None, folder: Path) -> list[str]:
-    """What bash offers for the last of the words."""
+    """What bash offers for the last of the words, as it would put that into the line."""
     ask = folder / "ask"
     ask.write_text(ASK.format(script=scripts / "bash"))
-    command = [shell("bash"), str(ask), "-", "cellgate", *words]
+    command = [shell("bash"), str(ask), "-", " ".join(["cellgate", *words])]
     done = subprocess.run(
         command, env=environment(gateway), cwd=folder, capture_output=True, timeout=60, check=True, text=True
     )
     assert done.stderr == ""
-    return sorted(filter(None, done.stdout.split("\n")))
+    return sorted(filter(None, (each.rstrip(" ") for each in done.stdout.split("\n"))))
 
 
 def fish(scripts: Path, line: str, *, gateway: GatewayProcess | None = None, folder: Path) -> list[str]:
@@ -72,13 +73,39 @@ def fish(scripts: Path, line: str, *, gateway: GatewayProcess | None = None, fol
     return sorted(each.partition("\t")[0] for each in filter(None, done.stdout.split("\n")))
 
 
+def options_of(command: str) -> set[str]:
+    """The options of a command, as its class says."""
+    app: type[BaseApp] = import_item(CellgateApp.subcommands[command][0])
+    names = [
+        name
+        for names in (*app.aliases, *app.flags)
+        for name in ((names,) if isinstance(names, str) else names)
+    ]
+    return {"-" * min(2, len(name)) + name for name in names} | {"-h", "--help", "--help-all"}
+
+
 def test_every_command_and_every_option_is_known(scripts: Path, tmp_path: Path) -> None:
-    assert bash(scripts, "", folder=tmp_path) == sorted([*CellgateApp.subcommands, "--help", "--version"])
+    assert bash(scripts, "", folder=tmp_path) == sorted(CellgateApp.subcommands)
+    assert bash(scripts, "-", folder=tmp_path) == ["--help", "--help-all", "--version", "-h"]
     assert fish(scripts, "cellgate ", folder=tmp_path) == sorted(CellgateApp.subcommands)
-    for command in commands(CellgateApp.subcommands):
-        assert bash(scripts, command.name, "-", folder=tmp_path) == sorted(command.options)
-    for name in ("bash", "zsh", "fish"):
-        assert (scripts / name).read_text() == script(name, CellgateApp.subcommands).rstrip("\n") + "\n"
+    for command in CellgateApp.subcommands:
+        offered = {option for option in bash(scripts, command, "-", folder=tmp_path) if "." not in option}
+        assert offered == options_of(command), command
+
+
+def test_settings_without_an_option_are_known_by_their_class(scripts: Path, tmp_path: Path) -> None:
+    assert "--ServeApp." in bash(scripts, "serve", "-", folder=tmp_path)
+    assert bash(scripts, "serve", "--ServeApp.keep_", folder=tmp_path) == [
+        "--ServeApp.keep_alive",
+        "--ServeApp.keep_kernels",
+    ]
+
+
+def test_arguments_are_read_from_usage_lines() -> None:
+    assert forms_of("a|b FILE|c [options]", ()) == {"a": [], "b": ["FILE"], "c": []}
+    assert forms_of("[FILE.ipynb|BUNDLE.zip] [options]", ()) == {"": ["[FILE.ipynb|BUNDLE.zip]"]}
+    assert forms_of("a|b ...", ("a SESSION [PATH]", "b")) == {"a": ["SESSION", "[PATH]"], "b": []}
+    assert forms_of("[options]", ()) == {"": []}
 
 
 def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
@@ -90,9 +117,11 @@ def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
         ("serve", "--backend", ""): ["auto", "docker", "process", "sandbox"],
         ("serve", "--log-level", "DEB"): ["DEBUG"],
         ("files", ""): ["get", "ls", "put", "rm"],
-        ("run", "a"): ["a file.ipynb", "ask"],
-        ("run", "--output", "a f"): ["a file.ipynb"],
-        ("mcp", "--notebooks", ""): ["folder"],
+        ("serve", "--backend=s"): ["sandbox"],
+        ("record", "res"): ["restore"],
+        ("run", "a"): ["a\\ file.ipynb", "ask"],
+        ("run", "--output", "a\\ f"): ["a\\ file.ipynb"],
+        ("mcp", "--notebooks", ""): ["folder/"],
         ("exec", ""): [],
     }
     for words, offered in expected.items():
@@ -111,9 +140,9 @@ def test_sessions_and_their_files_are_asked_of_the_gateway(
     assert bash(scripts, "console", start, gateway=gateway, folder=tmp_path) == [session]
     assert bash(scripts, "files", "get", start, gateway=gateway, folder=tmp_path) == [session]
     assert bash(scripts, "run", "--session", start, gateway=gateway, folder=tmp_path) == [session]
-    files = ["$(touch pwned)", "data.csv", "two words.txt"]
+    files = ["\\$\\(touch\\ pwned\\)", "data.csv", "two\\ words.txt"]
     assert bash(scripts, "files", "get", session, "", gateway=gateway, folder=tmp_path) == files
-    words = ("files", "get", "--log-level", "ERROR", session, "da")
+    words = ("files", "--log-level", "ERROR", "get", session, "da")
     assert bash(scripts, *words, gateway=gateway, folder=tmp_path) == ["data.csv"]
     assert fish(scripts, f"cellgate console {start}", gateway=gateway, folder=tmp_path) == [session]
     assert fish(scripts, f"cellgate files get {session} d", gateway=gateway, folder=tmp_path) == ["data.csv"]
@@ -121,12 +150,12 @@ def test_sessions_and_their_files_are_asked_of_the_gateway(
 
 
 def test_without_a_gateway_there_are_no_names_and_no_noise(
-    scripts: Path, tmp_path: Path, free_port: int
+    scripts: Path, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [Path(sys.executable).with_name("cellgate"), "completion", "sessions"]
-    none = {**environment(), "CELLGATE_URL": f"http://127.0.0.1:{free_port}"}
-    done = subprocess.run(command, env=none, capture_output=True, timeout=60, check=True)
-    assert (done.stdout, done.stderr) == (b"", b"")
+    monkeypatch.setenv("CELLGATE_TOKEN", TOKEN)
+    url = f"--url=http://127.0.0.1:{free_port}"
+    assert bash(scripts, "console", url, "", folder=tmp_path) == []
+    assert bash(scripts, "no-such-command", "", folder=tmp_path) == []
 
 
 def test_zsh_completes_in_a_terminal(

@@ -1,0 +1,165 @@
+"""What may stand at the cursor when Tab is pressed, for argcomplete to offer it.
+
+argcomplete has the shells' side: at each Tab the shell runs the command that is being typed, with the line in
+the environment; traitlets makes the parser of the command that the line names, and this module tells that
+parser what its arguments and the values of its options may be. It reads that from the command's usage line
+and from its options' metavars and values, so a new command needs nothing here. Names of sessions and of
+their files are asked of the gateway, for a limited time; what goes wrong there is silent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from argcomplete.completers import DirectoriesCompleter, FilesCompleter
+from traitlets import Enum, TraitType
+
+from cellgate_kernels.errors import CellgateError
+
+if TYPE_CHECKING:
+    from cellgate.client import Gateway
+
+_PATIENCE = 2.0
+"""Seconds that a Tab may take to ask the gateway."""
+_MOST = 500
+_FURTHER = ("--help-all", "--version")
+"""Options that traitlets takes before its parser is made."""
+
+Completer = Callable[..., Iterable[str]]
+
+
+class Command(Protocol):
+    """What is needed of a command."""
+
+    usage: ClassVar[str]
+    forms: ClassVar[tuple[str, ...]]
+
+    @classmethod
+    def class_traits(cls, **metadata: Any) -> dict[str, TraitType[Any, Any]]:
+        """Traitlets' own."""
+
+    def known_gateway(self) -> Gateway | None:
+        """A client of the gateway that the settings name, where this command talks to one."""
+
+
+def teach(parser: argparse.ArgumentParser, command: Command, *, has_subcommands: bool) -> None:
+    """Tell the parser of a command what may be completed."""
+    for action in parser._actions:
+        if action.dest == "extra_args":
+            _complete_by(action, _none if has_subcommands else _arguments(command))
+        elif isinstance(action.metavar, str) and "." in action.metavar:
+            trait = command.class_traits()[action.metavar.partition(".")[2]]
+            _complete_by(action, _value_of(trait, command))
+    for option in _FURTHER if has_subcommands else _FURTHER[:1]:
+        parser.add_argument(option, action="store_true")
+
+
+def _complete_by(action: argparse.Action, completer: Completer) -> None:
+    action.completer = completer  # type: ignore[attr-defined]  # where argcomplete looks for it
+
+
+def _value_of(trait: TraitType[Any, Any], command: Command) -> Completer:
+    if isinstance(trait, Enum):
+        values = [value for value in trait.values or () if isinstance(value, str)]
+        return lambda **_: values
+    if trait.name == "session":
+        return _sessions(command)
+    return _completer_of(str(trait.metadata.get("metavar", "")), command)
+
+
+def _arguments(command: Command) -> Completer:
+    """By the command's forms: which argument it is depends on those before it."""
+    forms = forms_of(command.usage, command.forms)
+
+    def complete(*, prefix: str, parsed_args: argparse.Namespace, **context: Any) -> Iterable[str]:
+        before = list(getattr(parsed_args, "extra_args", ()))
+        actions = [action for action in forms if action]
+        if actions and not before:
+            return actions
+        action = before.pop(0) if actions else ""
+        words = forms.get(action, [])
+        if len(before) >= len(words):
+            return ()
+        completer = _completer_of(words[len(before)], command)
+        return completer(prefix=prefix, parsed_args=parsed_args, **context)
+
+    return complete
+
+
+def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
+    """The placeholders of a command's arguments, by the action that comes first, or by "" without one."""
+    found: dict[str, list[str]] = {}
+    for form in tuple(forms) or re.split(r"\|(?=[a-z])", usage.replace("[options]", "")):
+        words = form.split()
+        if words and re.fullmatch(r"[a-z]+", words[0]):
+            found[words[0]] = words[1:]
+        else:
+            found[""] = words
+    return found
+
+
+def _completer_of(placeholder: str, command: Command) -> Completer:
+    """What completes the thing that a placeholder of a usage line stands for."""
+    if "FILE" in placeholder or "MOUNT" in placeholder:
+        return FilesCompleter()
+    match placeholder:
+        case "DIR":
+            return DirectoriesCompleter()
+        case "SESSION":
+            return _sessions(command)
+        case "PATH" | "[PATH]":
+            return _paths(command)
+    return _none
+
+
+def _none(**_: Any) -> Iterable[str]:
+    return ()
+
+
+def _sessions(command: Command) -> Completer:
+    async def names(gateway: Gateway) -> AsyncGenerator[str]:
+        async for model in gateway.sessions():
+            yield model.session
+
+    return lambda **_: _asked(command, names)
+
+
+def _paths(command: Command) -> Completer:
+    """Of the session that is named just before."""
+
+    def complete(*, parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
+        session = parsed_args.extra_args[-1]
+
+        async def names(gateway: Gateway) -> AsyncGenerator[str]:
+            async for file in gateway.session(session).files.list():
+                yield file.path
+
+        return _asked(command, names)
+
+    return complete
+
+
+def _asked(command: Command, names: Callable[[Gateway], AsyncGenerator[str]]) -> list[str]:
+    """What the gateway says in time."""
+    found: list[str] = []
+
+    async def ask() -> None:
+        gateway = command.known_gateway()
+        if gateway is None:
+            return
+        async with asyncio.timeout(_PATIENCE), aclosing(names(gateway)) as given:
+            async for name in given:
+                # A control character could be a command to the shell's line, or to the terminal.
+                if name.isprintable():
+                    found.append(name)
+                if len(found) == _MOST:
+                    return
+
+    with suppress(CellgateError, TimeoutError):
+        asyncio.run(ask())
+    return found
