@@ -9,9 +9,17 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from tests.support.kernels import CONTAINERS
 from tests.support.server import GatewayProcess
 
 Containers = Callable[[GatewayProcess], set[str]]
+
+
+@pytest.fixture(params=CONTAINERS)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each runtime, for tests that come from where they are run on this machine's own backends."""
+    request.getfixturevalue(request.param)
+    return str(request.param)
 
 
 @pytest.fixture

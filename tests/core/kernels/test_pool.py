@@ -1,4 +1,4 @@
-"""KernelPool: with launchers that behave well or badly, and with real kernels."""
+"""KernelPool, with launchers that behave well or badly."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
 from cellgate_kernels.provisioners.base import KernelExit
-from tests.gateway.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
-
-__all__ = ["folders", "new_launcher"]  # fixtures
 
 DEADLINE = 30.0
 PYTHON3 = KernelProfile("python3")
@@ -941,73 +938,3 @@ async def test_an_end_that_fails_is_logged_and_gives_the_place_back(caplog: pyte
     assert "the folder can't be removed" in caplog.text
     await pool.close()
     assert pool.statistics() == NOTHING
-
-
-# ---- real kernels
-
-
-@one_backend
-async def test_real_kernels_come_warm_serve_once_and_are_gone_in_the_end(new_launcher: NewLauncher) -> None:
-    settings = PoolSettings(size=2, burst_size=3, max_kernels=3, concurrent_starts=2, claim_timeout=DEADLINE)
-    pool = KernelPool(new_launcher(), settings, [PYTHON3])
-    pool.start()
-    seen: list[str] = []
-
-    async def use(number: int) -> None:
-        kernel = await pool.claim(PYTHON3)
-        found = await printed(kernel, "import os; print('mine' in globals(), os.listdir())")
-        assert found == "False []\n"
-        await printed(kernel, f"mine = {number}; open('mine', 'w').close()")
-        assert await printed(kernel, "print(mine)") == f"{number}\n"
-        seen.append(kernel.id)
-        pool.release(kernel)
-
-    try:
-        await asyncio.gather(*(use(number) for number in range(6)))
-        assert len(set(seen)) == 6
-        await until(lambda: pool.statistics().warm >= 2)
-    finally:
-        await pool.close()
-    assert pool.statistics() == NOTHING
-
-
-@one_backend
-async def test_a_real_pool_closes_in_the_middle_of_everything(new_launcher: NewLauncher) -> None:
-    settings = PoolSettings(size=1, max_kernels=3, concurrent_starts=2)
-    pool = KernelPool(new_launcher(), settings, [PYTHON3])
-    pool.start()
-    used = await pool.claim(PYTHON3)
-    waiting = [claim(pool, WITH_ENV) for _ in range(3)]
-    await until(lambda: pool.statistics().starting == 2)
-    await pool.close()
-    assert pool.statistics() == NOTHING
-    assert not used.alive
-    ends = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(end) for end in ends] == [PoolExhausted] * 3
-
-
-@one_backend
-async def test_a_real_warm_kernel_that_is_killed_is_replaced(new_launcher: NewLauncher) -> None:
-    settings = PoolSettings(size=1, max_kernels=2, retry_delay=0.01)
-    launcher = new_launcher()
-    started: list[Kernel] = []
-    start = launcher.start
-
-    async def remember(profile: KernelProfile) -> Kernel:
-        started.append(await start(profile))
-        return started[-1]
-
-    launcher.start = remember  # type: ignore[method-assign]
-    pool = KernelPool(launcher, settings, [PYTHON3])
-    try:
-        pool.start()
-        await until(lambda: pool.statistics().warm == 1)
-        dead = started[0]
-        await dead._provisioner.kill()
-        await until(lambda: len(started) == 2 and pool.statistics().warm == 1)
-        kernel = await pool.claim(PYTHON3)
-        assert kernel is started[1]
-        assert await printed(kernel, "print('alive')") == "alive\n"
-        assert not dead.workspace.exists()
-    finally:
-        await pool.close()

@@ -1,46 +1,26 @@
-"""The disk of a kernel, on each level: wherever it writes and however it hides it, the sum is bounded."""
+"""The disk of a kernel in a sandbox: wherever it writes and however it hides it, the sum is bounded."""
 
 from __future__ import annotations
 
-import asyncio
-import mmap
-import os
-import socket
-import subprocess
-import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners.base import KernelExit
-from cellgate_kernels.provisioners.disk import MOST_LOOKED_AT, Folder, Usage, all_parents, may_look, usage
-from cellgate_kernels.provisioners.disk_watch import MOST_ON_THE_WAY, DiskWatch, Watched
 from tests.conftest import serving
-from tests.support.open_files import no_open_files
 from tests.support.server import GatewayProcess, surviving
 
-LEVELS = {"sandbox": "sandbox", "docker": "docker", "gvisor": "docker"}
+
+def bounding(data_dir: Path, backend: str, runtime: str = "") -> AbstractContextManager[GatewayProcess]:
+    """A gateway whose kernels have 64 MiB of disk."""
+    return serving(data_dir, backend, runtime=runtime, pool_size=1, burst_size=1, memory="512m", disk="64m")
 
 
-@pytest.fixture(scope="module", params=LEVELS)
-def bounded(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayProcess]:
-    """A gateway whose kernels have 64 MiB of disk, on each level."""
-    request.getfixturevalue(request.param)
-    with serving(
-        tmp_path_factory.mktemp("bounded") / "data",
-        LEVELS[request.param],
-        runtime="runsc" if request.param == "gvisor" else "",
-        pool_size=1,
-        burst_size=1,
-        memory="512m",
-        disk="64m",
-    ) as process:
+@pytest.fixture(scope="module")
+def bounded(sandbox: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """One with sandboxes."""
+    with bounding(tmp_path_factory.mktemp("bounded") / "data", "sandbox") as process:
         yield process
 
 
@@ -105,205 +85,3 @@ def test_a_kernel_that_prints_much_keeps_its_spool(bounded: GatewayProcess) -> N
     result = bounded.execute("s", f"open('f', 'wb').write(bytes(50 << 20))\n{code}", timeout=60)
     assert result["status"] == "ok", result
     bounded.delete("/v1/sessions/s")
-
-
-# ---- looking, without a kernel -----------------------------------------------------------------------------
-
-HOLDERS = {
-    "descriptor": "kept = file.fileno()",
-    "mapping": "import mmap; kept = mmap.mmap(file.fileno(), 4096)",
-    "zombie leader": (
-        "import ctypes, threading\n"
-        "threading.Thread(target=sys.stdin.read).start()\n"
-        "print(flush=True)\n"
-        "ctypes.CDLL(None).pthread_exit(None)"
-    ),
-}
-
-
-@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
-def test_a_deleted_file_is_found_in_any_process_below(tmp_path: Path, hold: str) -> None:
-    code = (
-        "import os, sys\nfile = open('f', 'w+b')\nfile.write(bytes(1 << 20))\nfile.flush()\n"
-        f"os.fsync(file.fileno())\nos.unlink('f')\n{hold}\nprint(flush=True)\nsys.stdin.read()"
-    )
-    words = [sys.executable, "-c", f"import subprocess\nsubprocess.run({[sys.executable, '-c', code]!r})"]
-    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used >= MIB
-            assert usage([Folder(tmp_path)], None, enough=10 * MIB).used < MIB
-        finally:
-            process.communicate()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="the size of a mapped file is told to root only")
-def test_a_mapped_file_counts_as_a_whole(tmp_path: Path) -> None:
-    with (tmp_path / "f").open("w+b") as file:
-        file.write(bytes(MIB))
-        file.flush()
-        os.fsync(file.fileno())
-        mapped = mmap.mmap(file.fileno(), 4096)
-    # Python's object holds a descriptor too; both are one file.
-    (tmp_path / "f").unlink()
-    assert MIB <= usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used < 2 * MIB
-    mapped.close()
-    assert usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used < MIB
-
-
-def test_what_belongs_to_the_gateway_is_free(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(bytes(MIB))
-    used = usage([Folder(tmp_path)], None, enough=10 * MIB).used
-    assert usage([Folder(tmp_path, free=MIB // 2)], None, enough=10 * MIB).used == used - MIB // 2
-    assert usage([Folder(tmp_path, free=10 * MIB)], None, enough=10 * MIB).used == 0
-
-
-def test_files_on_their_way_are_noticed(tmp_path: Path) -> None:
-    one, other = socket.socketpair()
-    with one, other, (tmp_path / "f").open("wb") as file:
-        assert not usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
-        socket.send_fds(one, [b"x"], [file.fileno()])
-        assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
-        for received in socket.recv_fds(other, 1, 1)[1]:
-            os.close(received)
-        assert not usage([Folder(tmp_path)], os.getpid(), enough=MIB).on_the_way
-
-
-def test_a_process_that_is_gone_and_folders_that_are_gone_count_nothing(tmp_path: Path) -> None:
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    assert usage([Folder(tmp_path / "gone")], process.pid, enough=MIB) == Usage(0)
-    assert not may_look(process.pid)
-    assert all_parents()[os.getpid()] == os.getppid()
-
-
-def test_more_descriptors_than_can_be_looked_at_count_as_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert MOST_LOOKED_AT > 100_000
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_LOOKED_AT", 10)
-    assert usage([Folder(tmp_path)], os.getpid(), enough=MIB).used > MIB
-
-
-def test_more_names_than_can_be_looked_at_count_as_too_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk.MOST_NAMES", 10)
-    for number in range(11):
-        (tmp_path / f"{number}").touch()
-    assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
-    (tmp_path / "1").unlink()
-    assert usage([Folder(tmp_path)], None, enough=MIB).used < MIB
-
-
-async def test_a_kernel_with_many_files_does_not_keep_the_watch_from_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looks: Counter[int] = Counter()
-    enough = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    # A clock on which nothing but a look at many files takes time, however slow the machine is.
-    seconds = 0.0
-
-    def look(folders: Sequence[Folder], process: int | None, **_: object) -> Usage:
-        nonlocal seconds
-        assert process is not None
-        looks[process] += 1
-        if process == 1:
-            seconds += 0.2
-        if looks[2] == 10:
-            loop.call_soon_threadsafe(enough.set)
-        return Usage(0)
-
-    clock = SimpleNamespace(monotonic=lambda: seconds)
-    for name, value in (("usage", look), ("time", clock), ("INTERVAL", 0.01), ("SHARE", 0.0001)):
-        monkeypatch.setattr(f"cellgate_kernels.provisioners.disk_watch.{name}", value)
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.all_parents", dict)
-    watch, slow, quick = DiskWatch(), watched(), watched()
-    slow.process, quick.process = 1, 2
-    watch.add(slow)
-    watch.add(quick)
-    try:
-        async with asyncio.timeout(30):
-            await enough.wait()
-    finally:
-        watch.discard(slow)
-        watch.discard(quick)
-    assert looks[1] == 1
-
-
-async def test_a_watch_ends_with_its_last_kernel_and_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
-    watch = DiskWatch()
-    for _ in range(2):
-        ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        watch.add(Watched(ResourceLimits(disk=MIB), (Folder(Path("/usr/bin")),), None, ended.set_result))
-        async with asyncio.timeout(30):
-            assert (await ended).cause == "disk_full"
-    await asyncio.sleep(0.1)
-    assert not any(task.get_name() == "disk watch" for task in asyncio.all_tasks())
-
-
-async def test_a_look_for_which_no_file_can_be_opened_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Neither that a kernel is full, nor that it is not; and it is told once."""
-    monkeypatch.setattr("cellgate_kernels.provisioners.disk_watch.INTERVAL", 0.01)
-    (tmp_path / "file").write_bytes(bytes(2 * MIB))
-    ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-    full = Watched(ResourceLimits(disk=MIB), (Folder(tmp_path),), None, ended.set_result)
-    watch = DiskWatch()
-    await asyncio.to_thread(int)
-    with no_open_files():
-        with pytest.raises(OSError, match="open files"):
-            usage(full.folders, None, enough=MIB)
-        watch.add(full)
-        await watch.files_given(full)
-        await asyncio.sleep(0.3)
-        assert not ended.done()
-    while full.given is None:  # noqa: ASYNC110 - it tells nobody
-        await asyncio.sleep(0.01)
-    assert full.given >= MIB, "what was there is allowed"
-    full.given = 0
-    async with asyncio.timeout(30):
-        assert (await ended).cause == "disk_full"
-    assert caplog.text.count("can't be looked at") == 1
-    assert "Traceback" not in caplog.text
-
-
-def watched(disk: int = 10 * MIB) -> Watched:
-    def end(fate: KernelExit) -> None:
-        raise AssertionError(fate)
-
-    return Watched(ResourceLimits(disk=disk), (), None, end)
-
-
-def test_a_kernel_ends_when_it_is_found_full_twice() -> None:
-    kernel = watched()
-    found = [kernel.takes_note(Usage(used * MIB)) for used in (11, 9, 11, 11)]
-    assert found == [False, False, False, True]
-
-
-def test_what_a_session_brought_along_is_allowed() -> None:
-    kernel = watched()
-    kernel.given = 20 * MIB
-    assert not any(kernel.takes_note(Usage(20 * MIB)) for _ in range(3))
-    assert [kernel.takes_note(Usage(21 * MIB)) for _ in range(2)] == [False, True]
-
-
-def test_files_cant_be_hidden_between_looks() -> None:
-    kernel = watched()
-    seen = [kernel.takes_note(found) for found in (Usage(11 * MIB), Usage(0, on_the_way=True))]
-    assert seen == [False, True]
-
-
-def test_files_may_be_on_their_way_but_not_stay_there() -> None:
-    kernel, on_the_way = watched(), Usage(0, on_the_way=True)
-    for _ in range(3):
-        assert not any(kernel.takes_note(on_the_way) for _ in range(MOST_ON_THE_WAY - 1))
-        assert not kernel.takes_note(Usage(0))
-    assert [kernel.takes_note(on_the_way) for _ in range(MOST_ON_THE_WAY + 1)][-2:] == [False, True]
-    gvisor = watched()
-    gvisor.passes_files = False
-    assert not any(gvisor.takes_note(on_the_way) for _ in range(3 * MOST_ON_THE_WAY))

@@ -8,6 +8,7 @@ import uuid
 import zipfile
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +57,25 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     index.close()
 
 
-@pytest.fixture(scope="module", params=["process", "sandbox", "docker", "gvisor"])
+@pytest.fixture(scope="module", params=["process", "sandbox"])
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, index: Index
 ) -> Iterator[GatewayProcess]:
-    """A gateway without warm kernels: the first that is started is the attacker's."""
+    """Each local backend."""
     level = request.param
-    if level != "process":
-        request.getfixturevalue(level)
-    backend = "docker" if level == "gvisor" else level
-    address = index.url.replace("//", f"//operator:{PASSWORD}@")
-    options = {} if backend == "docker" else {"docker_url": NO_ENGINE}
-    if level == "gvisor":
-        options["runtime"] = "runsc"
+    if level == "sandbox":
+        request.getfixturevalue("sandbox")
     data = tmp_path_factory.mktemp(f"forged-{level}") / "data"
-    with serving(data, backend, packages="*", package_index=address, pool_size=0, **options) as process:
+    with forging(data, level, index, docker_url=NO_ENGINE) as process:
         yield process
+
+
+def forging(
+    data_dir: Path, backend: str, index: Index, **options: object
+) -> AbstractContextManager[GatewayProcess]:
+    """A gateway without warm kernels: the first that is started is the attacker's."""
+    address = index.url.replace("//", f"//operator:{PASSWORD}@")
+    return serving(data_dir, backend, packages="*", package_index=address, pool_size=0, **options)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The catalog of kernelspecs, and the making of them and of their environment."""
+"""The catalog of kernelspecs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelspecNotFound
 from cellgate_kernels.specs.catalog import KernelspecCatalog, data_folder
-from cellgate_kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
+from cellgate_kernels.specs.install import install_kernelspec
 
 
 def write_spec(folder: Path, name: str, **fields: Any) -> None:
@@ -114,61 +114,6 @@ def test_a_broken_kernelspec_is_left_out(tmp_path: Path, content: str) -> None:
     write_spec(tmp_path, "broken")
     (tmp_path / "broken" / "kernel.json").write_text(content)
     assert list(catalog_of(tmp_path).find_kernel_specs()) == ["python3"]
-
-
-def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path, tmp_path: Path) -> None:
-    installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
-    environment = Path(installed["argv"][0]).parents[1]
-    folder = install_kernelspec(environment, tmp_path, name="mine")
-    assert folder == data_folder(tmp_path) / "kernels" / "mine"
-    spec = json.loads((folder / "kernel.json").read_text())
-    assert spec["interrupt_mode"] == "message"
-    assert all(Path(word).is_file() for word in spec["argv"][:2])
-    readable = spec["metadata"]["kernel_provisioner"]["config"]["readable"]
-    interpreter = Path(spec["argv"][0]).resolve()
-    assert any(interpreter.is_relative_to(path) for path in [*readable, "/usr"])
-    assert list((data_folder(environment) / "matplotlib").glob("fontlist-*.json"))
-
-
-def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
-    kernel_prefix: Path, tmp_path: Path
-) -> None:
-    installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
-    environment = Path(installed["argv"][0]).parents[1]
-    assert [folder.name for folder in install_kernelspecs(environment, tmp_path)] == [
-        "python3",
-        "bash",
-        "deno",
-    ]
-    spec = json.loads((data_folder(tmp_path) / "kernels" / "deno" / "kernel.json").read_text())
-    assert Path(spec["argv"][1]).is_file()
-    assert set(spec["metadata"]["kernel_provisioner"]["config"]) == {"readable", "reserved"}
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# nothing\n")
-    bare = create_environment(tmp_path, lambda _: None, requirements=requirements)
-    assert install_kernelspecs(bare, tmp_path) == []
-    assert list((data_folder(tmp_path) / "kernels").iterdir()) == []
-
-
-def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path: Path) -> None:
-    requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# nothing\n")
-    said: list[str] = []
-    environment = create_environment(tmp_path, said.append, requirements=requirements)
-    assert (environment / "bin" / "python").exists()
-    assert said
-    made = len(said)
-    leftover = environment / "leftover"
-    leftover.touch()
-    assert create_environment(tmp_path, said.append, requirements=requirements) == environment
-    assert len(said) == made
-    assert leftover.exists()
-    requirements.write_text("./not-there-at-all\n")
-    with pytest.raises(BackendUnavailable, match="not-there-at-all"):
-        create_environment(tmp_path, said.append, requirements=requirements)
-    assert not leftover.exists()
-    assert not list(environment.glob("*.sha256")), "a half-made environment passes for a finished one"
-    assert "not-there-at-all" in (data_folder(tmp_path) / "setup.log").read_text()
 
 
 def test_an_environment_that_does_not_work_is_no_kernelspec(tmp_path: Path) -> None:

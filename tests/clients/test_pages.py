@@ -1,0 +1,85 @@
+"""A page that was exported, in a real browser: nothing in it runs, loads or sends."""
+
+from __future__ import annotations
+
+import http.server
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pure.record.test_pages import ALIVE, UNFINISHED, exported, replayed
+from tests.support.requirements import require
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture
+def heard() -> Iterator[tuple[str, list[str]]]:
+    """An address on this machine, and the paths that somebody asked it for."""
+    paths: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<title>moved</title>moved")
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def opened(file: Path, profile: Path) -> str:
+    """The page as a browser has it after five seconds of its own time."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        require("browser", "there is no Chromium; with apt-get: chromium")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+    quiet = ("--disable-background-networking", "--disable-component-update", "--disable-sync")
+    command = [program, *options, *quiet, f"--user-data-dir={profile}", "--virtual-time-budget=5000"]
+    done = subprocess.run(
+        [*command, "--dump-dom", file.as_uri()], capture_output=True, text=True, timeout=100, check=True
+    )
+    return done.stdout
+
+
+def test_a_saved_page_sends_nothing_runs_nothing_and_stays_where_it_is(
+    tmp_path: Path, heard: tuple[str, list[str]]
+) -> None:
+    address, paths = heard
+    pieces = [piece.replace("HOST", address) for piece in (*ALIVE, *UNFINISHED)]
+    for name, text in (("exported", exported(*pieces)), ("replayed", replayed(*pieces))):
+        file = tmp_path / f"{name}.html"
+        file.write_text(text)
+        shown = opened(file, tmp_path / name)
+        assert paths == [], name
+        assert "<title>ran" not in shown
+        assert "<title>moved" not in shown
+        assert "last" in shown
+
+
+def test_the_same_mischief_works_in_a_page_without_a_policy(
+    tmp_path: Path, heard: tuple[str, list[str]]
+) -> None:
+    """Else the test above would prove nothing."""
+    address, paths = heard
+    file = tmp_path / "plain.html"
+    pieces = [piece for piece in ALIVE if "refresh" not in piece and "<form" not in piece]
+    file.write_text("<!doctype html><title>plain</title>" + "".join(pieces).replace("HOST", address))
+    assert "<title>ran" in opened(file, tmp_path / "profile")
+    assert {"/fetch", "/img", "/css", "/import", "/url", "/frame", "/srcdoc"} <= set(paths)

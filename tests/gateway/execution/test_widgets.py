@@ -1,0 +1,66 @@
+"""The state of widgets in the notebook of a real gateway, as nbclient has it.
+
+The cells speak the widgets' protocol by the package that ipykernel brings, as ipywidgets does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import nbformat
+
+from cellgate.record.verify import check_bundle
+from cellgate.record.widgets import STATE
+from tests.core.sessions.test_widgets import MODEL
+from tests.gateway.test_notebooks import run_with_nbclient
+from tests.support.server import GatewayProcess
+
+CELLS = (
+    f"""from comm import create_comm
+def widget(name, **state):
+    state = {{**{MODEL!r}, '_model_module_version': '2.0.0', **state}}
+    data = {{'state': state, 'buffer_paths': []}}
+    return create_comm(target_name='jupyter.widget', comm_id=name, data=data)
+slider, picture, gone = widget('slider', value=1), widget('picture', value=None), widget('gone')
+other = create_comm(target_name='other', comm_id='other', data={{'state': {MODEL!r}}})""",
+    """slider.send({'method': 'update', 'state': {'value': 7}, 'buffer_paths': []})
+slider.send({'method': 'custom', 'content': {'event': 'click'}})
+other.send({'state': {'value': 1}})
+update = {'method': 'update', 'state': {}, 'buffer_paths': [['value'], ['deep', 0]]}
+picture.send(update, buffers=[b'first', b'\\x00\\xff'])
+picture.send({**update, 'buffer_paths': [['value']]}, buffers=[b'second'])
+gone.close()
+print('shown')""",
+)
+
+
+def test_the_notebook_has_the_state_that_nbclient_has(
+    gateway: GatewayProcess, session: str, tmp_path: Path
+) -> None:
+    for code in CELLS:
+        result = gateway.execute(session, code)
+        assert result["status"] == "ok", result
+    assert [output["output_type"] for output in result["outputs"]] == ["stream"]
+    answer = gateway.get(f"/v1/sessions/{session}/notebook")
+    notebook = answer.json()
+    nbformat.validate(notebook)
+    theirs = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CELLS])
+    asyncio.run(run_with_nbclient(theirs, tmp_path, {}))
+    state = json.loads(json.dumps(theirs.metadata.widgets))[STATE]["state"]
+    # nbclient takes the state of every target for a widget's.
+    assert state.pop("other")["state"]["value"] == 1
+    assert notebook["metadata"]["widgets"] == {
+        STATE: {"state": state, "version_major": 2, "version_minor": 0}
+    }
+    assert state["slider"]["state"]["value"] == 7
+    assert len(state["picture"]["buffers"]) == 2
+    without = gateway.get(f"/v1/sessions/{session}/notebook?outputs=false").json()
+    assert "widgets" not in without["metadata"]
+    assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+    bundle = tmp_path / "bundle.zip"
+    bundle.write_bytes(gateway.get(f"/v1/sessions/{session}/bundle").body)
+    assert check_bundle(bundle).problem is None
+    told = [event["type"] for event in gateway.recorded(session)]
+    assert (told.count("comm_open"), told.count("comm_msg"), told.count("comm_close")) == (3, 4, 1)
