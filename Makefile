@@ -10,7 +10,7 @@ LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/package.json
 
-.PHONY: run setup test fuzz clients check bench lock reference clean
+.PHONY: run setup test test-fast test-all fuzz clients check bench lock reference clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -46,8 +46,26 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 	   || echo "  bubblewrap could not be installed; see $(VENV)/bubblewrap.log"; \
 	else echo "  bubblewrap is missing: kernels will not be isolated. Install it: sudo apt-get install bubblewrap"; fi
 
-test: $(STAMP) ## all tests
-	@$(BIN)/python -m pytest $(ARGS)
+# Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
+AT_ONCE ?= $(shell expr 3 '*' $(PROCESSORS))
+PYTEST = $(BIN)/python -m pytest --dist loadgroup
+FAST := tests/pure tests/core
+LOCAL := tests/gateway tests/fuzz
+OTHER := tests/containers tests/clients
+# Tests start hundreds of processes; each would compile the gateway anew.
+test test-fast test-all fuzz: export PYTHONDONTWRITEBYTECODE :=
+
+test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's clients
+	@$(PYTEST) -n $(AT_ONCE) $(FAST) $(LOCAL) $(ARGS); result=$$?; \
+	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result
+
+test-fast: $(STAMP) ## tests of values and of parts, without a kernel; of random examples a tenth
+	@CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1} $(PYTEST) -n $(PROCESSORS) $(FAST) $(ARGS)
+
+test-all: $(STAMP) ## all tests there are, and the gate of coverage
+	@$(PYTEST) -n $(PROCESSORS) --cov $(FAST) $(ARGS)
+	@$(PYTEST) -n $(AT_ONCE) $(LOCAL) $(OTHER) $(ARGS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS a target: frames, messages, journal files, notebooks, paths, requests

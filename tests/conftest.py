@@ -40,12 +40,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A fuzz target may take its seconds on top of the usual timeout."""
+    """A fuzz target may take its seconds on top of the usual timeout; who shares a gateway stays together."""
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
-        if seconds and "fuzz" in getattr(item, "fixturenames", ()):
+        assert isinstance(item, pytest.Function)
+        if seconds and "fuzz" in item.fixturenames:
             item.add_marker(pytest.mark.timeout(usual + 2 * seconds))
+        if group := _sharing(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _sharing(item: pytest.Function) -> str:
+    """The module and its fixtures' parameters: what a process of ``pytest -n`` makes once for all of them."""
+    known = item._fixtureinfo.name2fixturedefs
+    shared = [name for name in item.fixturenames if name in known and known[name][-1].scope == "module"]
+    if not shared:
+        return ""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    chosen = [str(parameters[name]) for name in sorted(shared) if name in parameters]
+    return "-".join([item.path.parent.name, item.path.stem, *chosen])
 
 
 @pytest.fixture

@@ -226,11 +226,11 @@ def answer(peer: Peer, count: int, extra: int) -> None:
         peer.sockets[Channel.SHELL].send_multipart([identity, *reply])
 
 
-async def test_two_thousand_requests_are_answered_without_one_being_stuck(
+async def test_many_requests_are_answered_without_one_being_stuck(
     connection: KernelConnection, peer: Peer
 ) -> None:
     """Each request is sent as soon as the former is answered, from within the listener."""
-    count = 2000
+    count = 600
     replies: list[str] = []
     output: list[Message] = []
     expected: list[str] = []
@@ -331,7 +331,7 @@ async def test_a_changed_message_is_dropped(connection: KernelConnection, peer: 
 async def test_a_flood_is_delivered_whole_and_in_order_while_others_get_their_turns(
     connection: KernelConnection, peer: Peer
 ) -> None:
-    count = 20_000
+    count = 8_000
     messages = collect(connection)
     turns: list[int] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate_kernels.distributions import MOST_NAME, MOST_VERSION, Distribution, is_name
@@ -28,6 +28,7 @@ from cellgate_kernels.environment import (
     missing_modules,
 )
 from cellgate_kernels.messages import Channel, Header, Message
+from tests.support.examples import examples
 
 GOOD = {"python": "3.11.2", "packages": {"numpy": "2.1.0"}, "machine": "x86_64", "libc": "glibc 2.36"}
 
@@ -240,7 +241,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     packages=st.dictionaries(st.text() | st.just("numpy"), st.text() | st.just("1.0")),
     words=st.tuples(st.text(), st.text(), st.text()),
@@ -259,7 +260,7 @@ def test_nothing_that_is_told_gets_past_the_grammars(
             assert all(text.isascii() and text.isprintable() and "/" not in text for text in texts)
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.dictionaries(st.text() | st.integers(), ANYTHING))
 def test_a_mapping_of_anything_gives_packages_and_a_count(mapping: Mapping[Any, Any]) -> None:
     packages, left_out = distributions(mapping)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate.packages.settings import PackageSettings
@@ -17,6 +17,7 @@ from cellgate.wire.errors import (
     PackageNotFound,
     StorageFull,
 )
+from tests.support.examples import examples
 
 SECRET = "the-contents-of-a-host-file"
 
@@ -39,7 +40,7 @@ def test_pip_s_words_reach_nobody_who_asks(said: str, kind: type[Exception]) -> 
         assert word not in error.message
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.text())
 def test_only_a_requirement_is_repeated_of_what_is_missing(text: str) -> None:
     error = explain(f"ERROR: No matching distribution found for {text}\n{text}", ["apple"])

@@ -6,7 +6,7 @@ import shlex
 from contextlib import suppress
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -28,6 +28,7 @@ from cellgate.record.requirement_lines import (
 )
 from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.errors import InvalidInput
+from tests.support.examples import examples
 
 DIGEST = "0f" * 32
 
@@ -64,7 +65,7 @@ MARKERS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(HOSTILE | MARKERS | st.text())
 @example("a; os_name == 'x\\n--index-url=http://127.0.0.1/'")
 @example('a; os_name == "x --index-url=http://127.0.0.1/ #"')
@@ -91,7 +92,7 @@ def test_no_requirement_makes_a_second_line_or_an_option(text: str) -> None:
     assert requirement_line(again) == line
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(HOSTILE | MARKERS | st.text())
 def test_the_writer_trusts_no_requirement_that_others_have_read(text: str) -> None:
     line = None
@@ -100,7 +101,7 @@ def test_the_writer_trusts_no_requirement_that_others_have_read(text: str) -> No
     assert line is None or read_by_pip(document([line])) == [line]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(HOSTILE, HOSTILE)
 @example("a", "1\n--index-url=http://127.0.0.1/")
 @example("a\n--index-url=http://127.0.0.1/", "1")
@@ -115,7 +116,7 @@ def test_no_package_makes_a_second_line_or_an_option(name: str, version: str) ->
         assert Distribution.read(*line.split("==")) == package
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     name=HOSTILE,
     url=HOSTILE.map("http://x/".__add__) | HOSTILE,
@@ -132,7 +133,7 @@ def test_no_address_makes_a_second_line_or_an_option(name: str, url: str, sha256
         assert read_by_pip(document([line])) == [f"{canonicalize_name(name)} @ {url}"]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(HOSTILE | st.text())
 def test_no_comment_makes_a_second_line_or_an_option(text: str) -> None:
     line: Line | None = None
@@ -144,7 +145,7 @@ def test_no_comment_makes_a_second_line_or_an_option(text: str) -> None:
 WORDS = HOSTILE | st.integers() | st.just(10**5000) | st.booleans() | st.none()
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     packages=st.dictionaries(HOSTILE, WORDS, max_size=4) | WORDS,
     python=WORDS,

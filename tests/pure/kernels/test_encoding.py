@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate_kernels import encoding
 from cellgate_kernels.encoding import STEP, encode_in_steps
+from tests.support.examples import examples
 
 texts = st.text() | st.text(st.sampled_from('a"\\\n\x01é\U0001f600')).map(lambda text: text * 40)
 values = st.recursive(
@@ -20,7 +21,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(value=values)
 def test_it_is_what_the_encoder_makes(value: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:

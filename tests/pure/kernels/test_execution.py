@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from nbclient import NotebookClient
@@ -20,6 +20,7 @@ from nbformat import v4
 from cellgate_kernels.execution import Execution, Outcome, Phase, Status
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.outputs import KernelEvent, OutputArea, OutputCaps, OutputLimiter
+from tests.support.examples import examples
 
 ID = "our-request"
 OURS = Header(ID, "execute_request")
@@ -428,7 +429,7 @@ hostile_messages = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(st.lists(hostile_messages, max_size=8))
 def test_no_content_breaks_an_execution(wires: list[Wire]) -> None:
     """Whatever a kernel sends: no exception, valid outputs, events that encode, and an end."""
@@ -603,7 +604,7 @@ output_messages = st.builds(stream, texts, st.sampled_from(["stdout", "stderr"])
 cells = st.lists(output_messages, max_size=12).map(lambda messages: [BUSY, INPUT, *messages, IDLE])
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(cells, st.sampled_from([reply(execution_count=3), reply("error", execution_count=3, **FAILED)]))
 def test_every_interleaving_of_the_sockets_gives_the_same(sent: list[Wire], replied: Wire) -> None:
     ends = []
@@ -665,7 +666,7 @@ def merged(outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return joined
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(cells)
 def test_the_outputs_are_those_of_nbclient(sent: list[Wire]) -> None:
     outputs = notebook_outputs(feed(execution(), *sent))
@@ -673,7 +674,7 @@ def test_the_outputs_are_those_of_nbclient(sent: list[Wire]) -> None:
     assert outputs == merged(nbclient_outputs(sent, coalesce_streams=False))
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     st.lists(st.builds(stream, texts, st.just("stdout")), max_size=5),
     st.lists(st.builds(stream, texts, st.just("stderr")), max_size=5),

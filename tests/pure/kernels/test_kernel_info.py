@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate_kernels.kernel_info import MOST_CHARACTERS, known_info
+from tests.support.examples import examples
 
 USUAL = {
     "protocol_version": "5.4",
@@ -67,7 +68,7 @@ ANYTHING = st.recursive(
 FIELDS = st.sampled_from([*USUAL, *USUAL["language_info"], "banner"])  # type: ignore[list-item]
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.dictionaries(FIELDS, ANYTHING | st.dictionaries(FIELDS, ANYTHING)))
 def test_what_is_kept_is_small_whatever_is_told(told: dict[str, Any]) -> None:
     kept = known_info(told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
@@ -20,6 +20,7 @@ from cellgate_kernels.messages import (
     TooComplex,
     new_message,
 )
+from tests.support.examples import examples
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"
 
@@ -48,7 +49,7 @@ def with_content(frame: bytes) -> Message:
     return Message(Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), Header("m", "stream"), Header())
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(content=contents, metadata=contents, buffers=st.lists(st.binary(), max_size=2))
 def test_parse_reads_what_jupyter_client_signs(
     content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]
@@ -66,7 +67,7 @@ def test_parse_reads_what_jupyter_client_signs(
     assert message.buffers == tuple(buffers)
 
 
-@settings(deadline=None, max_examples=50)
+@examples(50)
 @given(content=contents)
 def test_jupyter_client_reads_what_we_sign(content: dict[str, Any]) -> None:
     message = new_message(Channel.SHELL, "execute_request", content, session="s", msg_id="m")
@@ -87,7 +88,7 @@ def test_new_messages_have_ids_of_their_own() -> None:
     assert first.header.msg_id != second.header.msg_id
 
 
-@settings(deadline=None, max_examples=100)
+@examples()
 @given(data=st.data())
 def test_one_changed_byte_breaks_the_signature(data: st.DataObject) -> None:
     frames = signed(parent=b'{"msg_id":"p"}', content=b'{"text":"hello"}')

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from nbclient import client as nbclient
 from nbformat import v4
@@ -29,9 +29,10 @@ from cellgate_kernels.outputs import (
     strip_ansi,
     text,
 )
+from tests.support.examples import examples
 
 RED = "\x1b[31mred\x1b[0m"
-some = settings(deadline=None, max_examples=100)
+some = examples()
 
 
 def stream(content: str, name: str = "stdout") -> KernelEvent:
@@ -547,7 +548,7 @@ any_event = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(st.lists(any_event, max_size=30), st.integers(0, 1500), st.integers(0, 3000))
 def test_no_sequence_of_events_gets_beyond_the_caps(
     events: list[KernelEvent], text_cap: int, data_cap: int

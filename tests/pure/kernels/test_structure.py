@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate_kernels import structure
@@ -28,6 +28,7 @@ from cellgate_kernels.structure import (
     is_too_deep,
     weigh,
 )
+from tests.support.examples import examples
 
 tricky = st.text(alphabet='[]{},":\\ab\u00e9\n', max_size=30)
 values = st.recursive(
@@ -45,7 +46,7 @@ def counted(value: Any) -> tuple[int, int]:
     return 1 + sum(a for a, _ in parts), max(0, len(value) - 1) + sum(b for _, b in parts)
 
 
-@settings(deadline=None)
+@examples()
 @given(values, st.booleans(), st.integers(1, 40))
 def test_what_is_in_strings_does_not_count(value: Any, ascii_only: bool, piece: int) -> None:
     frame = json.dumps(value, ensure_ascii=ascii_only).encode()

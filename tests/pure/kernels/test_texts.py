@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cellgate_kernels import texts
 from cellgate_kernels.messages import MalformedMessage, TooComplex, read_content
 from cellgate_kernels.texts import MOST_ODD, STEP, read_text
+from tests.support.examples import examples
 
 PIECES = ["a", '"', "\\", "\n", "é", "\u2028", "🎉", "\ud83d", "\ude00", "u", "/", "\\u12"]
 contents = st.fixed_dictionaries(
@@ -35,7 +36,7 @@ def encoded(content: dict[str, Any], *, ascii_only: bool, name_last: bool) -> by
     return text.encode(errors="replace")
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(contents, st.booleans(), st.booleans())
 @example({"name": "stdout", "text": "abcdefghij\ud83d\ud83d\ude00"}, True, False)
 @example({"name": "stdout", "text": "\\" * 40 + '"' * 40}, True, False)
@@ -49,7 +50,7 @@ def test_a_text_is_what_it_is_when_read_at_one_go(
     assert read_text(bytearray(frame), sys.maxsize) == stream
 
 
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(contents, st.booleans(), st.booleans(), st.integers(0, 300), st.integers(0, 255))
 def test_a_damaged_content_is_refused_or_read_as_at_one_go(
     content: dict[str, Any], ascii_only: bool, name_last: bool, place: int, byte: int

@@ -7,13 +7,14 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jupyter_client.session import Session
 
 from cellgate_kernels import websocket
 from cellgate_kernels.messages import EMPTY, Channel, Header, MalformedMessage, Message, Signer
 from cellgate_kernels.websocket import MAX_BUFFERS, Subprotocol, decode, negotiate
+from tests.support.examples import examples
 
 KEY = b"4f2a9c1e-a-secret-of-one-kernel"
 JSON, V1 = Subprotocol.JSON, Subprotocol.V1
@@ -171,7 +172,7 @@ def test_v1_relays_invalid_utf8_untouched() -> None:
     assert payload.endswith(b'{"text":"a\x80b"}')
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     channel=st.sampled_from(CLIENT_CHANNELS),
     parent=objects,
@@ -340,7 +341,7 @@ def test_the_kernel_can_read_any_date_and_version(date: Any, version: Any) -> No
     assert read["content"]["code"] == "a."
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     date=st.from_regex(
         r"\A[0-9]{4}-[0-3][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9](\.[0-9]{1,7})?"
@@ -515,7 +516,7 @@ VALID_FRAMES = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@examples(300)
 @given(data=st.data(), frame=st.sampled_from(VALID_FRAMES))
 def test_a_changed_frame_is_a_message_or_malformed(
     data: st.DataObject, frame: tuple[bytes, Subprotocol, bool]
@@ -532,7 +533,7 @@ def test_a_changed_frame_is_a_message_or_malformed(
     assert all(isinstance(json.loads(part), dict) for part in frames(message)[:4])
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(
     payload=st.binary() | st.text(st.characters()),
     subprotocol=st.sampled_from(Subprotocol),

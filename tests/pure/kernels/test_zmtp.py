@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import zmq
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate_kernels import zmtp
 from cellgate_kernels.budget import ReceiveBudget
 from cellgate_kernels.zmtp import Decoder, ProtocolError, encode, hello
+from tests.support.examples import examples
 
 GREETING = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x03PUB"
@@ -34,7 +35,7 @@ def decoded(decoder: Decoder, pieces: list[bytes]) -> list[list[bytes]]:
     return found
 
 
-@settings(deadline=None)
+@examples()
 @given(messages, st.lists(st.integers(1, 70_000), min_size=1))
 def test_messages_survive_any_cut(sent: list[list[bytes]], sizes: list[int]) -> None:
     data = GREETING + READY + b"".join(map(encode, sent))

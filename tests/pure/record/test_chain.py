@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate.record.chain import GENESIS, Verification, link, verify
+from tests.support.examples import examples
 
 Row = tuple[int, bytes, bytes]
-some = settings(deadline=None, max_examples=100)
+some = examples()
 
 
 def chain_of(bodies: list[bytes]) -> list[Row]:

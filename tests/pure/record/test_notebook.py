@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cellgate.record.chain import GENESIS, link
@@ -18,6 +18,7 @@ from cellgate.record.notebook import Export, Notebook
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.survey import ListedRows, Survey
 from tests.pure.record.conftest import session_row
+from tests.support.examples import examples
 
 LANGUAGE = {
     "name": "python",
@@ -423,7 +424,7 @@ def test_written_is_what_nbformat_writes_and_reads() -> None:
 
 # ---- anything that may happen -----------------------------------------------------------------------------
 
-some = settings(deadline=None, max_examples=100)
+some = examples()
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 counts = st.none() | st.integers(0, 99)
 json_values = st.recursive(

@@ -248,7 +248,7 @@ def test_what_is_nested_too_deeply_is_told_instead_of_shown() -> None:
 
 @pytest.mark.parametrize(
     "css",
-    ["{" * 100_000, "(" * 100_000, "a{" * 50_000, "/*" * 50_000, "a{b:" + "x" * 10**6 + "}", "'" * 10**6],
+    ["{" * 100_000, "(" * 100_000, "a{" * 50_000, "/*" * 50_000, "a{b:" + "x" * 10**6 + "}", "'" * 10**5],
 )
 def test_style_sheets_of_any_shape_end(css: str) -> None:
     assert "url" not in sanitise.rules(css + "} a { b: url(x) }")

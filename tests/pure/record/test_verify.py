@@ -241,10 +241,10 @@ async def test_every_changed_byte_of_a_notebook_is_found(exports: Any, key: Sign
     whole = await exports("notebook", key)
     assert check_notebook(whole, "n").key == key.public
     for position in range(len(whole)):
-        for change in (1, 32):
-            damaged = bytearray(whole)
-            damaged[position] ^= change
-            assert not check_notebook(bytes(damaged), "n").valid, position
+        # Another bit, or the other case.
+        damaged = bytearray(whole)
+        damaged[position] ^= (1, 32)[position % 2]
+        assert not check_notebook(bytes(damaged), "n").valid, position
     for damaged in (whole[:-1], whole + b"\n", b"", b"[]", b"{}", b"null", b'{"cells":[1]}'):
         assert not check_notebook(bytes(damaged), "n").valid
 
