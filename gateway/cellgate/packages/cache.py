@@ -1,18 +1,20 @@
 """Wheels that were got once, unpacked and compiled, for all sessions; and the locks that need no resolver.
 
-Content-addressed: an entry's name is the SHA-256 of its wheel and the Python it was compiled for. Kernels get
-hard links of its files, read-only, so an entry that goes takes nothing from anybody. Beyond its size the
-entries that were not used for longest go. One gateway uses it; all methods block and belong into a thread.
+Content-addressed: an entry's name is the SHA-256 of its wheel and the Python it is compiled for, which is
+done some time after it came. Kernels get hard links of its files, read-only, so an entry that goes takes
+nothing from anybody. Beyond its size the entries that were not used for longest go. One gateway uses it; all
+methods block and belong into a thread.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +24,25 @@ import msgspec
 from cellgate.packages.child import MOST_ENTRIES, folder_bytes
 from cellgate_kernels import trees
 
-TREE, META = "tree", "meta.json"
+TREE = "tree"
+META = "meta.json"
+CACHED = "__pycache__"
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9]{2,5}", re.ASCII)
 _COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """A wheel in the cache. `key` is its entry's name, `size` in bytes unpacked."""
+    """A wheel in the cache. `key` is its entry's name, `size` in bytes unpacked.
+
+    `compiled`: its bytecode is there, too, and counts.
+    """
 
     name: str
     version: str
     sha256: str
     key: str
     size: int
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         _check_key(self.key)
@@ -102,6 +110,25 @@ class WheelCache:
             wheels.append(wheel)
         return wheels
 
+    def tree(self, wheel: Wheel) -> Path:
+        """Where the wheel's files are, if they are."""
+        return self._wheels / wheel.key / TREE
+
+    def add_bytecode(self, wheel: Wheel, compiled: Path) -> None:
+        """Take in the bytecode of a wheel, which lies below `compiled` as its sources do below its tree."""
+        entry = self._wheels / wheel.key
+        if _meta(entry) is None:
+            return  # it was evicted
+        for name in _files(compiled):
+            source = compiled / name
+            target = entry / TREE / Path(name).parent / CACHED / source.name
+            target.parent.mkdir(exist_ok=True)
+            source.replace(target)
+        known = msgspec.structs.replace(wheel, size=folder_bytes(entry / TREE), compiled=True)
+        draft = entry / f"{META}.new"
+        draft.write_bytes(msgspec.json.encode(known))
+        draft.replace(entry / META)
+
     def evict(self, spared: Iterable[Wheel] = ()) -> None:
         """Remove what was not used for longest until the rest fits; those `spared` stay."""
         keep = {wheel.key for wheel in spared}
@@ -136,8 +163,8 @@ class WheelCache:
             wheels = msgspec.json.decode(path.read_bytes(), type=Lock).wheels
         except (OSError, msgspec.MsgspecError):
             return None
-        known = [self.get(wheel.key) for wheel in wheels]
-        return wheels if all(known) else None
+        known = [found for wheel in wheels if (found := self.get(wheel.key)) is not None]
+        return known if len(known) == len(wheels) else None
 
     def keep_lock(self, digest: str, wheels: Sequence[Wheel]) -> None:
         """Remember what a list of requirements needs."""
@@ -145,13 +172,14 @@ class WheelCache:
         draft.write_bytes(msgspec.json.encode(Lock(list(wheels))))
         draft.replace(self._locks / digest)
 
-    def link(self, wheel: Wheel, site: Path) -> list[str]:
-        """Give the wheel's files to the folder `site`; their relative names. Raises OSError.
+    def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:
+        """Give the wheel's files, `but` these, to the folder `site`; their relative names. Raises OSError.
 
         Metadata comes last: who sees it sees all. Files that are there already are replaced.
         """
         tree = self._wheels / wheel.key / TREE
-        names = sorted(_files(tree), key=lambda name: (".dist-info/" in name, name))
+        found = set(_files(tree)).difference(but)
+        names = sorted(found, key=lambda name: (".dist-info/" in name, name))
         made = {site}
         for name in names:
             target = site / name
@@ -175,13 +203,20 @@ def _check_key(key: str) -> str:
 
 
 def unlink(site: Path, names: Iterable[str]) -> None:
-    """Take files out of `site`, and the folders that are empty then."""
+    """Take files out of `site`, and the folders that are empty then.
+
+    A kernel without isolation may have kept bytecode beside modules that had none yet: that goes with them.
+    """
     folders: set[Path] = set()
     for name in names:
         path = site / name
-        with suppress(FileNotFoundError, NotADirectoryError):
-            path.unlink()
-        folders.update(parent for parent in path.parents if parent != site and parent.is_relative_to(site))
+        gone = [path]
+        if path.suffix == ".py":
+            gone += path.parent.joinpath(CACHED).glob(f"{glob.escape(path.stem)}.*.pyc")
+        for each in gone:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                each.unlink()
+            folders.update(above for above in each.parents if above != site and above.is_relative_to(site))
     for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
         with suppress(OSError):
             folder.rmdir()

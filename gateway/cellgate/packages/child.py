@@ -1,9 +1,9 @@
-"""A program run to its end on somebody's behalf: pip, an unpacking, a compilation.
+"""A program run to its end on somebody's behalf: uv, or a compilation.
 
 It runs in a process group of its own, with exactly the environment it is given, under a deadline, with a
 bound on what it writes below a folder. Of what it says the end is kept, to be searched and logged; no client
-sees it. When the wait for it is cancelled its whole group is killed; when this process is, the system kills
-it.
+sees it. What it writes to stdout may go into a file of that folder instead. When the wait for it is cancelled
+its whole group is killed; when this process is, the system kills it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,36 +30,41 @@ logger = logging.getLogger(__name__)
 LOG_BYTES = 16 * 1024
 MOST_ENTRIES, FAR_TOO_MUCH = 1_000_000, 1 << 62
 MEMORY = 4 * GIB
-LOOK, PAUSE = 0.25, 20
+LOOK, PAUSE = 0.25, 4
 """Seconds between two looks at what was written; and the pause after a look, in times of its length."""
+LOW_PRIORITY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """`timeout` in seconds; `most` bytes may lie below `folder`."""
+    """`timeout` in seconds; `most` bytes may lie below `folder`. `nice`: others come first."""
 
     timeout: float
     folder: Path
     most: int
+    nice: bool = False
 
 
-async def run(argv: Sequence[str], env: Mapping[str, str], bounds: Bounds) -> tuple[int, str]:
-    """The exit code and the end of what was said on stderr and stdout.
+async def run(
+    argv: Sequence[str], env: Mapping[str, str], bounds: Bounds, output: Path | None = None
+) -> tuple[int, str]:
+    """The exit code and the end of what was said on stderr, and on stdout unless that goes into `output`.
 
     Raises PackageIndexUnavailable when the time is over, QuotaExceeded when too much was written,
     PackageError when the program can't be started.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *_tied(argv),
-            env=dict(env),
-            cwd=bounds.folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-            umask=0o022,
-        )
+        with nullcontext() if output is None else output.open("wb") as file:
+            process = await asyncio.create_subprocess_exec(
+                *_tied(argv),
+                env=dict(env),
+                cwd=bounds.folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=file or asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE if file else asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                umask=0o022,
+            )
     except OSError as error:
         logger.error("%s can't be started: %s", argv[0], error)
         raise PackageError("The installer's program can't be started; the gateway's log says why") from error
@@ -67,6 +72,8 @@ async def run(argv: Sequence[str], env: Mapping[str, str], bounds: Bounds) -> tu
         with suppress(ProcessLookupError):
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.most, bounds.most))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
+            if bounds.nice:
+                os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
         async with asyncio.timeout(bounds.timeout):
             said = await _until_end(process, bounds)
     except TimeoutError as error:
@@ -97,10 +104,12 @@ def _tied(argv: Sequence[str]) -> list[str]:
 
 
 async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str:
-    assert process.stdout is not None
-    tail, pause = b"", LOOK
+    said = process.stdout or process.stderr
+    assert said is not None
+    tail = b""
+    pause = LOOK
     tasks = Supervisor()
-    reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
+    reading = tasks.start(said.read(LOG_BYTES), "output of a program")
     try:
         while True:
             await asyncio.wait({reading}, timeout=pause)
@@ -113,7 +122,7 @@ async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str
             if not (part := reading.result()):
                 break
             tail = (tail + part)[-LOG_BYTES:]
-            reading = tasks.start(process.stdout.read(LOG_BYTES), "output of a program")
+            reading = tasks.start(said.read(LOG_BYTES), "output of a program")
     finally:
         await tasks.cancel()
     await process.wait()

@@ -1,16 +1,15 @@
-"""From requirements to wheels in the cache, by pip where the cache does not know: one for all sessions.
+"""From requirements to wheels in the cache, by uv where the cache does not know: one for all sessions.
 
 It applies the operator's policy, keeps the number of installs under way bounded, and lets two that want the
-same wait for one another. It knows kernels only as ``pip.Target`` and gives no kernel anything: ``session``
-does. Every child process of it ends with the task that waits for it.
+same wait for one another. It knows kernels only as ``uv.Target`` and gives no kernel anything: ``session``
+does. Wheels are compiled afterwards, one at a time, because that takes longer than all else together. Every
+child process of it ends with the task that waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -22,25 +21,22 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import Bounds, run, too_large
-from cellgate.packages.pip import Found, Pip, Target
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.unpack import TOO_LARGE
-from cellgate.packages.words import log_output, secrets_of
+from cellgate.packages.unpacked import UnsoundWheel, tidy
+from cellgate.packages.uv import Found, Target, Uv
 from cellgate.wire.errors import (
     PackageConflict,
     PackageError,
     QueueFull,
+    QuotaExceeded,
     StorageError,
-    StorageFull,
     not_written,
 )
-from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.leftovers import Leftovers, make_way
@@ -48,8 +44,6 @@ from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.tasks import Supervisor
 
 MOST_AT_ONCE, MOST_WAITING = 2, 16
-_NUMBER = re.compile(r"[0-9]{1,4}(?= )", re.ASCII)
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -73,13 +67,13 @@ class Installer:
         self.root = root
         self.cache = WheelCache(root, settings.cache, settings.lock_life)
         self._catalog = catalog
-        self._pip = Pip(settings, secrets)
-        self._secrets = secrets_of(settings, secrets)
+        self._uv = Uv(settings, secrets)
         self.leftovers = leftovers
         self._work = root / "work"
         make_way(self._work)
         self._work.mkdir(mode=0o700)
         self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        self._compiling = asyncio.Semaphore(1)
         self._waiting = 0
         self._same: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changing = asyncio.Lock()
@@ -145,66 +139,94 @@ class Installer:
         finally:
             self._waiting -= 1
         try:
-            work = Path(mkdtemp(dir=self._work))
-            try:
+            async with self._folder() as work:
                 yield work
-            except OSError as error:
-                raise storage_error(error) from error
-            finally:
-                await self.leftovers.remove(work)
         finally:
             self._free.release()
+
+    @asynccontextmanager
+    async def _folder(self) -> AsyncGenerator[Path, None]:
+        """A folder to work in. Raises StorageError."""
+        work: Path | None = None
+        try:
+            work = Path(mkdtemp(dir=self._work))
+            yield work
+        except OSError as error:
+            raise storage_error(error) from error
+        finally:
+            if work is not None:
+                await self.leftovers.remove(work)
 
     async def _get(
         self, wanted: Change, installed: Mapping[str, str], target: Target, work: Path
     ) -> list[Wheel]:
-        found = await self._pip.resolve(wanted, installed, target, work)
-        if len(found) > self.settings.most:
-            raise PackageError(
-                f"This would install {len(found)} packages; the operator allows {self.settings.most}"
-                " (ServeApp.package_count)"
-            )
-        known = {each: self.cache.get(entry_key(each.sha256, target.minor)) for each in found if each.sha256}
-        missing = [each for each in found if known.get(each) is None]
+        found = await self._uv.resolve(wanted, installed, target, work)
+        known = {each: self.cache.get(entry_key(each.sha256, target.minor)) for each in found}
+        missing = [each for each in found if known[each] is None]
         wheels = [wheel for wheel in known.values() if wheel is not None]
         if missing:
-            files = await self._pip.fetch(missing, target, work)
-            entries = [_entry(path, digest, missing, target, work) for path, digest in files.items()]
-            await self._unpack(list(files), entries, target, work)
+            # They are compressed: unpacked they would take more.
+            if sum(each.size for each in missing) > self.settings.disk:
+                raise too_large(self.settings.disk)
+            entries = [_entry(each, target, work) for each in missing]
+            await self._uv.unpack(missing, target, work, [entry.tree for entry in entries])
+            await asyncio.to_thread(_tidy, entries, target.interpreter, self.settings.disk)
             wheels += await self._locked(self.cache.adopt, entries)
             await self._locked(self.cache.evict, wheels)
         return wheels
 
-    async def _unpack(
-        self, files: Sequence[Path], entries: Sequence[Entry], target: Target, work: Path
-    ) -> None:
-        settings = self.settings
-        bounds = Bounds(settings.timeout, work, 6 * settings.disk)
-        pairs = [str(path) for pair in zip(files, (e.tree for e in entries), strict=True) for path in pair]
-        env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LANG": "C.UTF-8", "HOME": str(work)}
-        module = ["-P", "-m", "cellgate.packages.unpack"]
-        code, said = await run([sys.executable, *module, str(settings.disk), *pairs], env, bounds)
-        if code == TOO_LARGE:
-            raise too_large(settings.disk)
-        if code:
-            log_output("A wheel can't be unpacked", said, self._secrets)
-            if "No space left on device" in said:
-                raise StorageFull("There is no room on the gateway's disk")
-            raise PackageError(f"The wheel of {_refused(said, entries)} is not sound, so it is not installed")
-        if not target.foreign or target.minor == f"{sys.version_info[0]}{sys.version_info[1]}":
-            trees = [str(entry.tree) for entry in entries]
-            compiling = ["-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
-            # A file that does not compile is no fault: some are for other versions of Python.
-            await run([target.interpreter, *compiling, *trees], env, bounds)
+    async def compile(self, wheels: Sequence[Wheel], target: Target) -> list[Wheel]:
+        """Compile what is not yet; all that are compiled then. One that can't be is used as it is.
+
+        Only an interpreter of the kernel's own version can do it.
+        """
+        ours = f"{sys.version_info[0]}{sys.version_info[1]}"
+        if target.foreign and target.minor != ours:
+            return []
+        compiled = []
+        for wheel in wheels:
+            async with self._compiling:
+                found = await asyncio.to_thread(self.cache.get, wheel.key)
+                if found is not None and not found.compiled:
+                    await self._compile(found, target)
+                    found = await asyncio.to_thread(self.cache.get, wheel.key)
+            if found is not None and found.compiled:
+                compiled.append(found)
+        return compiled
+
+    async def _compile(self, wheel: Wheel, target: Target) -> None:
+        tree = self.cache.tree(wheel).absolute()
+        try:
+            async with self._folder() as work:
+                prefix = work / "bytecode"
+                # Without variables and site packages: no code runs but that of Python itself.
+                command = [
+                    target.interpreter,
+                    "-I",
+                    "-S",
+                    "-X",
+                    f"pycache_prefix={prefix}",
+                    "-m",
+                    "compileall",
+                ]
+                command += ["-q", "--invalidation-mode", "unchecked-hash", str(tree)]
+                bounds = Bounds(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
+                # Its exit code is no news: some files of a package are for other versions of Python.
+                await run(command, {}, bounds)
+                compiled = prefix.joinpath(*tree.parts[1:])
+                compiled.mkdir(parents=True, exist_ok=True)
+                await self._locked(self.cache.add_bytecode, wheel, compiled)
+        except (PackageError, QuotaExceeded, StorageError) as error:
+            logger.warning("%s %s could not be compiled: %s", wheel.name, wheel.version, error.message)
 
     async def _locked(self, work: Callable[..., T], *arguments: object) -> T:
         """Work on the cache in a thread, one at a time, to its end."""
         async with self._changing:
             return await self._tasks.complete(asyncio.to_thread(work, *arguments), "work on the cache")
 
-    async def link(self, wheel: Wheel, site: Path) -> list[str]:
+    async def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:
         """Give a wheel's files to a kernel's folder; see `WheelCache.link`."""
-        return await self._locked(self.cache.link, wheel, site)
+        return await self._locked(self.cache.link, wheel, site, but)
 
     async def tidy(self, kernels: Collection[str], sessions: Collection[int]) -> None:
         """At the start: remove what a former gateway left, but of these kernels and sessions."""
@@ -261,28 +283,25 @@ def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[st
     return unmet
 
 
-def _refused(said: str, entries: Sequence[Entry]) -> str:
-    """Which package the unpacking refused, by the number in its last line; all of them when there is none."""
-    lines = said.strip().splitlines()
-    match = _NUMBER.match(lines[-1]) if lines else None
-    number = len(entries) if match is None else int(match[0])
-    chosen = entries[number : number + 1] or entries
-    return ", ".join(f"{entry.name} {entry.version}" for entry in chosen)[:200]
+def _entry(found: Found, target: Target, work: Path) -> Entry:
+    """The entry to be of a wheel, with an empty tree."""
+    key = entry_key(found.sha256, target.minor)
+    folder = inside(work, key)
+    entry = Entry(found.name, found.package.version, found.sha256, key, folder)
+    entry.tree.mkdir(parents=True)
+    return entry
 
 
-def _entry(path: Path, digest: str, missing: Sequence[Found], target: Target, work: Path) -> Entry:
-    """The entry to be of a downloaded wheel. Raises PackageError when it is none that was asked for."""
-    try:
-        name, version, _, _ = parse_wheel_filename(path.name)
-        package = Distribution.read(name, str(version))
-    except (InvalidWheelFilename, ValueError) as error:
-        logger.warning("The index gave a file that is no wheel: %s", ascii(path.name)[:300])
-        raise PackageError(
-            "The index gave a file that is no wheel; the gateway's log has its name"
-        ) from error
-    if package.canonical not in {each.name for each in missing}:
-        raise PackageError(f"The index gave {package.canonical}, which nobody asked for")
-    key = entry_key(digest, target.minor)
-    folder = inside(work / "trees", key)
-    (folder / "tree").mkdir(parents=True)
-    return Entry(package.canonical, package.version, digest, key, folder)
+def _tidy(entries: Sequence[Entry], interpreter: str, most: int) -> None:
+    """Make unpacked wheels fit to be shared. Raises PackageError and QuotaExceeded."""
+    total = 0
+    for entry in entries:
+        try:
+            total += tidy(entry.tree, interpreter)
+        except UnsoundWheel as error:
+            logger.warning("The wheel of %s %s is not sound: %s", entry.name, entry.version, error)
+            raise PackageError(
+                f"The wheel of {entry.name} {entry.version} is not sound, so it is not installed"
+            ) from error
+    if total > most:
+        raise too_large(most)

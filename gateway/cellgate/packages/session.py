@@ -8,6 +8,7 @@ the kernel. A kernel only reads its folder, where it has any isolation at all.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,14 @@ from cellgate.packages.child import too_large
 from cellgate.packages.installer import Installer, storage_error
 from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
+from cellgate.packages.uv import Target
 from cellgate.wire.errors import PackageError, QuotaExceeded, ShuttingDown, storage
 from cellgate.wire.events import Package
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.tasks import Supervisor, outcome
+
+logger = logging.getLogger(__name__)
 
 Record = Callable[[str, Mapping[str, Any]], object]
 """Takes an event of the session: its type and its fields."""
@@ -85,6 +89,7 @@ class SessionPackages:
         self._installed: dict[str, Installed] = {}
         self._one_at_a_time = asyncio.Lock()
         self._tasks = Supervisor(ids)
+        self._later = Supervisor(ids)
         self._closed = False
 
     @property
@@ -142,7 +147,32 @@ class SessionPackages:
                 return Changed()
             self._check_room(wheels, staying)
             applying = self._apply(host, wheels, leaving, change.names, record)
-            return await self._tasks.complete(applying, "placing packages")
+            changed = await self._tasks.complete(applying, "placing packages")
+            if not all(wheel.compiled for wheel in wheels):
+                self._later.start(self._add_bytecode(host, wheels, target), "bytecode of packages")
+            return changed
+
+    async def _add_bytecode(self, host: Host, wheels: Sequence[Wheel], target: Target) -> None:
+        """Compile what was installed, for whoever imports it next. Nobody waits for it, or misses it."""
+        assert self.installer is not None
+        compiled = await self.installer.compile(wheels, target)
+        async with self._one_at_a_time, host.moving:
+            site = self._site(host)
+            for wheel in compiled:
+                package = self._installed.get(wheel.name)
+                if package is None or package.sha256 != wheel.sha256:
+                    continue  # it has gone again
+                more = wheel.size - package.size
+                if sum(each.size for each in self._installed.values()) + more > self.installer.settings.disk:
+                    continue
+                try:
+                    files = await self.installer.link(wheel, site, package.files)
+                except OSError as error:
+                    logger.warning("A session gets no bytecode of %s: %s", wheel.name, error)
+                    break
+                known = [*package.files, *files]
+                self._installed[wheel.name] = msgspec.structs.replace(package, files=known, size=wheel.size)
+        await self._save()
 
     def _check_room(self, wheels: Sequence[Wheel], staying: Iterable[str]) -> None:
         assert self.installer is not None
@@ -247,6 +277,7 @@ class SessionPackages:
         """Cancel what is under way, and take no more."""
         self._closed = True
         await self._tasks.cancel()
+        await self._later.cancel()
 
     async def forget(self) -> None:
         """Remove all: the session has ended."""

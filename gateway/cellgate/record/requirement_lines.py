@@ -1,9 +1,8 @@
-"""The one writer of lines that an installer reads: requirements, constraints, downloads, a bundle's lock.
+"""The one writer of lines that an installer reads: requirements, constraints, wheels, a bundle's lock.
 
 Pure. A line is made from typed values only and is checked as it will be read: one line, no option, no
-variable that pip would fill in, no comment, no continuation; and what a parser reads from it is what it was
-made from. Whatever does not pass is refused with InvalidInput, so a `Line` can go into a file or into pip's
-arguments as it is.
+variable that an installer would fill in, no comment, no continuation; and what a parser reads from it is what
+it was made from. Whatever does not pass is refused with InvalidInput, so a `Line` goes into a file as it is.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ Line = NewType("Line", str)
 MOST_LINE = 4000
 """Characters."""
 
-# pip joins lines at a backslash, fills in ${NAME}, and cuts at a # after white space.
+# pip and uv join lines at a backslash, fill in ${NAME}, and cut at a # after white space.
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+*!,;|~<>=()\[\]@:/%?&'\"-]*", re.ASCII)
 _OPTION = re.compile(r"\s-")
-_URL = re.compile(r"(?:https?|file)://[A-Za-z0-9._~:/?@!&'()*+,;=%\[\]-]+", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _CLAUSE = re.compile(r"(?:===?|~=|!=|<=|>=|<|>)[A-Za-z0-9][A-Za-z0-9._+!-]*(?:\.\*)?", re.ASCII)
 _COMMENT = re.compile(r"[A-Za-z0-9 .,:;()+_'-]*", re.ASCII)
@@ -55,15 +53,11 @@ def pin_line(package: Distribution) -> Line:
     return _checked(text, Requirement(text))
 
 
-def wheel_line(name: str, url: str, sha256: str | None) -> Line:
-    """The download of one file, which must have this hash if one is given. Raises InvalidInput."""
-    if not is_name(name) or not _URL.fullmatch(url) or not (sha256 is None or is_sha256(sha256)):
-        raise InvalidInput("An address of a package or its hash can't be used")
-    text = f"{canonicalize_name(name)} @ {url}"
-    line = _checked(text, None)
-    if (url_read := _parse(text).url) != url:
-        raise InvalidInput(f"An address of a package is read as another, of {len(url_read or '')} characters")
-    return line if sha256 is None else Line(f"{line} --hash=sha256:{sha256}")
+def hashed_line(package: Distribution, sha256: str) -> Line:
+    """The requirement of a package of exactly this version, from a file of this hash. Raises InvalidInput."""
+    if not is_sha256(sha256):
+        raise InvalidInput("A package's hash can't be used")
+    return Line(f"{pin_line(package)} --hash=sha256:{sha256}")
 
 
 def comment_line(text: str) -> Line:

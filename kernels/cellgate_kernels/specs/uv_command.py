@@ -58,10 +58,18 @@ def uv_command(
     return [uv.find_uv_bin(), *words, *options], variables | dict(environ)
 
 
-def pip_settings(python: str) -> dict[str, str]:
-    """What this interpreter's pip is configured to, by variables and files; nothing where it has no pip."""
+def pip_settings(
+    python: str = sys.executable, environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """What this interpreter's pip is configured to, by files and the variables of `environment`, or of this
+    process; nothing where it has no pip.
+    """
     done = subprocess.run(
-        [python, "-P", "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        [python, "-P", "-m", "pip", "config", "list"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     if done.returncode:
         return {}

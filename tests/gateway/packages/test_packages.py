@@ -1,4 +1,4 @@
-"""Packages by the HTTP interface: a real pip, an index of tiny wheels on a real socket, real kernels."""
+"""Packages by the HTTP interface: a real uv, an index of tiny wheels on a real socket, real kernels."""
 
 from __future__ import annotations
 
@@ -39,10 +39,16 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     build_wheel(folder, "liar")
     build_wheel(folder, "large", members={"large/data.bin": bytes(3_000_000)})
     build_wheel(folder, "too_large_to_download", members={"data.bin": bytes(12_000_000)})
-    build_wheel(folder, "too_large_to_unpack", members={"data.bin": bytes(6_000_000)})
+    build_wheel(folder, "too_large_to_unpack", members={"data.bin": bytes(12_000_000)}, compressed=True)
+    build_wheel(folder, "two_packages", members={"other-1.0.dist-info/METADATA": b"Name: other\n"})
+    build_wheel(folder, "wants_missing", requires=["missing"])
+    build_wheel(folder, "wants_source", requires=["source"])
+    build_wheel(folder, "other_machine").rename(folder / "other_machine-1.0-py3-none-win_amd64.whl")
+    build_wheel(folder, "cut_off")
     (folder / "source-1.0.tar.gz").write_bytes(b"never read: it would have to be built")
     index = Index(folder)
     index.lie.add("liar")
+    index.cut.add("cut_off")
     yield index
     index.close()
 
@@ -101,6 +107,12 @@ def versions(answer: Response, what: str = "packages") -> dict[str, str]:
 
 def imported(gateway: GatewayProcess, session: str, module: str) -> str:
     return str(gateway.execute(session, f"import {module}; print({module}.VERSION)")["stdout"].strip())
+
+
+def nothing_left(gateway: GatewayProcess) -> None:
+    """No install has left a file; what was compiled for an earlier one may still be on its way."""
+    work = gateway.data_dir / "packages" / "work"
+    until(lambda: not list(work.iterdir()), "an install has left files")
 
 
 # ---- on every backend --------------------------------------------------------------------------------------
@@ -242,8 +254,11 @@ def test_bodies_that_ask_for_nothing_or_too_much_are_refused(gateway: GatewayPro
         (["banana", "cherry"], 409, "package_conflict", "banana, cherry"),
         (["numpy<1"], 409, "package_conflict", "numpy"),
         (["wants-other-numpy"], 409, "package_conflict", "wants-other-numpy"),
-        (["traversal"], 422, "package_install_failed", "traversal"),
-        (["absolute"], 422, "package_install_failed", "absolute"),
+        (["two-packages"], 422, "package_install_failed", "two-packages"),
+        (["wants-missing"], 422, "package_not_found", "missing"),
+        (["wants-source"], 422, "package_not_found", "source"),
+        (["other-machine"], 422, "package_not_found", "other-machine"),
+        (["cut-off"], 503, "package_index_unavailable", "cut-off"),
         (["liar"], 422, "package_install_failed", "liar"),
         (["large"], 413, "quota_exceeded", "package_disk"),
     ],
@@ -256,9 +271,38 @@ def test_a_failed_install_says_why_and_changes_nothing(
     assert told in answer.json()["detail"]
     assert versions(gateway.get(f"/v1/sessions/{settled}/packages")) == {"apple": "1.0"}
     assert imported(gateway, settled, "apple") == "1.0"
-    assert list((gateway.data_dir / "packages" / "work").iterdir()) == []
+    nothing_left(gateway)
+
+
+@pytest.mark.parametrize("name", ["traversal", "absolute"])
+def test_what_a_wheel_would_write_elsewhere_is_left_out(gateway: GatewayProcess, key: str, name: str) -> None:
+    assert versions(install(gateway, key, name)) == {name: "1.0"}
+    assert imported(gateway, key, name) == "1.0"
     assert not Path("/tmp/cellgate-escaped.py").exists()
-    assert list(gateway.data_dir.rglob("escaped.py")) == []
+    assert list(gateway.data_dir.rglob("*escaped.py")) == []
+
+
+def test_bytecode_is_added_afterwards_and_goes_with_the_package(gateway: GatewayProcess, key: str) -> None:
+    install(gateway, key, "banana")
+    site = gateway.data_dir / "packages" / "sites" / gateway.model(key)["kernel_id"]
+    until(lambda: len(list(site.glob("*/__pycache__/__init__.*.pyc"))) == 2, "there is no bytecode")
+    gateway.execute(key, "import banana, apple")
+    assert versions(
+        gateway.post(f"/v1/sessions/{key}/packages", {"uninstall": ["banana", "apple"]}), "removed"
+    ) == {"apple": "1.0", "banana": "1.0"}
+    assert list(site.iterdir()) == []
+    install(gateway, f"{key}-second", "banana")
+    second = gateway.data_dir / "packages" / "sites" / gateway.model(f"{key}-second")["kernel_id"]
+    assert len(list(second.glob("*/__pycache__/__init__.*.pyc"))) == 2
+    gateway.delete(f"/v1/sessions/{key}-second")
+
+
+def test_a_script_runs_under_the_kernel_s_python(gateway: GatewayProcess, key: str) -> None:
+    install(gateway, key, "banana")
+    site = gateway.data_dir / "packages" / "sites" / gateway.model(key)["kernel_id"]
+    assert (site / "bin" / "peel").read_text().startswith("#!/usr/bin/env python\n")
+    assert (site / "bin" / "peel").stat().st_mode & 0o777 == 0o755
+    assert not (site / ".lock").exists()
 
 
 def test_what_the_kernel_has_is_not_downloaded(gateway: GatewayProcess, key: str) -> None:
@@ -313,7 +357,7 @@ def test_an_install_ends_with_its_session(gateway: GatewayProcess, key: str, ind
     assert gateway.delete(f"/v1/sessions/{key}").status == 204
     thread.join(PATIENCE)
     assert [(answer.status, answer.reason) for answer in answers] == [(503, "shutting_down")]
-    assert list((gateway.data_dir / "packages" / "work").iterdir()) == []
+    nothing_left(gateway)
     index.release()
 
 

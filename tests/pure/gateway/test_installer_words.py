@@ -1,4 +1,4 @@
-"""What pip says becomes a sentence of ours; the words themselves go to the log, without secrets."""
+"""What is read of uv's words; and the words themselves go to the log, without secrets."""
 
 from __future__ import annotations
 
@@ -7,52 +7,47 @@ import logging
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.utils import canonicalize_name
 
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.words import LOGGED, explain, log_output, secrets_of
-from cellgate.wire.errors import (
-    PackageConflict,
-    PackageError,
-    PackageIndexUnavailable,
-    PackageNotFound,
-    StorageFull,
-)
+from cellgate.packages.words import LOGGED, is_full, log_output, named_as_missing, secrets_of
+from cellgate_kernels.distributions import is_name
 from tests.support.examples import examples
 
-SECRET = "the-contents-of-a-host-file"
-
-SAID = [
-    ("OSError: [Errno 28] No space left on device", StorageFull),
-    ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", PackageError),
-    ("ERROR: HTTP error 500 while getting http://user:secret@h/", PackageIndexUnavailable),
-    ("ERROR: ResolutionImpossible: for help visit", PackageConflict),
-    ("ERROR: No matching distribution found for apple>9", PackageNotFound),
-    ("ERROR: Invalid requirement: 'x' (from line 1 of /root/.netrc)", PackageError),
-    ("", PackageError),
+MISSING = [
+    ("Because no-such was not found in the package registry and you require no-such, we", ["no-such"]),
+    ("Because Missing.One was not found in the provided package locations and all", ["missing-one"]),
+    ("Because source==1.0 has no usable wheels and only source==1.0 is available, we", ["source"]),
+    ("Because other==1.0 has no wheels with a matching Python ABI tag (e.g., `cp311`) and", ["other"]),
+    ("Because only apple<=2.0 is available and you require apple>9, we can conclude that", []),
+    ("Because you require numpy<1 and numpy==2.1.0, we can conclude that your", []),
+    ("", []),
 ]
 
 
-@pytest.mark.parametrize(("said", "kind"), SAID)
-def test_pip_s_words_reach_nobody_who_asks(said: str, kind: type[Exception]) -> None:
-    error = explain(f"{SECRET}\nERROR: {SECRET}\n{said}\n{SECRET}", ["apple>=1"])
-    assert type(error) is kind
-    for word in (SECRET, "secret", "netrc", "Errno", "help visit"):
-        assert word not in error.message
+@pytest.mark.parametrize(("said", "names"), MISSING)
+def test_of_uv_s_words_only_names_are_read(said: str, names: list[str]) -> None:
+    assert named_as_missing(f"error: No solution found\n  cause: {said}\n  {said}") == names
 
 
 @examples(200)
 @given(st.text())
-def test_only_a_requirement_is_repeated_of_what_is_missing(text: str) -> None:
-    error = explain(f"ERROR: No matching distribution found for {text}\n{text}", ["apple"])
-    assert error.message.isascii()
-    assert error.message.isprintable()
+def test_whatever_uv_says_nothing_but_names_comes_of_it(text: str) -> None:
+    for said in (text, f"{text} was not found in ", f"a{text}b has no wheels"):
+        assert all(is_name(name) and canonicalize_name(name) == name for name in named_as_missing(said))
 
 
-def test_a_missing_requirement_is_named_as_we_write_it() -> None:
-    error = explain("ERROR: No matching distribution found for Some_Name>9 (from banana)", ["banana"])
-    assert "some-name>9" in error.message
-    error = explain(f"ERROR: No matching distribution found for ${{{SECRET}}}", ["banana"])
-    assert "banana" in error.message
+@pytest.mark.parametrize(
+    ("said", "full"),
+    [
+        ("  cause: No space left on device (os error 28)", True),
+        ("  cause: Quota exceeded (os error 122)", True),
+        ("  cause: Connection refused (os error 111)", False),
+        ("Because no-space-left==28 was not found", False),
+    ],
+)
+def test_a_full_disk_is_told_by_the_system_s_number(said: str, full: bool) -> None:
+    assert is_full(said) is full
 
 
 def test_the_log_has_the_words_on_one_line_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
@@ -65,17 +60,18 @@ def test_the_log_has_the_words_on_one_line_without_secrets(caplog: pytest.LogCap
     said = (
         "Looking in https://user:pass%20word@index/simple/, key-in-links, pass word and proxy-secret\n"
         "ERROR: the-token\x1b[31m\r\n  https://other:unknown@host/\n"
-        'Traceback (most recent call last):\n  File "x", line 1\nWARNING: https://o:unknown@h/\n'
+        "  cause: https://o:unknown@h/simple/?token=unknown&x=1 (os error 5)\n"
     )
     with caplog.at_level(logging.WARNING):
-        log_output("pip failed", said, secrets)
+        log_output("uv failed", said, secrets)
     (record,) = caplog.records
     text = record.getMessage()
     assert text.isprintable()
-    for secret in ("pass", "key-in-links", "proxy-secret", "the-token", "unknown", "Traceback"):
+    for secret in ("pass", "key-in-links", "proxy-secret", "the-token", "unknown"):
         assert secret not in text
     assert "ERROR: ***" in text
+    assert "cause: https://***@h/simple/?*** (os error 5)" in text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        log_output("pip failed", "x" * 10 * LOGGED, secrets)
+        log_output("uv failed", "x" * 10 * LOGGED, secrets)
     assert len(caplog.records[0].getMessage()) < LOGGED + 100

@@ -22,9 +22,9 @@ from cellgate.record.requirement_lines import (
     Line,
     comment_line,
     document,
+    hashed_line,
     pin_line,
     requirement_line,
-    wheel_line,
 )
 from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.errors import InvalidInput
@@ -117,20 +117,14 @@ def test_no_package_makes_a_second_line_or_an_option(name: str, version: str) ->
 
 
 @examples(200)
-@given(
-    name=HOSTILE,
-    url=HOSTILE.map("http://x/".__add__) | HOSTILE,
-    sha256=st.sampled_from([None, DIGEST, "0", DIGEST + "\n"]),
-)
-@example(name="a", url="http://x/a.whl\n--index-url=http://127.0.0.1/", sha256=DIGEST)
-@example(name="a", url="http://${PIP_INDEX_URL}@x/a.whl", sha256=None)
-@example(name="a", url="http://x/a.whl", sha256=DIGEST)
-def test_no_address_makes_a_second_line_or_an_option(name: str, url: str, sha256: str | None) -> None:
+@given(st.sampled_from(["", "0", DIGEST, DIGEST.upper(), DIGEST + "\n", f"{DIGEST} -r x"]) | HOSTILE)
+def test_no_hash_makes_a_second_line_or_another_option(sha256: str) -> None:
     line: Line | None = None
     with suppress(InvalidInput):
-        line = wheel_line(name, url, sha256)
+        line = hashed_line(Distribution("a", "1.0"), sha256)
+    assert (line is not None) == (sha256 == DIGEST)
     if line is not None:
-        assert read_by_pip(document([line])) == [f"{canonicalize_name(name)} @ {url}"]
+        assert read_by_pip(document([line])) == ["a==1.0"]
 
 
 @examples(200)
@@ -171,7 +165,7 @@ def test_what_is_usual_is_written() -> None:
     for text in ("a", "a==1.*", "a~=1.4", "a!=1.0+local.1", "a===1.0", "a>=2!1"):
         assert parse_requirement(text).line == text
     assert pin_line(Distribution("Jinja2", "3.1.4")) == "Jinja2==3.1.4"
-    assert wheel_line("a", "http://x/a%20b.whl", DIGEST) == f"a @ http://x/a%20b.whl --hash=sha256:{DIGEST}"
+    assert hashed_line(Distribution("Jinja2", "3.1.4"), DIGEST) == f"Jinja2==3.1.4 --hash=sha256:{DIGEST}"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,454 @@
+"""uv as a program: which wheels a list of requirements needs, and each of them unpacked into a folder.
+
+uv runs for an interpreter that stands for the kernel's, without that interpreter's own packages: what the
+kernel has is shown to it as empty metadata, so that it is taken for installed and not downloaded. Sources are
+never built, so no code of a package runs here. No file or variable configures it but what its environment
+says, which is made here. Every line it reads is of ``record.requirement_lines``.
+
+What it found is read from files that are made for programs (a plan as JSON, a ``pylock.toml`` of PEP 751) and
+validated here. What went wrong is told by its exit code, by which wheel it was asked for, and by asking for
+one thing at a time; its words go to the log alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
+
+from cellgate.packages.child import Bounds, run
+from cellgate.packages.places import inside
+from cellgate.packages.requirements import Change, parse_requirement
+from cellgate.packages.settings import PackageSettings
+from cellgate.packages.words import is_full, log_output, named_as_missing, secrets_of
+from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
+from cellgate.wire.errors import (
+    PackageConflict,
+    PackageError,
+    PackageIndexUnavailable,
+    PackageNotFound,
+    StorageFull,
+)
+from cellgate_kernels.distributions import Distribution
+from cellgate_kernels.environment import Environment
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.specs.uv_command import pip_settings, uv_command
+
+logger = logging.getLogger(__name__)
+
+NO_SOLUTION, FAILED = 1, 2
+"""uv's exit codes: what was asked for can't be had, or is wrong; and anything else, such as no network."""
+
+LOCK = "pylock.toml"
+MOST_ANSWER = 4 * MIB
+"""Bytes of one file that uv writes for us."""
+MOST_GUESSES = 5
+"""Names in uv's words that are asked for alone, to see whether it is they that are missing."""
+
+_GLIBC = (17, 28, *range(31, 41))
+"""The minor versions of glibc 2 that uv knows as platforms; an image's is rounded down to one of them."""
+_MACHINES = frozenset({"x86_64", "aarch64"})
+_OLDEST_ALIASED = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
+
+_CERTIFICATES = "PIP_CERT"
+"""The one variable of pip's that counts beside an index that is configured here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A kernel's Python, and what it has.
+
+    `interpreter`: a program of this machine that uv runs for. `foreign`: it is not the kernel's own, so uv is
+    told by the environment's `python`, `machine` and `libc` which wheels fit.
+    """
+
+    environment: Environment
+    interpreter: str
+    foreign: bool = False
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """The environment's versions by canonical names."""
+        return {package.canonical: package.version for package in self.environment.packages}
+
+    @property
+    def minor(self) -> str:
+        """Python's version as wheels' tags have it, such as ``311``."""
+        return "".join(map(str, self.environment.release[:2]))
+
+    def options(self) -> list[str]:
+        """uv's options that choose the wheels of this Python. Raises PackageError for a platform that uv does
+        not know.
+        """
+        words = ["--python", self.interpreter]
+        if self.foreign:
+            version = ".".join(map(str, self.environment.release))
+            words += ["--python-version", version, "--python-platform", self._platform()]
+        return words
+
+    def _platform(self) -> str:
+        machine, (libc, version) = self.environment.machine, self._libc()
+        if machine not in _MACHINES:
+            raise PackageError(f"No packages can be got for kernels on {machine or 'an unknown machine'}")
+        if libc == "musl":
+            return f"{machine}-unknown-linux-musl"
+        fitting = [minor for minor in _GLIBC if version is None or minor <= version]
+        return f"{machine}-manylinux_2_{fitting[-1] if fitting and version is not None else _GLIBC[0]}"
+
+    def _libc(self) -> tuple[str, int | None]:
+        """The C library, and the minor version of a glibc 2."""
+        name, _, version = self.environment.libc.partition(" ")
+        parts = version.split(".")
+        return name, int(parts[1]) if name == "glibc" and len(parts) > 1 else None
+
+    def tags(self) -> list[Tag]:
+        """The tags of wheels that this Python prefers, the best first."""
+        platforms, release = list(self._platforms()), self.environment.release[:2]
+        return [
+            *cpython_tags(release, [f"cp{self.minor}"], platforms),
+            *compatible_tags(release, f"cp{self.minor}", platforms),
+        ]
+
+    def _platforms(self) -> Iterator[str]:
+        machine, (libc, version) = self.environment.machine, self._libc()
+        if libc == "musl":
+            yield from (f"musllinux_1_{minor}_{machine}" for minor in range(9, -1, -1))
+        else:
+            for minor in range(version or _GLIBC[0], 4, -1):
+                yield f"manylinux_2_{minor}_{machine}"
+                if minor in _OLDEST_ALIASED:
+                    yield f"{_OLDEST_ALIASED[minor]}_{machine}"
+        yield f"linux_{machine}"
+
+
+class _Step(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    action: str
+
+
+class _Plan(msgspec.Struct, frozen=True):
+    changes: list[_Step]
+
+
+class _File(msgspec.Struct, frozen=True):
+    hashes: dict[str, str]
+    name: str = ""
+    url: str = ""
+    path: str = ""
+    size: int = 0
+
+    @property
+    def file_name(self) -> str:
+        return self.name or unquote((urlsplit(self.url).path or self.path).rpartition("/")[2])
+
+
+class _Locked(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    wheels: list[_File] = []
+
+
+class _Lock(msgspec.Struct, frozen=True):
+    packages: list[_Locked] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A wheel that is needed. `size` is the file's, 0 where the index does not tell."""
+
+    package: Distribution
+    sha256: str
+    size: int = 0
+
+    @property
+    def name(self) -> NormalizedName:
+        """The package's canonical name."""
+        return self.package.canonical
+
+    @property
+    def line(self) -> Line:
+        """The line that asks for this file and no other."""
+        return hashed_line(self.package, self.sha256)
+
+
+class Uv:
+    """uv with the operator's settings."""
+
+    def __init__(self, settings: PackageSettings, secrets: frozenset[str] = frozenset()) -> None:
+        self._settings = settings
+        self._secrets = secrets_of(settings, secrets)
+        self._configured: Mapping[str, str] | None = None
+
+    async def resolve(
+        self, change: Change, installed: Mapping[str, str], target: Target, work: Path
+    ) -> list[Found]:
+        """What is to be got to make the change, with all that needs, while `installed` stays as it is.
+
+        Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
+        """
+        packages = [Distribution(name, version) for name, version in installed.items()]
+        seen, constraints, wanted = work / "seen", work / "constraints.txt", work / "wanted.txt"
+        await asyncio.to_thread(_show, seen, packages)
+        constraints.write_text(document([*map(pin_line, packages), *change.constraints]))
+        wanted.write_text(document(each.line for each in change.install))
+        plan = work / "plan.json"
+        words = ["pip", "install", "--dry-run", "--output-format", "json", "--target", str(seen)]
+        words += ["--constraints", str(constraints), "--requirements", str(wanted)]
+        code, said = await self._run(target, work, words, plan)
+        if code:
+            raise await self._why(change, installed, target, work, code, said)
+        chosen = await asyncio.to_thread(_read_plan, plan)
+        if len(chosen) > self._settings.most:
+            raise PackageError(
+                f"This would install {len(chosen)} packages; the operator allows {self._settings.most}"
+                " (ServeApp.package_count)"
+            )
+        return await self._files(chosen, target, work)
+
+    async def _files(self, chosen: Sequence[Distribution], target: Target, work: Path) -> list[Found]:
+        """The wheels of these packages that fit best."""
+        if not chosen:
+            return []
+        code, said = await self._lock(map(pin_line, chosen), target, work)
+        if code:
+            raise _failure(code, said, [pin_line(each) for each in chosen])
+        found = await asyncio.to_thread(_read_lock, work / LOCK, target)
+        if {each.package for each in found} != set(chosen):
+            raise PackageError("The index gave other packages than it had told of; try again")
+        return found
+
+    async def _lock(
+        self, lines: Iterable[Line], target: Target, work: Path, *, probe: bool = False
+    ) -> tuple[int, str]:
+        """Find out which files there are for these requirements alone, without what they need.
+
+        The answer is in the file LOCK. For a `probe` it is no failure that there is none.
+        """
+        wanted, lock = work / "alone.txt", work / LOCK
+        wanted.write_text(document(lines))
+        lock.unlink(missing_ok=True)  # uv would stay with the versions in it
+        words = ["pip", "compile", "--no-deps", "--format", "pylock.toml", "--output-file", str(lock)]
+        return await self._run(target, work, [*words, "--no-header", str(wanted)], probe=probe)
+
+    async def unpack(self, found: Sequence[Found], target: Target, work: Path, trees: Sequence[Path]) -> None:
+        """Get these wheels and unpack each into a folder of its own. Raises as `resolve`, and QuotaExceeded.
+
+        All are got by one call, into a folder for nobody, because uv then gets many at a time. A second call
+        for each needs no network. When the first fails, these find out for which wheel.
+        """
+        code, _ = await self._install(found, target, work, work / "all")
+        for each, tree in zip(found, trees, strict=True):
+            offline = [] if code else ["--offline"]
+            failed, said = await self._install([each], target, work, tree, *offline)
+            if failed:
+                raise self._unsound(each, failed, said)
+
+    async def _install(
+        self, found: Sequence[Found], target: Target, work: Path, folder: Path, *options: str
+    ) -> tuple[int, str]:
+        wheels = work / "wheels.txt"
+        wheels.write_text(document(each.line for each in found))
+        words = ["pip", "install", "--no-deps", "--require-hashes", "--link-mode", "hardlink", *options]
+        return await self._run(target, work, [*words, "--target", str(folder), "--requirements", str(wheels)])
+
+    def _unsound(self, found: Found, code: int, said: str) -> Exception:
+        named = f"{found.name} {found.package.version}"
+        if code == NO_SOLUTION and not is_full(said):
+            return PackageError(
+                f"The file that the index gave for {named} is not what it should be: its hash or its form is"
+                " wrong, or it is not there. The gateway's log has the details"
+            )
+        return _failure(code, said, [found.package])
+
+    async def _why(
+        self,
+        change: Change,
+        installed: Mapping[str, str],
+        target: Target,
+        work: Path,
+        code: int,
+        said: str,
+    ) -> Exception:
+        """The error that tells why a change has no solution: found out by asking for one thing at a time."""
+        names = [wanted.line for wanted in change.install]
+        if code != NO_SOLUTION or is_full(said):
+            return _failure(code, said, change.install)
+        guesses = [name for name in named_as_missing(said) if name not in {*change.names, *installed}]
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                alone = await self._missing(names, target, work)
+                needed = alone or await self._missing(guesses[:MOST_GUESSES], target, work)
+        except TimeoutError:
+            needed = None
+        if needed:
+            return PackageNotFound(
+                f"The index has no wheel of {needed} for this kernel's Python; packages that come as source"
+                " only are not built here. Check the name and the version"
+            )
+        return PackageConflict(
+            f"The versions asked for ({_listed(names)}) don't go together, or not with what the session has"
+            " already: ask for all at once, or for other versions"
+        )
+
+    async def _missing(self, texts: Sequence[str], target: Target, work: Path) -> str | None:
+        """The first of these requirements that the index has no file for."""
+        lines = [parse_requirement(text).line for text in texts]
+        if not lines or not (await self._lock(lines, target, work, probe=True))[0]:
+            return None
+        for line in lines:
+            code, said = await self._lock([line], target, work, probe=True)
+            if code == NO_SOLUTION:
+                return line
+            if code:
+                raise _failure(code, said, [line])
+        return None
+
+    async def _run(
+        self,
+        target: Target,
+        work: Path,
+        words: Sequence[str],
+        output: Path | None = None,
+        *,
+        probe: bool = False,
+    ) -> tuple[int, str]:
+        """uv's exit code and the end of what it said, which is in the log when it failed."""
+        command, environment = await self._command([*words, *target.options()], work)
+        bounds = Bounds(self._settings.timeout, work, 6 * self._settings.disk)
+        code, said = await run(command, environment, bounds, output)
+        if code and not (probe and code == NO_SOLUTION):
+            log_output("uv could not do what it was asked for", said, self._secrets)
+        return code, said
+
+    async def _command(self, words: Sequence[str], work: Path) -> tuple[list[str], dict[str, str]]:
+        settings = self._settings
+        own = {
+            "PATH": os.defpath,
+            "HOME": str(work),
+            "TMPDIR": str(work),
+            "LANG": "C.UTF-8",
+            # Of this one install: what the first step got is not got twice, and nothing stays.
+            "UV_CACHE_DIR": str(work / "uv"),
+            "UV_NO_CONFIG": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_HTTP_RETRIES": "1",
+            "UV_NO_PROGRESS": "1",
+        }
+        told = dict(settings.environment)
+        configured = {"cert": told[_CERTIFICATES]} if told.get(_CERTIFICATES) else {}
+        if settings.index or settings.links:
+            # The operator's words alone count; as variables, because an address may hold a password.
+            configured |= {"find-links": " ".join(settings.links), "no-index": str(not settings.index)}
+            configured |= {"index-url": settings.index} if settings.index else {}
+        else:
+            configured = {**await self._of_pip(work), **configured}
+        told = {name: value for name, value in told.items() if not name.startswith("PIP_")}
+        return uv_command([*words, "--no-build", "--quiet", "--color", "never"], {**own, **told}, configured)
+
+    async def _of_pip(self, work: Path) -> Mapping[str, str]:
+        """How pip is configured on this machine, asked once."""
+        if self._configured is None:
+            environment = {"PATH": os.defpath, "HOME": str(work), **self._settings.environment}
+            self._configured = await asyncio.to_thread(pip_settings, environment=environment)
+            self._secrets |= secrets_of(self._settings, (), self._configured.values())
+        return self._configured
+
+
+def _failure(code: int, said: str, asked: Sequence[object]) -> Exception:
+    """What it means that uv gave up although there may be a solution."""
+    names = _listed(map(str, asked))
+    if is_full(said):
+        return StorageFull("There is no room on the gateway's disk")
+    if code == FAILED:
+        return PackageIndexUnavailable(
+            f"The package index does not answer as it should; try again later. Asked for: {names}."
+            " The gateway's log has the details"
+        )
+    return PackageError(f"uv could not get {names}. The gateway's log says why")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)[:200]
+
+
+def _show(folder: Path, installed: Sequence[Distribution]) -> None:
+    """Make metadata by which uv takes these for installed."""
+    folder.mkdir()
+    for package in installed:
+        name = package.canonical.replace("-", "_")
+        metadata = inside(folder, f"{name}-{package.version}.dist-info")
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {package.name}\nVersion: {package.version}\n"
+        )
+        (metadata / "RECORD").touch()
+
+
+def _read(path: Path) -> bytes:
+    """A file that uv wrote, which repeats what the index says. Raises PackageError."""
+    with path.open("rb") as file:
+        data = file.read(MOST_ANSWER + 1)
+    if len(data) > MOST_ANSWER:
+        raise PackageError("The index's answer is too long; ask for fewer packages at once")
+    return data
+
+
+def _read_plan(path: Path) -> list[Distribution]:
+    """What is to be installed. Raises PackageError."""
+    try:
+        steps = msgspec.json.decode(_read(path), type=_Plan).changes
+        if any(step.action != "installed" for step in steps):
+            raise ValueError("something is to be replaced")
+        return [_package(step.name, step.version) for step in steps]
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _unusable(error) from error
+
+
+def _read_lock(path: Path, target: Target) -> list[Found]:
+    """Of each package the file that fits best. Raises PackageError."""
+    try:
+        told = msgspec.convert(tomllib.loads(_read(path).decode()), type=_Lock)
+        ranks = {tag: rank for rank, tag in enumerate(target.tags())}
+        return [_found(each, ranks) for each in told.packages]
+    except (msgspec.MsgspecError, ValueError, RecursionError, InvalidInput) as error:
+        raise _unusable(error) from error
+
+
+def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> Found:
+    file = min(locked.wheels, key=lambda file: _rank(file, ranks))
+    package = _package(locked.name, locked.version)
+    digest = file.hashes.get("sha256", "").lower()
+    hashed_line(package, digest)  # raises for what is no hash
+    return Found(package, digest, max(file.size, 0))
+
+
+def _rank(file: _File, ranks: Mapping[Tag, int]) -> int:
+    """How well a file fits; all that uv names do."""
+    try:
+        tags = parse_wheel_filename(file.file_name)[3]
+    except InvalidWheelFilename:
+        return len(ranks)
+    return min(ranks.get(tag, len(ranks)) for tag in tags)
+
+
+def _package(name: str, version: str) -> Distribution:
+    package = Distribution.read(name, version)
+    return Distribution(package.canonical, package.version)
+
+
+def _unusable(error: Exception) -> PackageError:
+    logger.warning("What uv found can't be used: %s", ascii(error)[:500])
+    return PackageError(
+        "The index has a package whose name, version or hash can't be used; the gateway's log says which"
+    )
