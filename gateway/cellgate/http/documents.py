@@ -1,7 +1,7 @@
 """GET /openapi.json and /docs: the document of the interface, for programs and as a page for people.
 
-Both are made when they are first asked for, and need no token: they say what any gateway of this version
-says. What is in them is ``openapi``'s affair, how the page looks ``reference``'s.
+Both are made when they are first asked for, in a thread, and need no token: they say what any gateway of this
+version says. What is in them is ``openapi``'s affair, how the page looks ``reference``'s.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DocumentHandler(DocumentedHandler):
     async def get(self) -> None:
         """JSON."""
         self.check()
-        await self.answer_parts([self.document.json])
+        await self.answer_parts([await self.services.lanes.texts.run(lambda: self.document.json)])
 
 
 class PageHandler(DocumentedHandler):
@@ -74,4 +74,4 @@ class PageHandler(DocumentedHandler):
         self.check()
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")
-        await self.finish_parts([self.document.page])
+        await self.finish_parts([await self.services.lanes.texts.run(lambda: self.document.page)])

@@ -27,7 +27,7 @@ h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; } h4 { font-size: .9re
 p { margin: .3rem 0; } a { color: var(--link); } .soft { color: var(--soft); }
 code { font: .9em ui-monospace, monospace; }
 .verb { display: inline-block; min-width: 4.2rem; font-weight: 700; }
-ul.index { columns: 22rem; padding-left: 1rem; margin: .3rem 0; }
+ul.index { columns: 22rem; padding-left: 1rem; margin: .3rem 0; overflow-wrap: anywhere; }
 article { background: var(--paper); border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem;
   margin: .7rem 0; overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; }
