@@ -290,7 +290,7 @@ def test_the_example_of_the_documentation_runs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "python.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "python.md").read_text()
     code = next(iter(fences(text))).content.replace("http://127.0.0.1:8888", gateway.url)
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "python.md", "exec"), {"token": TOKEN})
