@@ -1,11 +1,11 @@
 """One kernel's four channels on the server's event loop: one reader each, many listeners.
 
-It signs what it sends, checks what it receives, and hands every message to every listener in order. A message
-beyond its bound is handed out without its content. A large one is read in a thread of ``reception``, and the
-kernel's other messages wait for it; those of other kernels do not. A listener that fails is logged and keeps
-no other listener from its message.
-It is not a client of the protocol: what a request means is known to ``execution`` and to the gateway.
-It talks to ``messages`` and to ``sockets``; ``kernel`` owns it.
+It signs what it sends, checks what it receives, and hands every message, in order, to the listeners and to
+who follows the request that it answers. A message beyond its bound is handed out without its content. A
+large one is read in a thread of ``reception``, and the kernel's other messages wait for it; those of other
+kernels do not. A listener that fails is logged and keeps no other listener from its message. It is not a
+client of the protocol: what a request means is known to ``execution`` and to the gateway. It talks to
+``messages`` and to ``sockets``; ``kernel`` owns it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,17 @@ Room = Callable[[Message], int]
 """How many bytes of content a listener would read of such a message; its own content is not here yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Attendant:
+    """Who is told of messages, and how. `types`: of these only; None for all."""
+
+    received: Listener
+    sent: Listener | None = None
+    room: Room | None = None
+    failed: Callable[[Exception], None] | None = None
+    types: frozenset[str] | None = None
+
+
 class _Reading:
     """A large message on its way through a thread; what the budget of all kernels knows of it."""
 
@@ -55,8 +67,8 @@ class _Reading:
 class KernelConnection:
     """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
 
-    `malformed`, `passed_over`: messages that were none, and those beyond their bounds. `failures`: how often
-    a listener failed. `kernel_id` is for the log.
+    `malformed`, `passed_over`: messages that were none, and those beyond their bounds. `failures`: how
+    often a listener failed. `kernel_id` is for the log.
     """
 
     def __init__(
@@ -84,9 +96,9 @@ class KernelConnection:
         self._signer = Signer(as_bytes(info["key"]))
         self._context = context
         self._sockets: dict[Channel, ChannelSocket] = {}
-        self._listeners: list[Listener] = []
-        self._rooms: dict[Listener, Room] = {}
-        self._sent_listeners: list[Listener] = []
+        # Tuples, made anew when somebody comes or goes: a message is handed to those that were there with it.
+        self._listeners: tuple[_Attendant, ...] = ()
+        self._followers: dict[str, _Attendant] = {}
 
     @property
     def closed(self) -> bool:
@@ -120,9 +132,8 @@ class KernelConnection:
         for socket in self._sockets.values():
             socket.close()
         self._sockets.clear()
-        self._listeners.clear()
-        self._sent_listeners.clear()
-        self._rooms.clear()
+        self._listeners = ()
+        self._followers.clear()
         self._waiting.clear()
         if self._reading is not None:
             self._reception.budget.release(self._reading)
@@ -132,26 +143,47 @@ class KernelConnection:
             self._reception.close()
 
     def listen(
-        self, received: Listener, sent: Listener | None = None, *, room: Room | None = None
+        self,
+        received: Listener,
+        sent: Listener | None = None,
+        *,
+        room: Room | None = None,
+        types: frozenset[str] | None = None,
+        failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with each message of the kernel, `sent` with each one sent to it.
+        """Call `received` with each message of the kernel, or of these `types`; `sent` with each one sent
+        to it.
 
-        Listeners run on the loop, must be quick and should not raise. `room` is asked before a large message
-        is decoded, with its headers only; without it a large message comes with its content unread. Returns
-        the function that ends it.
+        Listeners run on the loop, must be quick and should not raise; `failed` is told if one does. `room`
+        is asked before a large message is decoded, with its headers only; without it a large message comes
+        with its content unread. Returns the function that ends it.
         """
-        self._listeners.append(received)
-        if room is not None:
-            self._rooms[received] = room
-        if sent is not None:
-            self._sent_listeners.append(sent)
+        attendant = _Attendant(received, sent, room, failed, types)
+        self._listeners = (*self._listeners, attendant)
 
         def stop() -> None:
-            if received in self._listeners:
-                self._listeners.remove(received)
-                self._rooms.pop(received, None)
-            if sent in self._sent_listeners:
-                self._sent_listeners.remove(sent)
+            self._listeners = tuple(each for each in self._listeners if each is not attendant)
+
+        return stop
+
+    def follow(
+        self,
+        msg_id: str,
+        received: Listener,
+        *,
+        room: Room | None = None,
+        failed: Callable[[Exception], None] | None = None,
+    ) -> Callable[[], None]:
+        """As `listen`, but only what the kernel says to the request of this id, after the listeners.
+
+        A request has one follower; a later one takes its place.
+        """
+        attendant = _Attendant(received, None, room, failed)
+        self._followers[msg_id] = attendant
+
+        def stop() -> None:
+            if self._followers.get(msg_id) is attendant:
+                del self._followers[msg_id]
 
         return stop
 
@@ -161,7 +193,12 @@ class KernelConnection:
         if socket is None:
             raise KernelDied("The kernel is gone; the session's next execution gets a fresh one.")
         socket.send(self._signer.serialize(message))
-        self._tell(self._sent_listeners, message)
+        for listener in self._listeners:
+            if listener.sent is not None:
+                try:
+                    listener.sent(message)
+                except Exception as error:  # noqa: BLE001 - it is logged, and the others get the message
+                    self._note_failure(listener, message, error)
 
     def request(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> str:
         """Send a new message of our own; returns its msg_id."""
@@ -175,10 +212,10 @@ class KernelConnection:
         msg_id = self.request(channel, msg_type, content)
 
         def receive(message: Message) -> None:
-            if message.channel is channel and message.parent.msg_id == msg_id and not answer.done():
+            if message.channel is channel and not answer.done():
                 answer.set_result(message)
 
-        stop = self.listen(receive)
+        stop = self.follow(msg_id, receive)
         answer.add_done_callback(lambda _: stop())
         return answer
 
@@ -221,7 +258,7 @@ class KernelConnection:
             self._note_malformed(error)
             return
         if message is not None:
-            self._tell(self._listeners, message)
+            self._tell(message)
 
     def _note_malformed(self, error: MalformedMessage) -> None:
         self.malformed += 1
@@ -238,7 +275,8 @@ class KernelConnection:
         content = parts[3]
         if size <= INLINE_BYTES and not is_heavy(content):
             return self._signer.parse(channel, frames)
-        room = max((room(routed) for room in tuple(self._rooms.values())), default=0)
+        rooms = [each.room(routed) for each in self._attendants(routed) if each.room is not None]
+        room = max(rooms, default=0)
         self._begin_reading(_Reading(channel, frames, size), room)
         return None
 
@@ -287,7 +325,7 @@ class KernelConnection:
         except MalformedMessage as error:
             self._note_malformed(error)
         else:
-            self._tell(self._listeners, message)
+            self._tell(message)
         finally:
             self._go_on()
 
@@ -300,19 +338,35 @@ class KernelConnection:
                 if channel is not Channel.IOPUB or not self._held_back:
                     socket.resume()
 
-    def _tell(self, listeners: list[Listener], message: Message) -> None:
-        """Hand a message to all listeners. What one of them raises is logged, and is nobody else's affair."""
-        for listener in tuple(listeners):
+    def _attendants(self, message: Message) -> Iterator[_Attendant]:
+        """Whose affair a message is."""
+        for listener in self._listeners:
+            if listener.types is None or message.header.msg_type in listener.types:
+                yield listener
+        if (follower := self._followers.get(message.parent.msg_id)) is not None:
+            yield follower
+
+    def _tell(self, message: Message) -> None:
+        """Hand a message to all whose affair it is. What one of them raises is no other's affair."""
+        follower = self._followers.get(message.parent.msg_id)
+        for listener in self._listeners if follower is None else (*self._listeners, follower):
+            if listener.types is not None and message.header.msg_type not in listener.types:
+                continue
             try:
-                listener(message)
-            except Exception as error:  # any fault at all: the others are to hear the message
-                self.failures += 1
-                if self.failures == 1:
-                    logger.error(
-                        "A listener of kernel %s failed at a %.80s of %s; further failures are only counted",
-                        self._kernel_id,
-                        message.msg_type,
-                        message.channel,
-                        exc_info=error,
-                        extra={"kernel": self._kernel_id, "msg_id": message.header.msg_id[:80]},
-                    )
+                listener.received(message)
+            except Exception as error:  # noqa: BLE001 - it is logged, and the others get the message
+                self._note_failure(listener, message, error)
+
+    def _note_failure(self, listener: _Attendant, message: Message, error: Exception) -> None:
+        self.failures += 1
+        if listener.failed is not None:
+            listener.failed(error)
+        elif self.failures == 1:
+            logger.error(
+                "A listener of kernel %s failed at a %.80s of %s; further failures are only counted",
+                self._kernel_id,
+                message.msg_type,
+                message.channel,
+                exc_info=error,
+                extra={"kernel": self._kernel_id, "msg_id": message.header.msg_id[:80]},
+            )

@@ -105,6 +105,10 @@ class Supervisor:
 
         return self.start(work(), name)
 
+    def tell(self, name: str, error: Exception) -> None:
+        """Log a failure and tell the owner, as if a task of this name had failed."""
+        self._tell(name, error, None, {})
+
     def guard(self, callback: Callable[P, object], name: str, **ids: object) -> Callable[P, None]:
         """The callback for the event loop: what it raises is told to the owner as a task's failure is."""
 
@@ -192,15 +196,20 @@ class Supervisor:
         await self.finished()
 
 
-def guarded(callback: Callable[P, object], name: str, **ids: object) -> Callable[P, None]:
-    """As `Supervisor.guard`, where the log line is all that can be done about a failure."""
+def guarded(
+    callback: Callable[P, object],
+    name: str,
+    failed: Callable[[Exception], None] | None = None,
+    **ids: object,
+) -> Callable[P, None]:
+    """As `Supervisor.guard`, where a log line and a call of `failed` are all that can be done."""
 
     def guarded_callback(*arguments: P.args, **options: P.kwargs) -> None:
         try:
             callback(*arguments, **options)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
             # Made only now: a quick cell has ten such callbacks.
-            Supervisor()._tell(name, error, None, ids)
+            Supervisor()._tell(name, error, failed, ids)
 
     return guarded_callback
 

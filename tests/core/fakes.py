@@ -56,10 +56,16 @@ class Faults:
 
 
 class BadMessage:
-    """A message that nobody can read."""
+    """A message that nobody can read, but for what it answers."""
+
+    def __init__(self, parent: Header) -> None:
+        self.parent = parent
 
     def __getattr__(self, name: str) -> Any:
         raise Fault("message")
+
+
+Failed = Callable[[Exception], None] | None
 
 
 class FakeConnection:
@@ -67,24 +73,46 @@ class FakeConnection:
 
     def __init__(self, faults: Faults) -> None:
         self.session = "fake"
-        self.listeners: list[Listener] = []
+        self.listeners: list[tuple[Listener, frozenset[str] | None, Failed]] = []
+        self.followers: dict[str, tuple[Listener, Failed]] = {}
         self.closed = False
         self.paused = False
         self._faults = faults
 
     def listen(
-        self, received: Listener, sent: Listener | None = None, *, room: object = None
+        self,
+        received: Listener,
+        sent: Listener | None = None,
+        *,
+        room: object = None,
+        types: frozenset[str] | None = None,
+        failed: Failed = None,
     ) -> Callable[[], None]:
-        self.listeners.append(received)
-        return lambda: self.listeners.remove(received)
+        self.listeners.append((received, types, failed))
+        return lambda: self.listeners.remove((received, types, failed))
+
+    def follow(
+        self, msg_id: str, received: Listener, *, room: object = None, failed: Failed = None
+    ) -> Callable[[], None]:
+        self.followers[msg_id] = received, failed
+        return lambda: self.followers.pop(msg_id, None) and None
 
     def tell(self, message: Message) -> None:
-        if not self.closed:
-            for listener in tuple(self.listeners):
-                listener(message)
+        if self.closed:
+            return
+        told = [(listen, failed) for listen, types, failed in self.listeners if types is None]
+        told += [self.followers[message.parent.msg_id]] if message.parent.msg_id in self.followers else []
+        for received, failed in told:
+            try:
+                received(message)
+            except Fault as error:
+                assert failed is not None
+                failed(error)
 
     def tell_nonsense(self) -> None:
-        self.tell(cast(Message, BadMessage()))
+        """What nobody can read, of the cell that runs; or to all who listen."""
+        for msg_id in (*self.followers, ""):
+            self.tell(cast(Message, BadMessage(Header(msg_id, "execute_request"))))
 
     def send(self, message: Message) -> None:
         self._faults.meet("send")

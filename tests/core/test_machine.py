@@ -68,11 +68,9 @@ def kept(pool: KernelPool, kernel: Any, *, spare_files: bool = False) -> None:
     """A kernel that is not used any more lives on."""
 
 
-def broken_chain(log: EventLog, *arguments: Any, **options: Any) -> None:
+def broken_chain(log: EventLog, row: Any) -> None:
     """Each event is chained to the first."""
-    head = log.head
-    _chain(log, *arguments, **options)
-    log.head = head
+    log.head_seq = row.seq
 
 
 async def no_deadline(run: ExecutionRun, kernel: Any) -> None:
@@ -85,9 +83,6 @@ async def nobody_told(session: Session, wish: Any) -> None:
     await session._replace_kernel(wish.cause)
 
 
-_chain = EventLog._chain
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "mistake"),
     [
@@ -97,7 +92,7 @@ _chain = EventLog._chain
         (ExecutionQueue, "put", out_of_order),
         (Execution, "kernel_lost", without_a_cause),
         (KernelPool, "release", kept),
-        (EventLog, "_chain", broken_chain),
+        (EventLog, "_chained_to", broken_chain),
         (ExecutionRun, "_escalate", no_deadline),
         (Session, "_do_restart", nobody_told),
     ],

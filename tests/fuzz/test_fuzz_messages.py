@@ -34,7 +34,7 @@ from cellgate.sessions.widgets import WidgetMessages
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import DELIMITER, Channel, Header, Message, Signer
-from cellgate_kernels.outputs import OutputCaps
+from cellgate_kernels.outputs import COMM_EVENTS, OutputCaps
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.threads import Lane
 from cellgate_kernels.websocket import Subprotocol
@@ -201,15 +201,17 @@ class Played:
         self.log = EventLog(MemoryStore(), 1, "s")
         self.log.append("session", None, {"state": "idle", "cause": "created", "kernel": "python3"})
         request = ExecuteRequest(code="1+1", allow_stdin=True)
-        self.run = ExecutionRun(request, self.log, ExecutionSettings(CAPS), number=1, timeout=None)
+        settings = ExecutionSettings(CAPS)
+        self.run = ExecutionRun(request, self.log, settings, number=1, timeout=None, host=self)
         self.run.machine.msg_id = "ours"
         self.run.queued(0)
         self.lane = Lane("fuzz", 1)
         self.door = Door(cast("Host", self), ChannelSettings(folder, self.lane))
         for protocol in Subprotocol:
             self.door.connect(f"client {protocol}", FrameFormat(protocol, deflated=True))
-        widgets = WidgetMessages(self.log, self._receive, lambda m: self.run.machine.room(m.header.msg_type))
-        self.connection.listen(widgets, room=widgets.room)
+        self.widgets = WidgetMessages(self.log)
+        self.connection.listen(self.door.receive)
+        self.connection.listen(self.widgets, room=self.widgets.room, types=COMM_EVENTS)
         self.kernel = cast("Kernel", self)
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.run.send(self.kernel)
@@ -222,10 +224,23 @@ class Played:
         """Host's."""
         return []
 
-    def _receive(self, message: Message) -> None:
-        self.door.receive(message)
-        if message.parent.msg_id == "ours":
-            self.run.receive(message)
+    @property
+    def widgets_full(self) -> bool:
+        """Host's."""
+        return self.widgets.full
+
+    def wake(self) -> None:
+        """Host's."""
+
+    def attend_door(self) -> None:
+        """Host's."""
+
+    def hold_back(self) -> None:
+        """Host's."""
+
+    def listener_failed(self, error: Exception) -> None:
+        """Host's."""
+        raise AssertionError from error
 
     async def say(
         self, channel: Channel, msg_type: str, parent: str, content: bytes, buffers: tuple[bytes, ...]

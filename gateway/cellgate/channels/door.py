@@ -1,8 +1,8 @@
 """The Jupyter door of one session: its clients, what they ask of the kernel, and what they are told.
 
 The session's single connection to its kernel stays the only reader; this fans out what it reads. An
-execute_request becomes an execution of the session's queue, recorded like every other; all other messages go
-to the kernel at once. Replies go to who asked, iopub goes to all. It knows no socket and no HTTP.
+execute_request becomes an execution of the session's queue, recorded like every other; all other messages
+go to the kernel at once. Replies go to who asked, iopub goes to all. It knows no socket and no HTTP.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ class Host(Protocol):
     def revive(self) -> None:
         """See to a fresh kernel if there is none."""
 
+    def attend_door(self) -> None:
+        """The first client has come, or the last has gone: the door listens to the kernel while it has
+        some.
+        """
+
+    def hold_back(self) -> None:
+        """More comes for some client than the disk can keep."""
+
 
 class Door:
     """All clients of one session."""
@@ -76,6 +84,11 @@ class Door:
     def connections(self) -> int:
         """Clients with an open socket."""
         return sum(client.connected for client in self._clients.values())
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether there are clients, connected or expected back."""
+        return bool(self._clients)
 
     @property
     def full(self) -> bool:
@@ -100,6 +113,7 @@ class Door:
             client = None
         if client is None:
             client = self._clients[session_id] = Client(session_id, frames, self.settings)
+            self._host.attend_door()
         self._host.revive()
         return client
 
@@ -119,6 +133,7 @@ class Door:
     def _drop(self, client: Client) -> None:
         if self._clients.get(client.session_id) is client:
             del self._clients[client.session_id]
+            self._host.attend_door()
         self._close_later(client, "The client was replaced or did not come back")
 
     def _close_later(self, client: Client, reason: str) -> None:
@@ -214,6 +229,8 @@ class Door:
             if message.channel is Channel.STDIN:
                 self._asking = client
             client.put(OutgoingMessage(message))
+        if self.crowded:
+            self._host.hold_back()
 
     def _broadcast(self, message: Message, *, besides: Client | None = None) -> None:
         outgoing = OutgoingMessage(message)
@@ -228,11 +245,11 @@ class Door:
 
     def finished(self, run: ExecutionRun) -> None:
         """A run has ended: tell the requester what the kernel did not, and abort what waited for it."""
-        outcome = run.machine.outcome()
-        doomed = self._doomed.pop(run.msg_id, [])
         request = run.request.message
         if request is None:
             return
+        outcome = run.machine.outcome()
+        doomed = self._doomed.pop(run.msg_id, [])
         if outcome.status is not Status.OK and outcome.status is not Status.CANCELLED:
             waiting = {other.id for other in self._host.waiting_messages()}
             for execution in doomed if run.request.stop_on_error else ():

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from cellgate.execution.blocks import cell_of
 from cellgate.wire.limits import Ceilings
 from cellgate.wire.models import (
     MAX_CODE_BYTES,
@@ -19,6 +20,7 @@ from cellgate.wire.models import (
 )
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.messages import Channel, Message, new_message
+from cellgate_kernels.specs.languages import parse_language
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,15 @@ def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -
         tables=body.tables,
         packages=body.packages,
     )
+
+
+def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -> ExecuteRequest:
+    """The request as a cell of a kernel of this language. Raises InvalidInput for one that it can't serve."""
+    if request.env and of_kernel != "python":
+        raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
+    if language is None:
+        return request
+    return replace(request, code=cell_of(parse_language(language), request.code, of_kernel))
 
 
 def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Message:

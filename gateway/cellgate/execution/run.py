@@ -1,9 +1,10 @@
 """One execution on a session's kernel: sends the cell, records what comes, holds the deadline.
 
-The protocol's side of it is pure and lives in ``cellgate_kernels.execution``; the queue and the choice of the
-kernel belong to ``sessions.session``. This is the shell between them: it owns the waiting and the escalation
+The protocol's side of it is pure and lives in ``cellgate_kernels.execution``; the queue and the choice of
+the kernel belong to ``sessions.session``. This is the shell between them: it owns the waiting and the
+escalation
 
-    deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
+deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
 """
 
 from __future__ import annotations
@@ -11,25 +12,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from msgspec import structs
 
 from cellgate.execution.cell_environment import RESTORING, setting
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.results import ResultBuilder
-from cellgate.execution.silence import Silence
 from cellgate.record.clock import now
 from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow
-from cellgate.wire.errors import StorageFull
+from cellgate.wire.errors import StorageError, StorageFull
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.execution import Execution, Outcome, Status
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message, size_of
 from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter
-from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +56,30 @@ class ExecutionSettings:
     settle: float = 5.0
 
 
-class ExecutionRun:
-    """An execution from its request to its recorded end.
+class Host(Protocol):
+    """The session, as far as a run of it needs one."""
 
-    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
-    kernel still runs it and is of no more use. `broken`: the gateway made a mistake while it ran.
+    @property
+    def widgets_full(self) -> bool:
+        """Whether no more widgets of the session are recorded."""
+
+    def wake(self) -> None:
+        """Something happened that somebody in `ExecutionRun.run` has to act upon."""
+
+    def listener_failed(self, error: Exception) -> None:
+        """A message of the kernel could not be taken."""
+
+
+def _nothing() -> None:
+    """There is nothing to end."""
+
+
+class ExecutionRun:
+    """An execution from its request to its recorded end. It follows what the kernel says to its request.
+
+    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`:
+    its kernel still runs it and is of no more use. `broken`: the gateway made a mistake while it ran.
+    `host`: the session, once there is one.
     """
 
     def __init__(
@@ -70,6 +91,7 @@ class ExecutionRun:
         number: int,
         timeout: float | None,
         idempotency: tuple[str, str] | None = None,
+        host: Host | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.request = request
@@ -93,15 +115,22 @@ class ExecutionRun:
         self._status: str | None = None
         self._final_event: dict[str, Any] | None = None
         self._unrecorded = False
-        self._interrupts = CellInterrupts(self.machine, silent=request.silent)
+        self._loop = loop
         self._now = loop.time
+        self.host = host
+        self._interrupts: CellInterrupts | None = None
         self._settings = settings
         self._log = log
         self._progress = asyncio.Event()
         self._stdin = list(request.stdin or ())
         self._kernel: Kernel | None = None
-        self._deadline: asyncio.Timeout | None = None
-        self._silence: Silence | None = None
+        self._unfollow: Callable[[], None] = _nothing
+        self._waiters: list[asyncio.Future[None]] = []
+        # One timer: until the first of reply and idle it is the deadline's, then that of what is missing.
+        self._timer: asyncio.TimerHandle | None = None
+        self._late = False
+        self._ending = False
+        self._last_sign = 0.0
         self._queued_at = self._now()
         self._sent_at: float | None = None
         self._started_at: str | None = None
@@ -149,43 +178,72 @@ class ExecutionRun:
 
     def receive(self, message: Message) -> None:
         """Take a message whose parent is this execution's request."""
-        self._emit_all(self.machine.receive(message), size_of(message) if message.readable else 0)
-        if self._kernel is not None:
+        machine = self.machine
+        if message.header.msg_type == "comm_open" and self.host is not None and self.host.widgets_full:
+            message = structs.replace(message, unread=True)
+        if events := machine.receive(message):
+            size = size_of(message) if message.readable else 0
+            for event in events:
+                self._emit(event, size)
+        if self._interrupts is not None and self._kernel is not None:
             self._interrupts.received(self._kernel)
+        if self._final_event is not None:
+            # A thread of an ended cell still prints: Jupyter shows it under that cell, so do we.
+            self.save()
         # Whoever waits cares for the end only; waking the task for each output would cost more than it.
-        if self.machine.finished:
-            self._progress.set()
-        elif self.machine.replied or self.machine.idle:
+        elif machine.finished:
+            self._wake()
+        elif machine.replied or machine.idle:
             # The cell is over and has no deadline any more; what is missing of its end may not take long.
-            if self._deadline is not None and not self._deadline.expired():
-                self._deadline.reschedule(None)
-            self._silence = self._silence or Silence(self._patience, self._guarded_settle())
-            self._silence.heard()
+            self._last_sign = self._now()
+            if not self._ending and self._kernel is not None:
+                self._ending = True
+                self._set_timer(self._patience())
 
     def _patience(self) -> float:
         return LOST_REPLY if self.machine.idle and self.machine.disturbed else self._settings.settle
 
-    def _guarded_settle(self) -> Callable[[], None]:
-        tasks = Supervisor(lambda: {"session": self._log.key}, lambda *_: self.break_off())
-        return tasks.guard(self._settle, "end of a cell", execution=self.id)
+    def _set_timer(self, seconds: float) -> None:
+        self._stop_timer()
+        guarded_look = guarded(self._time_is_up, "end of a cell", self._failed, execution=self.id)
+        self._timer = self._loop.call_later(seconds, guarded_look)
 
-    def _settle(self) -> None:
-        """The rest of the end is lost."""
-        self._emit_all(self.machine.settle())
-        self._progress.set()
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _emit_all(self, events: Iterable[KernelEvent], size: int = 0) -> None:
-        for event in events:
-            try:
-                recorded = self.emit(event.type, event.content, size=size)
-            except StorageFull:
-                # Nothing recorded is lost; what comes while there is no room is, and the result says so.
-                self._unrecorded = True
-                continue
-            if event.type == "started" and self._started_at is None:
-                self._started_at = recorded["at"]
-            if event.type == "input_request":
-                self._answer_from_list()
+    def _failed(self, error: Exception) -> None:
+        self.break_off()
+
+    def _time_is_up(self) -> None:
+        """The deadline has passed; or the rest of the end is lost, unless there was a sign of the cell
+        since.
+        """
+        self._timer = None
+        if not self._ending:
+            self._late = True
+        else:
+            left = self._last_sign + self._patience() - self._now()
+            if left > 0:
+                self._set_timer(left)
+                return
+            for event in self.machine.settle():
+                self._emit(event)
+        self._wake()
+
+    def _emit(self, event: KernelEvent, size: int = 0) -> None:
+        """Record what the kernel said."""
+        try:
+            recorded = self.emit(event.type, event.content, size=size)
+        except StorageFull:
+            # Nothing recorded is lost; what comes while there is no room is, and the result says so.
+            self._unrecorded = True
+            return
+        if event.type == "started" and self._started_at is None:
+            self._started_at = recorded["at"]
+        if event.type == "input_request":
+            self._answer_from_list()
 
     def _answer_from_list(self) -> None:
         if self._stdin:
@@ -217,7 +275,12 @@ class ExecutionRun:
         self.machine.interrupt_requested(cause)
         self.unwanted.set()
         if self._kernel is not None:
-            self._interrupts.send(self._kernel)
+            self._interrupt(self._kernel)
+
+    def _interrupt(self, kernel: Kernel) -> None:
+        if self._interrupts is None:
+            self._interrupts = CellInterrupts(self.machine, silent=self.request.silent)
+        self._interrupts.send(kernel)
 
     def interrupt_asked(self) -> None:
         """Somebody sends an interrupt_request of their own."""
@@ -225,56 +288,91 @@ class ExecutionRun:
         self.unwanted.set()
 
     def send(self, kernel: Kernel) -> None:
-        """Send the cell, which needs nothing before it; `run` then waits for its end."""
-        self._kernel, self._sent_at = kernel, self._now()
+        """Send the cell, which needs nothing before it; `run` then waits for its end.
+
+        The host is told when `run` has something to do: before that nobody need be in it.
+        """
+        self._attend(kernel)
         try:
             self._send(kernel)
         except KernelDied:
             self.machine.kernel_lost(Status.DIED, "kernel_exit")
+            self._wake()
+            return
+        self._rest(kernel)
+
+    def _attend(self, kernel: Kernel) -> None:
+        """The kernel has this cell from now on: listen to it, and hold the deadline."""
+        self._kernel = kernel
+        self._sent_at = self._now()
+        kernel.exited.add_done_callback(self._wake)
+        if self.timeout is not None:
+            self._set_timer(self.timeout)
+
+    def _rest(self, kernel: Kernel) -> None:
+        if not (self._log.followed or self.request.message is not None or self.machine.finished):
+            kernel.connection.rest(OUTPUT_REST)
 
     async def run(self, kernel: Kernel) -> None:
         """Run the cell until it ends, by itself or by its deadline. The kernel may be dead afterwards."""
         if self._kernel is None and self.unwanted.is_set():
             self.machine.kernel_lost(Status.CANCELLED, "cancelled")
             return
-        kernel.exited.add_done_callback(self._wake)
         try:
-            async with asyncio.timeout(self.timeout) as self._deadline:
-                if self._kernel is None:
-                    await self._begin(kernel)
-                if not (self._log.followed or self.request.message is not None):
-                    kernel.connection.rest(OUTPUT_REST)
-                await self._finished(kernel)
-        except TimeoutError:
-            await self._escalate(kernel)
+            if self._kernel is None:
+                await self._begin(kernel)
+            await self._finished(kernel)
+            if not self.machine.finished:
+                await self._escalate(kernel)
         except KernelDied:
             self.machine.kernel_lost(Status.DIED, "kernel_exit")
         finally:
-            kernel.exited.remove_done_callback(self._wake)
-            if self._silence is not None:
-                self._silence.stop()
-            self.waiting_for_input = False
-            self._kernel = self._deadline = self._silence = None
-        if not self.gave_up:
+            self._release()
+        if self._interrupts is not None and not self.gave_up:
             await self._interrupts.heard(kernel)
 
-    def _wake(self, _: object) -> None:
+    def _release(self) -> None:
+        """The kernel does nothing for this cell any more, but for what its threads still print."""
+        self._stop_timer()
+        self.waiting_for_input = False
+        if self._kernel is not None:
+            self._kernel.exited.remove_done_callback(self._wake)
+            self._kernel = None
+
+    def _wake(self, _: object = None) -> None:
+        """There is something to do for `run`."""
         self._progress.set()
+        if self.host is not None:
+            self.host.wake()
 
     async def _begin(self, kernel: Kernel) -> None:
-        self._kernel, self._sent_at = kernel, self._now()
+        self._attend(kernel)
         if self.request.env:
             await self._silent(kernel, setting(self.request.env))
-        if not self.machine.finished:
+        if not self.machine.finished and not self._late:
             self._send(kernel)
+            self._rest(kernel)
 
     def _send(self, kernel: Kernel) -> None:
+        self._follow(kernel)
         self.machine.sent()
         kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
 
+    def _follow(self, kernel: Kernel) -> None:
+        failed = None if self.host is None else self.host.listener_failed
+        self._unfollow = kernel.connection.follow(self.msg_id, self.receive, room=self._room, failed=failed)
+
+    def _room(self, message: Message) -> int:
+        """How many bytes of such a message's content would be read here."""
+        return self.machine.room(message.header.msg_type)
+
+    def unfollow(self) -> None:
+        """What its threads still print is nobody's affair any more."""
+        self._unfollow()
+
     async def _finished(self, kernel: Kernel) -> None:
-        """Wait for the end."""
-        while not self.machine.finished:
+        """Wait for the end, or for the deadline."""
+        while not (self.machine.finished or self._late):
             if kernel.exited.done():
                 await self._drained()
                 if not self.machine.finished:
@@ -299,8 +397,9 @@ class ExecutionRun:
     async def _escalate(self, kernel: Kernel) -> None:
         """The deadline has passed: interrupt, give it the grace, then give the kernel up."""
         self.machine.deadline_passed()
+        self._late = False
         try:
-            self._interrupts.send(kernel)
+            self._interrupt(kernel)
             async with asyncio.timeout(self._settings.interrupt_grace):
                 await self._finished(kernel)
         except (TimeoutError, KernelDied):
@@ -329,6 +428,8 @@ class ExecutionRun:
             ended.add_done_callback(self._wake)
         try:
             while not (reply.done() or kernel.exited.done() or self.machine.finished is not lost_before):
+                if self._late:
+                    return
                 self._progress.clear()
                 await self._progress.wait()
         finally:
@@ -338,6 +439,7 @@ class ExecutionRun:
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
         """Record the end, once, withheld from followers until the caller has made it durable."""
         if self._final_event is None:
+            self._release()
             self._final_event = self._record_end(kernel_state, replaced)
         return self._final_event
 
@@ -393,15 +495,38 @@ class ExecutionRun:
             request_hash=request_hash,
         )
 
+    def save(self, status: str | None = None) -> None:
+        """Write the execution's row; `status` once it has ended."""
+        self._log.save_execution(self.row(self._log.session_id, status))
+
+    async def commit(self) -> None:
+        """Make the end durable, then tell who follows or waits for it, in any case."""
+        assert self._final_event is not None
+        try:
+            await self._log.release(self._final_event["seq"])
+        except StorageError as error:
+            self.fail(error)
+        except BaseException:
+            self.fail(GatewayFault())
+            raise
+        else:
+            self.end()
+
     async def wait(self) -> None:
         """Return when the end is durable. Raises StorageError when it can't be made so."""
-        await asyncio.shield(self.done)
+        if not self.done.done():
+            # A future of its own: who is cancelled here leaves the others waiting.
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            await waiter
+        self.done.result()
 
     def end(self) -> None:
         """The end is durable: tell who waits, and keep no outputs."""
         self.builder = None
         if not self.done.done():
             self.done.set_result(None)
+        self._tell_waiters()
 
     def fail(self, error: CellgateError) -> None:
         """The end could not be recorded: tell who waits."""
@@ -409,6 +534,14 @@ class ExecutionRun:
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
+        # A turn later: the session is to know what failed before somebody goes on with it.
+        self._loop.call_soon(guarded(self._tell_waiters, "end of a wait", execution=self.id))
+
+    def _tell_waiters(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def break_off(self) -> None:
         """End it because of a mistake of ours. What its kernel does now nobody knows, unless it had ended."""
@@ -422,4 +555,4 @@ class ExecutionRun:
         """End it from outside: taken from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()
-        self._progress.set()
+        self._wake()

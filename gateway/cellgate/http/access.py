@@ -16,17 +16,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from cellgate.sessions.principal import DEFAULT, Principal
 from cellgate.wire.errors import Forbidden, NotAuthenticated
 
 SCHEMES = ("bearer ", "token ")
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Somebody who owns sessions. An `admin` may also remove what is recorded of them."""
-
-    name: str
-    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,7 @@ class AccessPolicy:
     def authenticate(self, authorization: str, query_token: str | None) -> Principal:
         """The principal of a request. Raises NotAuthenticated."""
         if not self.tokens:
-            return Principal("default", admin=True)
+            return DEFAULT
         token = query_token or ""
         for scheme in SCHEMES:
             if authorization.lower().startswith(scheme):

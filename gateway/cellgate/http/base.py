@@ -16,11 +16,11 @@ import msgspec
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from cellgate.http.access import Principal
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import operation_of
 from cellgate.http.queries import read_query
+from cellgate.sessions.principal import Principal
 from cellgate.wire.base import Query
 from cellgate.wire.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, problem_of, status_of
 from cellgate.wire.models import decode, decode_heavy

@@ -24,19 +24,29 @@ from cellgate.wire.errors import PackageNotFound
 from cellgate_kernels.environment import missing_modules
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.execution import Status
-from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.tasks import Supervisor
 
 AUTO, TEMPORARY = "auto", "temporary"
 
 
-async def run_with_packages(run: ExecutionRun, kernel: Kernel, host: Host) -> None:
-    """Run the cell with what it asks for; a refusal or a failure of that is its end."""
-    temporary = await _install_for(run, host)
-    await run.run(kernel)
-    await run.clean_up(kernel)
-    if temporary and not host.packages.closed:
-        await host.packages.change(host, Change(uninstall=temporary), run.emit)
+class CellPackages:
+    """A hook of a session's cells, one cell at a time: gives each what it asks for, and takes back what was
+    for this one only. A refusal or a failure is the cell's end.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._temporary: tuple[str, ...] = ()
+
+    async def before(self, run: ExecutionRun) -> None:
+        """Install what the cell asks for."""
+        self._temporary = ()
+        self._temporary = await _install_for(run, self._host)
+
+    async def after(self, run: ExecutionRun) -> None:
+        """Remove what was for this cell only."""
+        if self._temporary and not self._host.packages.closed:
+            await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.emit)
 
 
 async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:

@@ -18,11 +18,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.clock import now
-from cellgate.record.rows import EventRow, storable
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.wire.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.tasks import Supervisor
@@ -66,9 +67,17 @@ class EventStore(Protocol):
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
         """Why nothing more is recorded of the session, None while it is."""
 
-    @property
-    def full(self) -> bool:
-        """Whether more waits to be written than should."""
+    full: bool
+    """Whether more waits to be written than should."""
+
+    def save_session(self, row: SessionRow) -> None:
+        """Take a session's row, which replaces an earlier one; durable as `append`'s."""
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Take an execution's row, which replaces an earlier one; durable as `append`'s."""
+
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """The newest execution that was requested under the idempotency key."""
 
     async def room(self) -> None:
         """Return when the store is not `full` any more."""
@@ -83,6 +92,10 @@ class EventStore(Protocol):
         max_bytes: int = 1 << 20,
     ) -> list[EventRow]:
         """Durable rows with `after` < seq <= `until`, in order, cut at `limit` rows or `max_bytes` bytes."""
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
@@ -136,6 +149,8 @@ class EventLog:
         self._failures = 0
         self._failure: StorageError | None = None
         self._recorded = True
+        self.overfull: Callable[[], None] = _nothing
+        """Called at each event that is appended while the store is `full`."""
 
     @property
     def followed(self) -> bool:
@@ -178,11 +193,16 @@ class EventLog:
             if len(self._unchained) == 1:
                 self._tasks.start(self._chain_up(self._lane), "large event", self._break_off)
         else:
-            self._chain(event, *self._made(event))
+            body, head = self._made(event)
+            row = EventRow(self.session_id, seq, event_type, execution, body, head)
+            self._store.append(row)
+            self._chained_to(row)
         self.last_seq = seq
         if withhold:
             self._withheld.append(seq)
         self._publish()
+        if self._store.full:
+            self.overfull()
         return event
 
     def then(self, save: Callable[[], None]) -> None:
@@ -191,6 +211,17 @@ class EventLog:
             self._unchained.append(save)
         else:
             save()
+
+    def save_session(self, row: SessionRow) -> None:
+        """Store the session's row, once the store has all events so far."""
+        self.then(partial(self._store.save_session, row))
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Store an execution's row, once the store has all events so far."""
+        if self._unchained:
+            self.then(partial(self._store.save_execution, row))
+        else:
+            self._store.save_execution(row)
 
     def _made(self, event: dict[str, Any]) -> tuple[bytes, bytes]:
         try:
@@ -203,10 +234,10 @@ class EventLog:
         self._store.refuse(self.session_id, f"a {event['type']} event can't be written down: {error}")
         return b"{}"  # nothing of it is stored
 
-    def _chain(self, event: dict[str, Any], body: bytes, head: bytes, *, reserved: bool = False) -> None:
-        row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], body, head)
-        self._store.append(row, reserved=reserved)
-        self.head_seq, self.head = row.seq, head
+    def _chained_to(self, row: EventRow) -> None:
+        """The store has this row: it is the chain's head."""
+        self.head_seq = row.seq
+        self.head = row.hash
         if self._followers:
             self._remember(row)
 
@@ -226,7 +257,9 @@ class EventLog:
                         made = body, link(self.head, body)
                 else:
                     made = self._made(event)
-                self._chain(event, *made, reserved=True)
+                row = EventRow(self.session_id, event["seq"], event["type"], event["execution"], *made)
+                self._store.append(row, reserved=True)
+                self._chained_to(row)
                 self._store.unreserve(size)
             self._unchained.popleft()
             self._chained.set()
@@ -382,6 +415,8 @@ class MemoryStore:
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
         self._forgotten = 0
+        self.full = False
+        """Never: the caps of its execution bound it."""
         self._refused: NotRecorded | None = None
 
     def reserve(self, event_type: str, size: int) -> None:
@@ -420,10 +455,14 @@ class MemoryStore:
         if self._refused is not None:
             raise self._refused
 
-    @property
-    def full(self) -> bool:
-        """Never: the caps of its execution bound it."""
-        return False
+    def save_session(self, row: SessionRow) -> None:
+        """Nothing: the session itself knows."""
+
+    def save_execution(self, row: ExecutionRow) -> None:
+        """Nothing: nobody looks an execution up that is not recorded."""
+
+    async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
+        """Nothing is looked up in what is not recorded."""
 
     async def room(self) -> None:
         """There is always room."""

@@ -88,6 +88,8 @@ class Journal(Queries):
         self._reserved = 0
         # What small rows have taken of their reserve since there was room for all.
         self._reserve_used = 0
+        self.full = False
+        """Whether half of what may wait does: time to hold back those who append."""
         self._in_tables = begun.number
         # Sessions of which nothing is recorded any more, and why.
         self._refused = dict(begun.refused)
@@ -185,13 +187,19 @@ class Journal(Queries):
         """Keep room for a row of about `size` bytes that is made later. Raises StorageFull as `append`."""
         self._take_room(event_type, size + ROW_COST)
         self._reserved += size
-        if self.full:
-            self._has_room.clear()
+        self._measure()
 
     def unreserve(self, size: int) -> None:
         """The row is here, or does not come."""
         self._reserved -= size
-        if not self.full:
+        self._measure()
+
+    def _measure(self) -> None:
+        """More waits than before, or less: be `full`, or have room again."""
+        self.full = 2 * self.pending_bytes >= self._bound
+        if self.full and not self._closed:
+            self._has_room.clear()
+        else:
             self._has_room.set()
 
     def _take_room(self, event_type: str, size: int) -> None:
@@ -225,8 +233,8 @@ class Journal(Queries):
         backlog.enqueued.events.append(row)
         backlog.enqueued.size += size
         backlog.size += size
-        if self.full:
-            self._has_room.clear()
+        if not self.full and 2 * (backlog.size + self._reserved) >= self._bound:
+            self._measure()
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
             self._write_next()
         else:
@@ -262,6 +270,7 @@ class Journal(Queries):
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self._refused[session_id] = why
             self._backlog.drop(session_id)
+            self._measure()
 
     def _takes(self, session_id: int, problem: str | None) -> bool:
         if self._closed:
@@ -320,11 +329,6 @@ class Journal(Queries):
     def writable(self) -> bool:
         """Whether `check_writable` raises nothing."""
         return self.healthy and self._room_left()
-
-    @property
-    def full(self) -> bool:
-        """Whether half of what may wait does: time to hold back those who append."""
-        return self.pending_bytes * 2 >= self._bound
 
     @property
     def healthy(self) -> bool:
@@ -429,9 +433,8 @@ class Journal(Queries):
             for session_id, why in refused.items():
                 self.refuse(session_id, f"the record refused its rows ({why})")
             backlog.land().settle(None)
+            self._measure()
             self._sync()
-            if not self.full:
-                self._has_room.set()
         finally:
             self._landed.set()
         if self._wanted or backlog.waited_for:

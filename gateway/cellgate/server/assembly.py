@@ -27,7 +27,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application
 
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.http.access import AccessPolicy, Principal, digest
+from cellgate.http.access import AccessPolicy, digest
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
@@ -47,6 +47,7 @@ from cellgate.record.spill import Spills
 from cellgate.replay.service import Replayer
 from cellgate.server.log import log_request
 from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.principal import DEFAULT
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
@@ -353,7 +354,7 @@ def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[s
 
 
 def _access(settings: GatewaySettings) -> AccessPolicy:
-    tokens = {} if settings.token is None else {digest(settings.token): Principal("default", admin=True)}
+    tokens = {} if settings.token is None else {digest(settings.token): DEFAULT}
     everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
     own = frozenset() if everywhere else frozenset({settings.ip})
     return AccessPolicy(

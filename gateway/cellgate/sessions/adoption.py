@@ -1,8 +1,9 @@
-"""After a former gateway's end: its sessions go on where their kernels live, and end with a cause elsewhere.
+"""After a former gateway's end: its sessions go on where their kernels live, and end with a cause
+elsewhere.
 
 A kernel in a container outlives a gateway that crashed, or that was told to keep its kernels. Here such a
-kernel is adopted, and the cell that it was running goes on: what it sent meanwhile is read from its spool. A
-cell that was only queued ends, because the record does not hold all of a request (its lines of input, the
+kernel is adopted, and the cell that it was running goes on: what it sent meanwhile is read from its spool.
+A cell that was only queued ends, because the record does not hold all of a request (its lines of input, the
 values of its variables). It runs once, before the gateway serves. ``cellgate_kernels.stored`` tells which
 kernels there were, ``registry`` keeps the sessions that go on.
 """
@@ -193,6 +194,7 @@ class AdoptedRun(ExecutionRun):
         self.timeout = self._timeout
         # Not before: their values were set by the former gateway, and are taken back by their names.
         self.request = replace(self.request, env=self._names)
+        self._follow(kernel)
         self.machine.sent()
         seen, expected = set(), 0
         for spooled in self._missed:

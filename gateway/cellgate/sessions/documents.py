@@ -1,7 +1,7 @@
 """Jupyter's own idea of a session: a document's path and the kernel that it uses.
 
-In memory only: it is the front end's memory of what is open, gone with the kernel. The record and the kernels
-are ``session``', which are something else. It knows kernels by their ids.
+In memory only: it is the front end's memory of what is open, gone with the kernel. The record and the
+kernels are ``session``', which are something else. It knows kernels by their ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The files of sessions, by principal and key: listed, read, brought in, removed; changes go into the record.
+"""The files of sessions, by principal and key: listed, read, brought in, removed; changes go into the
+record.
 
 It finds the folder that a session's files are in at the moment and keeps it there while it works. How a
 hostile folder is touched is ``files.tree``'s affair; HTTP is ``http.v1.files``'.
@@ -50,8 +51,8 @@ class Incoming:
 class SessionFiles:
     """All sessions' files. Methods raise NotFound for what is not the principal's.
 
-    `staging`: the folder of uploads that are under way; `reserve`: bytes of its disk that stay free; `most`:
-    bytes that all uploads may have together.
+    `staging`: the folder of uploads that are under way; `reserve`: bytes of its disk that stay free;
+    `most`: bytes that all uploads may have together.
     """
 
     def __init__(

@@ -1,45 +1,32 @@
 """The kernel of a session: claimed from the pool, listened to, replaced together with its files.
 
-It knows the pool, the folders of files and packages, and the back-pressure between a kernel and the disk. It
-knows nothing of executions or of the session's state; ``session`` decides when a kernel is replaced.
+It knows the pool, the folders of files and packages, and how a kernel is held back. It knows nothing of
+executions or of the session's state; ``session`` decides when a kernel is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from cellgate.channels.door import Door
 from cellgate.files.watch import WorkspaceWatch
 from cellgate.files.workspace import KeptFolder
 from cellgate.packages.session import SessionPackages
-from cellgate.record.events import EventStore
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from cellgate.wire.errors import StorageError, storage
-from cellgate_kernels.connection import Listener, Room
 from cellgate_kernels.kernel import Kernel, KernelProfile
-from cellgate_kernels.messages import Message
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
-    """Who is told what a kernel says and what it is told, and is asked what is worth reading."""
-
-    received: Listener
-    sent: Listener
-    room: Room
-
-
 class SessionKernel:
-    """At most one kernel at a time. `listeners` get all its messages, `exited` is called when it ends.
+    """At most one kernel at a time. `attend` is called with each before anything else of it, to listen to
+    it; `exited` when it ends. `room` returns once what a kernel says can be taken again.
 
     A kernel comes whole and goes whole, whoever is cancelled meanwhile: its files are never in between.
     """
@@ -49,10 +36,9 @@ class SessionKernel:
         profile: KernelProfile,
         pool: KernelPool,
         files: KeptFolder,
-        store: EventStore,
-        door: Door,
         packages: SessionPackages,
-        listeners: Listeners,
+        room: Callable[[], Awaitable[None]],
+        attend: Callable[[Kernel], None],
         exited: Callable[[Kernel], None],
     ) -> None:
         self.current: Kernel | None = None
@@ -63,9 +49,8 @@ class SessionKernel:
         self._profile = profile
         self._pool = pool
         self._files = files
-        self._store = store
-        self._door = door
-        self._listeners = listeners
+        self._room = room
+        self._attend_to = attend
         self._exited = exited
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
@@ -119,8 +104,7 @@ class SessionKernel:
         return kernel
 
     def _attend(self, kernel: Kernel) -> None:
-        listeners = self._listeners
-        kernel.connection.listen(self._received, listeners.sent, room=listeners.room)
+        self._attend_to(kernel)
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
 
     async def changed_files(self) -> list[dict[str, Any]]:
@@ -142,8 +126,8 @@ class SessionKernel:
     async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
         """Each step is taken whatever became of the one before; the pool removes what is left.
 
-        But not files that are to be kept and could not be moved: their folder stays, and the next start of a
-        gateway gives it to the session.
+        But not files that are to be kept and could not be moved: their folder stays, and the next start of
+        a gateway gives it to the session.
         """
         spare_files = keep_files
         try:
@@ -192,17 +176,15 @@ class SessionKernel:
             finally:
                 await self.packages.forget()
 
-    def _received(self, message: Message) -> None:
-        self._listeners.received(message)
-        if self._throttle is None and (self._store.full or self._door.crowded) and self.current is not None:
+    def hold_back(self) -> None:
+        """More comes than the disk takes: let the kernel keep its output in its own memory for a while."""
+        if self._throttle is None and self.current is not None:
             self._throttle = self._tasks.start(self._hold_back(self.current), "throttle")
 
     async def _hold_back(self, kernel: Kernel) -> None:
-        """Let the kernel keep its output in its own memory while the disk catches up."""
         kernel.connection.pause()
         try:
-            await self._door.room()
-            await self._store.room()
+            await self._room()
         except StorageError as error:
             # It is told to whoever waits for the session's next commit.
             logger.debug("A kernel is not held back any more: %s", error.message)
@@ -215,8 +197,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
     """What the record keeps of where a session's cells run: what kernel, image, Python and packages.
 
     By the kernel's own kernel_info_reply, and by what a kernel of the kernelspec told of its environment
-    before anybody used it. The session's variables can make its own kernel find other packages; nobody knows
-    which, so `packages_of` says whose these are.
+    before anybody used it. The session's variables can make its own kernel find other packages; nobody
+    knows which, so `packages_of` says whose these are.
     """
     known: dict[str, Any] = {
         "display_name": kernel.display_name,

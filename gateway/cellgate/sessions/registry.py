@@ -13,6 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import structs
+
+from cellgate.execution.request import ExecuteRequest, in_language
+from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import WorkspaceStore, folder_name, folder_of, new_folder
 from cellgate.record.clock import now
 from cellgate.record.eraser import Purge
@@ -20,6 +24,7 @@ from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of
+from cellgate.sessions.principal import Principal
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSettings, SessionState
 from cellgate.wire.errors import Conflict, NotFound, ShuttingDown
@@ -29,6 +34,7 @@ from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.stored import StoredKernel
 from cellgate_kernels.tasks import Supervisor, outcome
 
@@ -48,6 +54,16 @@ class ManagerSettings:
     limits: SessionLimits = field(default_factory=SessionLimits)
     default_kernel: str = "python3"
     cull_interval: float = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A cell that was accepted, and its session. `execution`: queued now, or live under the same idempotency
+    key; or the id and the first seq of one that is recorded under it.
+    """
+
+    session: Session
+    execution: ExecutionRun | tuple[str, int]
 
 
 class SessionManager:
@@ -170,7 +186,8 @@ class SessionManager:
     async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
         """The live session of the body's key, made if need be, and whether a kernel was started for it.
 
-        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
+        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's
+        errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
@@ -196,6 +213,54 @@ class SessionManager:
         self._opening[owned] = task
         task.add_done_callback(lambda _: self._opening.pop(owned, None))
         return await outcome(task, _shutting_down), True
+
+    async def execute(
+        self,
+        principal: Principal,
+        key: str,
+        request: ExecuteRequest,
+        *,
+        language: str | None = None,
+        idempotency: tuple[str, str] | None = None,
+    ) -> Accepted:
+        """Queue a cell in the principal's session of this key, which is made if it is not there.
+
+        `language`: the code's, if it is not the kernel's; a session that never was is made with a kernel of
+        it. `idempotency`: a key and a hash of the request; a key that was used already stands for the
+        execution it was used for. Raises what `get_or_create` and `Session.submit` do, Conflict for a key
+        that was used with another request, and InvalidInput for what the kernel can't serve.
+        """
+        session = await self._session_for(principal, key, language)
+        request = self.in_language(session, request, language)
+        if idempotency is not None:
+            known = await session.known(*idempotency)
+            if known is not None:
+                return Accepted(session, known)
+        if session.ending:
+            # It ended for idleness in the very moment of this request: the next one takes its place.
+            session = await self._session_for(principal, key, language)
+        return Accepted(session, session.submit(request, idempotency=idempotency))
+
+    async def _session_for(self, principal: Principal, key: str, language: str | None) -> Session:
+        owned = (principal.name, check_session_key(key))
+        session = self._live.get(owned)
+        if session is not None and not (self._closing or session.ending or owned in self._purges):
+            if language is not None:
+                parse_language(language)
+            session.touch()
+            return session
+        body = SessionBody(session=key)
+        if language is not None:
+            parse_language(language)
+            if session is None and await self._journal.session(*owned) is None:
+                body = structs.replace(body, language=language)
+        return (await self.get_or_create(principal.name, body))[0]
+
+    def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
+        """The request as a cell of the session's kernel. Raises InvalidInput for one that it can't serve."""
+        if language is None and not request.env:
+            return request
+        return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
 
     def _same(self, session: Session, body: SessionBody) -> Session:
         kernel = session.row.kernel
@@ -282,8 +347,8 @@ class SessionManager:
         """A session for one execution; unless it is to be recorded it is in memory only and in no list.
 
         Who runs more than one in it gives the `store`, and empties it. With `lower` limits above a ceiling
-        are lowered to it instead of refused. The caller ends the session with `end_later`. Raises the pool's
-        errors and InvalidInput.
+        are lowered to it instead of refused. The caller ends the session with `end_later`. Raises the
+        pool's errors and InvalidInput.
         """
         if record:
             return (await self.get_or_create(principal, body))[0]
@@ -371,7 +436,8 @@ class SessionManager:
         """End the session and remove its files and its record, but for a tombstone. Raises NotFound.
 
         Returns whether every byte is gone. Where readers of the record keep some in use for longer than a
-        moment, or files can't be removed at once, the rest follows by itself, and `purging` tells until then.
+        moment, or files can't be removed at once, the rest follows by itself, and `purging` tells until
+        then.
         """
         owned = (principal, check_session_key(key))
         if owned in self._erasing and owned not in self._live and owned not in self._opening:

@@ -1,9 +1,9 @@
 """A session: one principal's named, recorded conversation with one kernel at a time.
 
 It owns the kernel, the FIFO of executions and the one task that works it off. It knows no HTTP and no other
-session: ``registry`` makes, finds and ends sessions, ``execution.run`` runs a single cell, ``state``
-keeps the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a fresh one from
-the pool; the loss of its variables is an event of the record, and what waited for them is cancelled.
+session: ``registry`` makes, finds and ends sessions, ``execution.run`` runs a single cell, ``state`` keeps
+the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a fresh one from the
+pool; the loss of its variables is an event of the record, and what waited for them is cancelled.
 
 A mistake of ours in one of its tasks ends what the session was doing, with a cause, and the session goes on
 with a fresh worker; after `MOST_FAULTS` of them without a cell between the session ends.
@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Protocol
 
 from cellgate.channels.door import Door
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import WorkspaceStore, folder_of
-from cellgate.packages.cells import run_with_packages
+from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
-from cellgate.record.events import EventLog, MemoryStore
-from cellgate.record.journal import Journal
+from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.kernel_slot import Listeners, SessionKernel
+from cellgate.sessions.kernel_slot import SessionKernel
 from cellgate.sessions.model import session_model
-from cellgate.sessions.queue import ExecutionQueue, Restart
-from cellgate.sessions.runs import SessionRuns
+from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionSettings, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
@@ -38,6 +36,7 @@ from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.outputs import COMM_EVENTS
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor, outcome
 
@@ -46,6 +45,16 @@ logger = logging.getLogger(__name__)
 END_PATIENCE, MOST_REVIVALS, MOST_COMMITS, MOST_FAULTS = 2.0, 5, 64, 3
 WORKER, LISTENER, SENDING, END = "worker", "listener", "sending a cell", "end"
 FAULT = GatewayFault.reason
+
+
+class CellHook(Protocol):
+    """Acts before the session's cells and after them, one cell at a time; not for those of subshells."""
+
+    async def before(self, run: ExecutionRun) -> None:
+        """The cell is about to be sent. To end it instead, `lose` it."""
+
+    async def after(self, run: ExecutionRun) -> None:
+        """The cell has ended, its end is not recorded yet."""
 
 
 class Session:
@@ -57,7 +66,7 @@ class Session:
         limits: SessionLimits,
         profile: KernelProfile,
         log: EventLog,
-        store: Journal | MemoryStore,
+        store: EventStore,
         pool: KernelPool,
         workspaces: WorkspaceStore,
         settings: SessionSettings,
@@ -67,12 +76,18 @@ class Session:
         self.started = asyncio.get_running_loop().time()
         self.door = Door(self, settings.channels)
         self._tasks = Supervisor(self._ids, self._failed)
-        widgets = WidgetMessages(log, self._receive, self._room)
-        listeners = Listeners(self._tasks.guard(widgets, LISTENER), self._sent, widgets.room)
+        self._widgets = WidgetMessages(log)
         exited = self._tasks.guard(self._exited, "death of a kernel")
         packages = SessionPackages(row.id, settings.installer, self._ids)
         files = workspaces.of(folder_of(row))
-        self.slot = SessionKernel(profile, pool, files, store, self.door, packages, listeners, exited)
+        self._store = store
+        self.slot = SessionKernel(profile, pool, files, packages, self._room, self._attend, exited)
+        log.overfull = self.slot.hold_back
+        self._stop_door: Callable[[], None] | None = None
+        # What else a cell needs before it is sent and after it has ended.
+        self._hooks: tuple[CellHook, ...] = ()
+        if settings.installer is not None:
+            self._hooks = (CellPackages(self.slot),)
         self._settings = settings
         self._queue = ExecutionQueue()
         self._runs = SessionRuns(self._queue)
@@ -160,6 +175,7 @@ class Session:
             await self.slot.drop()
             raise
         if running is not None:
+            running.host = self
             self._queue.put(running)
         self._start_worker()
         self.touch()
@@ -192,7 +208,7 @@ class Session:
         if self._faults > MOST_FAULTS:
             self._begin_end(self._do_end(FAULT, keep_files=True))
             return
-        if name == LISTENER and self.kernel is not None:
+        if name == LISTENER and self.kernel is not None and not self.kernel.connection.closed:
             # What it said is lost, and what it says next could be understood wrongly.
             self.kernel.connection.close()
             if current is None or not current.gave_up:
@@ -200,20 +216,51 @@ class Session:
         if self._worker is None or self._worker.done():
             self._start_worker()
 
-    def _receive(self, message: Message) -> None:
-        """Everything the kernel says comes by here, in order: to the clients, who wait, and to the record."""
-        self.door.receive(message)
-        run, ended = self._runs.of_message(message.parent.msg_id)
-        if run is not None:
-            run.receive(message)
-            if ended:
-                # A thread of an ended cell still prints: Jupyter shows it under that cell, so do we.
-                self.record.save_execution(run)
+    # The kernel's messages: to the clients, to the record of widgets, and to the run that they answer
 
-    def _room(self, message: Message) -> int:
-        """How many bytes of such a message's content its execution would read."""
-        run, _ = self._runs.of_message(message.parent.msg_id)
-        return 0 if run is None else run.machine.room(message.header.msg_type)
+    def _attend(self, kernel: Kernel) -> None:
+        """Listen to a kernel before it says anything."""
+        self._stop_door = None
+        self.attend_door(kernel)
+        kernel.connection.listen(
+            self._widgets,
+            self._sent,
+            room=self._widgets.room,
+            types=COMM_EVENTS,
+            failed=self.listener_failed,
+        )
+
+    def attend_door(self, kernel: Kernel | None = None) -> None:
+        """Let the door listen while it has clients."""
+        kernel = kernel or self.kernel
+        if self.door.has_clients and self._stop_door is None and kernel is not None:
+            self._stop_door = kernel.connection.listen(self.door.receive, failed=self.listener_failed)
+        elif not self.door.has_clients and self._stop_door is not None:
+            self._stop_door()
+            self._stop_door = None
+
+    def listener_failed(self, error: Exception) -> None:
+        """A message of the kernel could not be taken, by a mistake of ours."""
+        if self.kernel is not None and not self.kernel.connection.closed:
+            self._tasks.tell(LISTENER, error)
+
+    @property
+    def widgets_full(self) -> bool:
+        """Whether no more widgets are recorded."""
+        return self._widgets.full
+
+    def hold_back(self) -> None:
+        """More comes for a client than the disk can keep."""
+        self.slot.hold_back()
+
+    async def _room(self) -> None:
+        """Return once clients and record can take more."""
+        await self.door.room()
+        await self._store.room()
+
+    def wake(self) -> None:
+        """The worker has something to do."""
+        self._queue.wake()
 
     def _sent(self, message: Message) -> None:
         """A message goes to the kernel, from whomever: an answer lets its cell ask again."""
@@ -276,12 +323,12 @@ class Session:
 
     def _begin_or_queue(self, run: ExecutionRun) -> ExecutionRun:
         """Queue it; where nothing is before it, send it now, a turn of the loop before the worker would."""
-        prepared = run.request.env or self.slot.packages.installer
+        prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
         if self.kernel is not None and free and not prepared:
             self._runs.current, self.record.state = run, SessionState.BUSY
+            # The worker has nothing to do with it before its end, or its deadline: then the run wakes it.
             self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
-            self._queue.wake()
         else:
             self._queue.put(run)
         return run
@@ -301,8 +348,8 @@ class Session:
         self.check_open()
         self._queue.check_room(room)
         self.record.check_writable()
-        run = self._runs.make(request, self.log, self._settings.execution, timeout, idempotency)
-        self.record.save_execution(run)
+        run = self._runs.make(request, self.log, self._settings.execution, timeout, idempotency, self)
+        run.save()
         self.record.touch(run.created_at)
         return run
 
@@ -343,8 +390,8 @@ class Session:
         self._runs.answer(execution, value)
 
     def restart(self) -> asyncio.Future[None]:
-        """Replace the kernel: the running cell ends as interrupted, those that wait are cancelled. The future
-        is done when there is a fresh one with the session's files, or has the pool's errors.
+        """Replace the kernel: the running cell ends as interrupted, those that wait are cancelled. The
+        future is done when there is a fresh one with the session's files, or has the pool's errors.
         """
         self.check_open()
         return asyncio.shield(self._begin_restart("kernel_restarted"))
@@ -403,7 +450,7 @@ class Session:
                     replaced = True
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
-            await run_with_packages(run, self.kernel, self.slot)
+            await self._run(run, self.kernel)
         except CellgateError as error:
             run.message = error.message
             run.lose(Status.DIED, error.reason)
@@ -411,6 +458,15 @@ class Session:
         await self._wrap_up(run, replaced=replaced)
         if not run.broken:
             self._faults = 0
+
+    async def _run(self, run: ExecutionRun, kernel: Kernel) -> None:
+        for hook in self._hooks:
+            await hook.before(run)
+        await run.run(kernel)
+        if run.request.env:
+            await run.clean_up(kernel)
+        for hook in self._hooks:
+            await hook.after(run)
 
     async def _wrap_up(self, run: ExecutionRun, *, replaced: bool) -> None:
         """The current execution is over: record its end, and have a kernel for the next where need be."""
@@ -473,13 +529,16 @@ class Session:
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.state, replaced=replaced)
         self.record.finished(event)
-        self.record.save_execution(run, status=event["status"])
+        run.save(event["status"])
         self._runs.remember(run)
+        if run.request.message is None:
+            await run.commit()
+            return
         self.door.finished(run)
-        if run.request.message is None or len(self._tasks) > MOST_COMMITS:
-            await self.record.commit(run, event["seq"])
+        if len(self._tasks) > MOST_COMMITS:
+            await run.commit()
         else:
-            self._tasks.start(self.record.commit(run, event["seq"]), f"commit {run.id}", execution=run.id)
+            self._tasks.start(run.commit(), f"commit {run.id}", execution=run.id)
 
     # The end
 

@@ -11,21 +11,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.packages.installer import Installer
 from cellgate.record.clock import now
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog, EventStore
 from cellgate.record.facts import brief
-from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of
-from cellgate.wire.errors import Conflict, StorageError, StorageFull
+from cellgate.wire.errors import Conflict, StorageFull
 from cellgate.wire.limits import Ceilings, SessionLimits
-from cellgate_kernels.errors import GatewayFault
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.threads import Lane
 
@@ -63,7 +60,7 @@ class SessionRecord:
         row: SessionRow,
         limits: SessionLimits,
         log: EventLog,
-        store: Journal | MemoryStore,
+        store: EventStore,
         gateway_version: str,
     ) -> None:
         self.row = row
@@ -139,18 +136,6 @@ class SessionRecord:
         self.last_activity = event["at"]
         self.save(event["execution_count"])
 
-    async def commit(self, run: ExecutionRun, seq: int) -> None:
-        """Make the end of an execution durable, then tell who follows or waits for it, in any case."""
-        try:
-            await self.log.release(seq)
-        except StorageError as error:
-            run.fail(error)
-        except BaseException:
-            run.fail(GatewayFault())
-            raise
-        else:
-            run.end()
-
     def check_writable(self) -> None:
         """Raises StorageError while nothing can be recorded, of all sessions or of this one."""
         self._store.check_writable(self.row.id)
@@ -179,13 +164,7 @@ class SessionRecord:
             head_seq=self.log.head_seq,
             head=self.log.head,
         )
-        if isinstance(self._store, Journal):
-            self.log.then(partial(self._store.save_session, self.row))
-
-    def save_execution(self, run: ExecutionRun, status: str | None = None) -> None:
-        """Write an execution's row."""
-        if isinstance(self._store, Journal):
-            self.log.then(partial(self._store.save_execution, run.row(self.row.id, status)))
+        self.log.save_session(self.row)
 
     async def known(
         self, key: str, request_hash: str, live: Iterable[ExecutionRun]
@@ -195,9 +174,7 @@ class SessionRecord:
         `live` is read after the last await, so that the caller may submit at once: two requests of one key
         can't both be first. Raises Conflict when the key was used with another request.
         """
-        row = None
-        if isinstance(self._store, Journal):
-            row = await self._store.execution_by_key(self.row.id, key)
+        row = await self._store.execution_by_key(self.row.id, key)
         for run in live:
             if run.idempotency is not None and run.idempotency[0] == key:
                 _check_same(run.idempotency[1], request_hash)

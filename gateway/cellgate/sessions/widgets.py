@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import logging
 
-from msgspec import structs
-
 from cellgate.record.events import EventLog
 from cellgate.wire.errors import StorageError
-from cellgate_kernels.connection import Listener, Room
 from cellgate_kernels.contents import comm_event
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Message, TooComplex, size_of
-from cellgate_kernels.outputs import COMM_EVENTS, LEAST_COST
+from cellgate_kernels.outputs import LEAST_COST
 
 logger = logging.getLogger(__name__)
 
@@ -30,41 +27,38 @@ MOST_MODELS = 50_000
 
 
 class WidgetMessages:
-    """A listener: records such messages in `log`, and hands all messages on to `receive`."""
+    """A listener to messages of `COMM_EVENTS`: records those of no cell in `log`.
 
-    def __init__(self, log: EventLog, receive: Listener, room: Room) -> None:
+    It is told of a message before the cell's run is.
+    """
+
+    def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._receive = receive
-        self._room = room
         self._left = MOST_BYTES
         self._models = 0
         self._unrecorded = False
 
     def __call__(self, message: Message) -> None:
-        """Take a message of the kernel."""
-        if message.header.msg_type in COMM_EVENTS:
-            message = self._take(message)
-        self._receive(message)
-
-    def room(self, message: Message) -> int:
-        """How many bytes of such a message's content are of use, here or to `receive`."""
-        if message.header.msg_type in COMM_EVENTS and message.parent.msg_type != "execute_request":
-            return self._left
-        return self._room(message)
-
-    def _take(self, message: Message) -> Message:
+        """Take such a message of the kernel."""
         if message.header.msg_type == "comm_open":
             self._models += 1
             if self._models == MOST_MODELS + 1:
                 logger.warning("Session %s: no more than %d widgets are recorded", self._log.key, MOST_MODELS)
-            if self._models > MOST_MODELS:
-                return structs.replace(message, unread=True)
+        # An opened one above the limit has no event, neither here nor in its cell.
         if message.parent.msg_type != "execute_request":
             self._record(message)
-        return message
+
+    @property
+    def full(self) -> bool:
+        """Whether the last widget that was opened is one too many."""
+        return self._models > MOST_MODELS
+
+    def room(self, message: Message) -> int:
+        """How many bytes of such a message's content are of use here."""
+        return 0 if message.parent.msg_type == "execute_request" else self._left
 
     def _record(self, message: Message) -> None:
-        if self._left <= 0:
+        if self._left <= 0 or (self.full and message.header.msg_type == "comm_open"):
             return
         size = max(size_of(message), LEAST_COST)
         try:

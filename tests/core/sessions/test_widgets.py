@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.record import survey as surveys
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, MemoryStore
@@ -83,20 +85,18 @@ def said(kind: str, content: Any, *buffers: bytes, parent: str = "comm_msg") -> 
 
 def test_what_clients_do_to_widgets_is_an_event_of_no_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_BYTES", 1000)
-    log, handed_on = EventLog(MemoryStore(), 1, "s"), list[Message]()
-    listener = widgets.WidgetMessages(log, handed_on.append, lambda _: 0)
+    log = EventLog(MemoryStore(), 1, "s")
+    listener = widgets.WidgetMessages(log)
     update = {"comm_id": "c", "data": {"method": "echo_update", "state": {"value": 2}}}
     messages = [
         said("comm_msg", update),
         said("comm_msg", update, parent="execute_request"),
         said("comm_msg", {"comm_id": "c", "data": {"method": "custom", "content": {}}}),
-        said("stream", {"name": "stdout", "text": "no comm"}),
         said("comm_msg", update, bytes(1000)),
         said("comm_msg", update),
     ]
     for message in messages:
         listener(message)
-    assert handed_on == messages
     assert log.last_seq == 1, "one is a cell's, two hold no state, and what follows crosses the bound"
 
 
@@ -107,27 +107,51 @@ class FullStore(MemoryStore):
         raise StorageFull("no room")
 
 
-def test_clients_hear_of_widgets_while_the_storage_is_full(caplog: pytest.LogCaptureFixture) -> None:
-    handed_on = list[Message]()
-    listener = widgets.WidgetMessages(EventLog(FullStore(), 1, "s"), handed_on.append, lambda _: 0)
-    messages = [said("comm_msg", {"comm_id": "c", "data": {"state": {"value": 2}}})] * 3
-    for message in messages:
-        listener(message)
-    assert handed_on == messages
+def test_widgets_that_a_full_storage_does_not_take_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    listener = widgets.WidgetMessages(EventLog(FullStore(), 1, "s"))
+    for _ in range(3):
+        listener(said("comm_msg", {"comm_id": "c", "data": {"state": {"value": 2}}}))
     assert len(caplog.records) == 1, "it is said once"
 
 
-def test_a_session_records_so_many_widgets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+class OfRun:
+    """As much of a session as a run sees."""
+
+    def __init__(self, listener: widgets.WidgetMessages) -> None:
+        self._listener = listener
+
+    @property
+    def widgets_full(self) -> bool:
+        return self._listener.full
+
+    def wake(self) -> None: ...
+
+    def listener_failed(self, error: Exception) -> None: ...
+
+
+async def test_a_session_records_so_many_widgets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_MODELS", 3)
-    log, run = EventLog(MemoryStore(), 1, "s"), Execution("ours", "code", OutputLimiter(OutputCaps()))
-    run.sent()
-    events = list[KernelEvent]()
-    listener = widgets.WidgetMessages(log, lambda message: events.extend(run.receive(message)), lambda _: 0)
+    store = MemoryStore()
+    log = EventLog(store, 1, "s")
+    listener = widgets.WidgetMessages(log)
+    settings = ExecutionSettings(OutputCaps())
+    run = ExecutionRun(ExecuteRequest("code"), log, settings, number=1, timeout=None, host=OfRun(listener))
+    run.machine.msg_id = "ours"
+    run.machine.sent()
     for number in range(5):
-        listener(said("comm_open", opened(comm_id=f"other {number}")) if number < 2 else _in_cell(number))
-    assert log.last_seq == 2
-    assert [event.type for event in events] == ["comm_open", "display_data", "display_data"]
-    assert "widget state left out" in events[1].content["data"]["text/plain"]
+        message = said("comm_open", opened(comm_id=f"other {number}")) if number < 2 else _in_cell(number)
+        listener(message)
+        if number >= 2:
+            run.receive(message)
+    rows = await store.events(1)
+    assert [(row.type, row.execution is None) for row in rows] == [
+        ("comm_open", True),
+        ("comm_open", True),
+        ("comm_open", False),
+        ("display_data", False),
+        ("display_data", False),
+    ]
+    assert b"widget state left out" in rows[3].body
 
 
 def _in_cell(number: int) -> Message:

@@ -21,7 +21,7 @@ from cellgate.http.base import BaseHandler, encode
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import HTML, READS, Answer, operation
-from cellgate.http.v1.executions import check_packages, in_language
+from cellgate.http.v1.executions import check_packages
 from cellgate.record.events import EventLog
 from cellgate.wire.answers import Accepted
 from cellgate.wire.errors import TooLarge, stream_problem_of
@@ -144,7 +144,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             return UNSET
         request = check_execute(command.execute, self.services.manager.ceilings, interactive=True)
         check_packages(self.services, request)
-        request = in_language(self.services, session, request, command.execute.language)
+        request = self.services.manager.in_language(session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
             self._bound_to_me = [*self._bound_to_me[-MOST_HELD:], run.id]

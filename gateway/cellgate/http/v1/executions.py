@@ -7,9 +7,6 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from msgspec import structs
-
-from cellgate.execution.blocks import cell_of
 from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
@@ -20,9 +17,10 @@ from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, oper
 from cellgate.http.streaming import Format, StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
 from cellgate.packages.settings import not_allowed
+from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
-from cellgate.wire.errors import Conflict, NotAcceptable, NotFound
+from cellgate.wire.errors import Conflict, NotAcceptable
 from cellgate.wire.events import Event
 from cellgate.wire.models import (
     ExecuteBody,
@@ -34,23 +32,10 @@ from cellgate.wire.models import (
 )
 from cellgate.wire.queries import ExecutionsQuery, ResultQuery
 from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
 
 MAX_IDEMPOTENCY_KEY = 255
-
-
-def in_language(
-    services: Services, session: Session, request: ExecuteRequest, language: str | None
-) -> ExecuteRequest:
-    """The request as a cell of the session's kernel. Raises InvalidInput for one that it can't serve."""
-    spec = services.catalog.get_kernel_spec(session.row.kernel)
-    if request.env and spec.language != "python":
-        raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
-    if language is None:
-        return request
-    return replace(request, code=cell_of(parse_language(language), request.code, spec.language))
 
 
 def check_packages(services: Services, request: ExecuteRequest) -> None:
@@ -140,30 +125,10 @@ class ExecuteHandler(ExecutionAnswers):
         request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
         check_packages(self.services, request)
         idempotency = await self._idempotency(request, body.language)
-        body_of_session = await self._session_body(key, body.language)
-        session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
-        request = in_language(self.services, session, request, body.language)
-        if idempotency is not None:
-            known = await session.known(*idempotency)
-            if known is not None:
-                await self._answer_known(session, known, form, body, view)
-                return
-        if session.ending:
-            # It ended for idleness in the very moment of this request: the next one takes its place.
-            session, _ = await self.services.manager.get_or_create(self.principal.name, body_of_session)
-        run = session.submit(request, idempotency=idempotency)
-        await self.answer_run(session, run, form, body, view)
-
-    async def _session_body(self, key: str, language: str | None) -> SessionBody:
-        """The session to run in; one that never was is made with a kernel of the code's language."""
-        body = SessionBody(session=check_session_key(key))
-        if language is not None:
-            parse_language(language)
-            try:
-                await self.services.archive.row(self.principal.name, key)
-            except NotFound:
-                return structs.replace(body, language=language)
-        return body
+        accepted = await self.services.manager.execute(
+            self.principal, key, request, language=body.language, idempotency=idempotency
+        )
+        await self._answer_accepted(accepted, form, body, view)
 
     async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
         key = self.request.headers.get("Idempotency-Key")
@@ -176,18 +141,14 @@ class ExecuteHandler(ExecutionAnswers):
             return key, await self.services.lanes.texts.run(_request_hash, request, language)
         return key, _request_hash(request, language)
 
-    async def _answer_known(
-        self,
-        session: Session,
-        known: ExecutionRun | tuple[str, int],
-        form: Format,
-        body: ExecuteBody,
-        view: dict[str, Any],
+    async def _answer_accepted(
+        self, accepted: Accepted, form: Format, body: ExecuteBody, view: dict[str, Any]
     ) -> None:
-        if isinstance(known, ExecutionRun):
-            await self.answer_run(session, known, form, body, view)
+        session = accepted.session
+        if isinstance(accepted.execution, ExecutionRun):
+            await self.answer_run(session, accepted.execution, form, body, view)
             return
-        execution, first_seq = known
+        execution, first_seq = accepted.execution
         if form is Format.JSON:
             status = 200 if body.wait else 202
             await self.answer_parts(await self.result(session, execution, view), status)
