@@ -104,6 +104,8 @@ class Kernel:
         self.packages = packages
         self.hash_seed: str | None = None
         """The ``PYTHONHASHSEED`` that it was started with, where that is known."""
+        self.exited: asyncio.Future[KernelExit] = provisioner.exited
+        """Completed once, when the kernel's process has ended. Shield it when you await it."""
         self._manager = manager
         self._provisioner = provisioner
         self._store = store
@@ -125,11 +127,6 @@ class Kernel:
     def image(self) -> Mapping[str, str]:
         """Name and digest of the container image it runs in; empty without one."""
         return self._provisioner.image_used
-
-    @property
-    def exited(self) -> asyncio.Future[KernelExit]:
-        """Completed once, when the kernel's process has ended. Shield it when you await it."""
-        return self._provisioner.exited
 
     @property
     def stored(self) -> bool:

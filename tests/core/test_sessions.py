@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cellgate_kernels.testing import virtual_time
-from tests.core.world import CELL_TIMEOUT, GRACE, World
+from cellgate.channels.frames import FrameFormat, Subprotocol
+from cellgate_kernels.testing import Cell, virtual_time
+from tests.core.world import CELL_TIMEOUT, GRACE, SETTLE, World
 
 
 @pytest.fixture
@@ -60,3 +62,96 @@ def test_a_kernel_that_ignores_its_deadline_is_replaced_after_the_grace(world: W
     world.pass_time(0.2)
     assert asked.told
     assert len(world.launcher.kernels) == 2
+
+
+def test_who_stops_waiting_for_a_cell_leaves_the_others_waiting(world: World) -> None:
+    first = world.ask("s", "slow 5", name="one request")
+    world.pass_time(1)
+    second = world.ask("s", "slow 5", name="one request")
+    world.pass_time(1)
+    assert first.run is second.run
+    assert second.task is not None
+    second.task.cancel()
+    world.pass_time(10)
+    assert second.task.cancelled()
+    assert first.told
+    world.asked.remove(second)
+
+
+def test_the_rest_of_an_end_is_waited_for_from_the_last_sign_of_the_cell(world: World) -> None:
+    async def lingers(cell: Cell) -> None:
+        cell.begin()
+        cell.reply()
+        for _ in range(5):
+            await cell.sleep(SETTLE - 1)
+            cell.stream("still here")
+
+    world.launcher.program = lambda code: lingers
+    asked = world.ask("s", "lingers")
+    world.pass_time(5 * (SETTLE - 1) + SETTLE - 1)
+    assert not asked.told
+    world.pass_time(2)
+    assert asked.told
+
+
+def test_a_cell_that_has_replied_has_no_deadline(world: World) -> None:
+    asked = world.ask("s", "replied", timeout=3)
+
+    async def lingers(cell: Cell) -> None:
+        cell.begin()
+        cell.reply()
+        await cell.sleep(SETTLE - 1)
+        cell.idle()
+
+    world.launcher.program = lambda code: lingers
+    world.pass_time(SETTLE)
+    assert asked.run is not None
+    assert asked.run.machine.outcome().status == "ok"
+
+
+def test_what_a_thread_of_an_ended_cell_prints_is_that_cells(world: World) -> None:
+    async def leaves_a_thread(cell: Cell) -> None:
+        cell.begin()
+        cell.end()
+        await asyncio.sleep(1)
+        cell.stream("late")
+
+    world.launcher.program = lambda code: leaves_a_thread
+    asked = world.ask("s", "x")
+    world.pass_time(0.5)
+    assert asked.told
+    assert asked.run is not None
+    end = asked.run.last_seq
+    world.pass_time(1)
+    assert asked.run.last_seq == end + 1
+
+
+def test_a_session_without_clients_hands_no_message_to_its_door(world: World) -> None:
+    session = world.run(world.session("s"))
+    taken: list[str] = []
+    session.door.receive = lambda message: taken.append(message.msg_type)  # type: ignore[method-assign]
+    world.ask("s", "without")
+    world.pass_time(1)
+    assert taken == []
+    frames = FrameFormat(Subprotocol.V1, deflated=False)
+    client = world.do(session.door.connect, "client", frames)
+    world.ask("s", "with")
+    world.pass_time(1)
+    assert len(taken) == 5
+    world.do(lambda: session.door.disconnect(client, returns=False))
+    world.ask("s", "without again")
+    world.pass_time(1)
+    assert len(taken) == 5
+
+
+def test_a_restart_replaces_the_kernel_and_the_door_hears_the_new_one(world: World) -> None:
+    session = world.run(world.session("s"))
+    taken: list[str] = []
+    session.door.receive = lambda message: taken.append(message.msg_type)  # type: ignore[method-assign]
+    world.do(session.door.connect, "client", FrameFormat(Subprotocol.V1, deflated=False))
+    world.restart(session)
+    world.pass_time(1)
+    world.ask("s", "x")
+    world.pass_time(1)
+    assert len(world.launcher.kernels) == 2
+    assert len(taken) == 5

@@ -181,10 +181,16 @@ class ExecutionRun:
         machine = self.machine
         if message.header.msg_type == "comm_open" and self.host is not None and self.host.widgets_full:
             message = structs.replace(message, unread=True)
-        if events := machine.receive(message):
-            size = size_of(message) if message.readable else 0
-            for event in events:
-                self._emit(event, size)
+        for event in machine.receive(message):
+            try:
+                recorded = self.emit(
+                    event.type, event.content, size=size_of(message) if message.readable else 0
+                )
+            except StorageFull:
+                # Nothing recorded is lost; what comes while there is no room is, and the result says so.
+                self._unrecorded = True
+            else:
+                self._note(event, recorded)
         if self._interrupts is not None and self._kernel is not None:
             self._interrupts.received(self._kernel)
         if self._final_event is not None:
@@ -229,17 +235,14 @@ class ExecutionRun:
                 self._set_timer(left)
                 return
             for event in self.machine.settle():
-                self._emit(event)
+                try:
+                    self.emit(event.type, event.content)
+                except StorageFull:
+                    self._unrecorded = True
         self._wake()
 
-    def _emit(self, event: KernelEvent, size: int = 0) -> None:
-        """Record what the kernel said."""
-        try:
-            recorded = self.emit(event.type, event.content, size=size)
-        except StorageFull:
-            # Nothing recorded is lost; what comes while there is no room is, and the result says so.
-            self._unrecorded = True
-            return
+    def _note(self, event: KernelEvent, recorded: Mapping[str, Any]) -> None:
+        """Act upon what the kernel said, and the record has."""
         if event.type == "started" and self._started_at is None:
             self._started_at = recorded["at"]
         if event.type == "input_request":

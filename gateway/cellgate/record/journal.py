@@ -368,13 +368,12 @@ class Journal(Queries):
         backlog = self._backlog
         if backlog.enqueued.empty:
             return
+        # The flush that was to come stays: to cancel it, and to set it again, costs every cell time.
         for part in backlog.take_enqueued(LOGGED_AT_ONCE):
             if not self._log_part(part):
                 for one in part.by_session().values():
                     if not self._log_part(one):
                         backlog.hold(one)
-        if backlog.held.empty:
-            self._cancel_flush()
         if backlog.logged.empty:
             return
         if self._redo.crowded or self.full:

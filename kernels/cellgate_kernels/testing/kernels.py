@@ -154,7 +154,7 @@ class FakeKernel(Kernel):
         self.cell: Cell | None = None
         self._program = program
         self._ending = ending
-        self._exit: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+        self.exited = asyncio.get_running_loop().create_future()
         self._ended = False
         self._signer = Signer(KEY)
         self._waiting: deque[Message] = deque()
@@ -187,11 +187,6 @@ class FakeKernel(Kernel):
         return {}
 
     @property
-    def exited(self) -> asyncio.Future[KernelExit]:
-        """Completed once, when it has died or was ended."""
-        return self._exit
-
-    @property
     def stored(self) -> bool:
         """No other gateway could adopt it."""
         return False
@@ -199,7 +194,7 @@ class FakeKernel(Kernel):
     @property
     def alive(self) -> bool:
         """Whether it lives and nobody has begun to end it."""
-        return not self._ended and not self._exit.done()
+        return not self._ended and not self.exited.done()
 
     async def files_given(self) -> None:
         """Nothing: it has no user of its own."""
@@ -237,8 +232,8 @@ class FakeKernel(Kernel):
         self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
 
     def _exit_as(self, end: KernelExit) -> None:
-        if not self._exit.done():
-            self._exit.set_result(end)
+        if not self.exited.done():
+            self.exited.set_result(end)
         if self._runner is not None:
             self._runner.cancel()
 
@@ -253,7 +248,7 @@ class FakeKernel(Kernel):
 
     def deliver(self, channel: Channel, frames: list[bytes]) -> None:
         """Send frames, whatever they are. A kernel that has died says nothing."""
-        if not self._exit.done():
+        if not self.exited.done():
             self._memory[channel].deliver(frames)
 
     async def taken(self) -> None:
@@ -264,12 +259,12 @@ class FakeKernel(Kernel):
 
     def _hear(self, channel: Channel, frames: list[bytes]) -> None:
         """What is sent arrives at the loop's next turn."""
-        if not self._exit.done():
+        if not self.exited.done():
             message = self._signer.parse(channel, frames)
             asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)
 
     def _take(self, message: Message) -> None:
-        if self._exit.done():
+        if self.exited.done():
             return
         self.requests.append(message.msg_type)
         match message.msg_type:

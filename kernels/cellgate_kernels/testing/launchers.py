@@ -18,7 +18,7 @@ from cellgate_kernels.errors import KernelStartFailed
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from cellgate_kernels.testing.cells import Program, understand
+from cellgate_kernels.testing.cells import Behaviour, Program, understand
 from cellgate_kernels.testing.kernels import FakeKernel
 
 NOWHERE = Path("/nonexistent")
@@ -127,7 +127,7 @@ class FakeLauncher(KernelLauncher):
         self.existing = 0
         self.most = 0
         self._folder = folder
-        self._program = program
+        self.program = program
         self._begin = start
         self._ready = ready
         self._end = ending
@@ -155,8 +155,17 @@ class FakeLauncher(KernelLauncher):
         if self._folder is not None:
             workspace.mkdir()
         return FakeKernel(
-            kernel_id, profile, workspace, self._program, reception=self._messages, ending=self._ended
+            kernel_id,
+            profile,
+            workspace,
+            self._chosen,
+            reception=self._messages,
+            ending=self._ended,
         )
+
+    def _chosen(self, code: str) -> Behaviour:
+        """By the program of the moment: a test may give another one at any time."""
+        return self.program(code)
 
     async def _ended(self, kernel: FakeKernel) -> None:
         try:

@@ -54,6 +54,8 @@ class ExecutionAnswers(StreamingHandler):
 
     def view(self) -> dict[str, Any]:
         """How the query wants a result."""
+        if not self.request.query:
+            return {}
         query = self.query(ResultQuery)
         return {"plain": query.plain, "max_text": query.max_text, "images": Images(query.images)}
 
