@@ -45,6 +45,7 @@ CODES = st.sampled_from(
 TIMEOUTS = st.sampled_from([None, None, 0.1, 3.0])
 SECONDS = st.sampled_from([0.0, 0.001, 0.02, 0.3, 2.5, 40.0])
 TURNS = st.integers(0, 6)
+NAMES = st.sampled_from(["lab", "console"])
 STARTS = st.sampled_from([at_once, starts_after(0.4), starts_after(20.0), fails_to_start()])
 
 
@@ -123,6 +124,30 @@ class Sessions(RuleBasedStateMachine):
     def die(self, key: str, turns: int) -> None:
         if (kernel := self.world.kernel(key)) is not None:
             self.world.do(kernel.die)
+        self.turns(turns)
+
+    @rule(key=KEYS, name=NAMES, turns=TURNS)
+    def connect(self, key: str, name: str, turns: int) -> None:
+        """A Jupyter client opens its WebSocket, or comes back."""
+        session = self.world.live(key)
+        if session is not None and not session.ending:
+            self.world.do(self.world.connect, session, name)
+        self.turns(turns)
+
+    @rule(key=KEYS, name=NAMES, code=CODES, turns=TURNS)
+    def send(self, key: str, name: str, code: str, turns: int) -> None:
+        """A Jupyter client sends a cell of its own."""
+        session, client = self.world.live(key), self.world.clients.get((key, name))
+        if session is not None and client is not None and client.connected:
+            self.world.do(self.world.send, session, client, code)
+        self.turns(turns)
+
+    @rule(key=KEYS, name=NAMES, returns=st.booleans(), turns=TURNS)
+    def disconnect(self, key: str, name: str, returns: bool, turns: int) -> None:
+        """A Jupyter client's WebSocket is gone."""
+        session, client = self.world.live(key), self.world.clients.get((key, name))
+        if session is not None and client is not None and client.connected:
+            self.world.do(lambda: session.door.disconnect(client, returns=returns))
         self.turns(turns)
 
     @rule(full=st.booleans(), turns=TURNS)

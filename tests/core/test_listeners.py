@@ -81,7 +81,7 @@ def test_a_large_message_is_read_as_far_as_its_followers_want(loop: VirtualTimeL
         kernel.connection.follow(request(kernel, "floods 1 200000"), unwanted.append)
         await asyncio.sleep(1)
         (stream,) = [message for message in got if message.msg_type == "stream"]
-        assert 1000 <= len(stream.content()["text"]) < 2000
+        assert 1000 <= len(stream.content()["text"]) < 100_000
         assert [message.readable for message in unwanted if message.msg_type == "stream"] == [False]
         await kernel.discard()
         launcher.close()

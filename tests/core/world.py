@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cellgate.channels.client import ChannelSettings
+from cellgate.channels.client import ChannelSettings, Client
+from cellgate.channels.frames import FrameFormat
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
@@ -35,10 +36,12 @@ from cellgate.wire.limits import SessionLimits
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
+from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.pool import KernelPool, PoolSettings
 from cellgate_kernels.testing import Attempt, FakeKernel, FakeLauncher, Start, VirtualTimeLoop, at_once
 from cellgate_kernels.threads import Lane
+from cellgate_kernels.websocket import Subprotocol
 
 T = TypeVar("T")
 
@@ -75,6 +78,15 @@ class Disk:
         journal._room_left = lambda: not self.full
 
 
+class Taker:
+    """A WebSocket whose other side reads all at once."""
+
+    async def send_frames(self, frames: bytes) -> bool:
+        return True
+
+    def close(self, code: int | None = None, reason: str | None = None) -> None: ...
+
+
 @dataclass
 class Asked:
     """A cell that somebody asked for, and what they were told: that its end is durable, or why not."""
@@ -96,6 +108,8 @@ class World:
         self.complaints: list[dict[str, Any]] = []
         self.asked: list[Asked] = []
         self.restarts: list[asyncio.Task[None]] = []
+        self.clients: dict[tuple[str, str], Client] = {}
+        self.sent: dict[str, str] = {}
         self.kernels_wanted: Start = at_once
         loop.set_exception_handler(lambda _, context: self.complaints.append(context))
 
@@ -197,6 +211,19 @@ class World:
 
         self.restarts.append(self.loop.create_task(client()))
 
+    def connect(self, session: Session, name: str) -> None:
+        """A Jupyter client of this name opens a WebSocket that takes whatever comes."""
+        client = session.door.connect(name, FrameFormat(Subprotocol.V1, deflated=False))
+        client.attach(Taker())
+        self.clients[session.row.key, name] = client
+
+    def send(self, session: Session, client: Client, code: str) -> None:
+        """A Jupyter client sends a cell."""
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        message = new_message(Channel.SHELL, "execute_request", content, session=client.session_id)
+        self.sent[message.header.msg_id] = code
+        session.door.send(client, message)
+
     def kernel(self, key: str) -> FakeKernel | None:
         """The kernel of a live session."""
         session = self.live(key)
@@ -261,7 +288,8 @@ def check_session(events: list[dict[str, Any]]) -> set[str]:
         if kind == "queued":
             assert before == [], "queued twice"
             queued.append(execution)
-            timeouts[execution] = event.get("timeout", CELL_TIMEOUT)
+            limit = event.get("timeout", CELL_TIMEOUT)
+            timeouts[execution] = float("inf") if limit is None else limit
         elif "finished" in before:
             assert kind in LATE, f"{kind} after the end"
         else:

@@ -6,18 +6,25 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from typing import Any, cast
 
 import pytest
 
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
-from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.testing import (
+    Attempt,
+    FakeKernel,
+    FakeLauncher,
+    Gate,
+    at_once,
+    fails_to_start,
+    never_starts,
+)
 
 DEADLINE = 30.0
 PYTHON3 = KernelProfile("python3")
@@ -30,67 +37,29 @@ NOTHING = PoolStatistics(warm=0, starting=0, in_use=0, ending=0, waiting=0)
 # ---- launchers by their behaviour
 
 
-class FakeKernel:
-    """As much of a kernel as the pool sees."""
-
-    def __init__(self, number: int, profile: KernelProfile, launcher: QuickLauncher) -> None:
-        self.id = f"kernel-{number}"
-        self.profile = profile
-        self.exited: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
-        self.discards = 0
-        self._launcher = launcher
-
-    @property
-    def alive(self) -> bool:
-        return not self.exited.done() and not self.discards
-
-    def die(self) -> None:
-        self.exited.set_result(KernelExit("kernel_exit", 1, None, "The kernel exited with code 1."))
-
-    async def discard(self, *, spare_files: bool = False) -> None:
-        self.discards += 1
-        await self._launcher.wait_to_end()
-        if not self.exited.done():
-            self.exited.set_result(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
-        self._launcher.existing -= 1
-
-
-class FakeCatalog:
-    def get_kernel_spec(self, name: str) -> None:
-        if name not in {"python3", "other"}:
-            raise KernelspecNotFound(f"There is no kernelspec {name}.")
-
-
-class QuickLauncher:
-    """Starts at once. Counts what exists, from the begin of a kernel's start to the end of its end."""
+class QuickLauncher(FakeLauncher):
+    """Starts at once; its kernels end when the test lets them."""
 
     def __init__(self) -> None:
-        self.catalog = FakeCatalog()
-        self.started: list[KernelProfile] = []
-        self.kernels: list[Any] = []
-        self.existing = 0
-        self.most = 0
+        super().__init__(
+            start=self._start, ready=self.ready, ending=self._ending, kernelspecs=("python3", "other")
+        )
         self.may_end = asyncio.Event()
         self.may_end.set()
 
-    async def start(self, profile: KernelProfile) -> FakeKernel:
-        self.started.append(profile)
-        self.existing += 1
-        self.most = max(self.most, self.existing)
-        try:
-            await self.prepare(profile)
-        except BaseException:
-            self.existing -= 1
-            raise
-        kernel = FakeKernel(len(self.kernels), profile, self)
-        self.kernels.append(kernel)
-        return kernel
+    async def _start(self, attempt: Attempt) -> None:
+        await self.prepare(attempt)
 
-    async def prepare(self, profile: KernelProfile) -> None:
-        await asyncio.sleep(0)
+    async def _ending(self, kernel: FakeKernel) -> None:
+        await self.wait_to_end()
+
+    async def prepare(self, attempt: Attempt) -> None:
+        await at_once(attempt)
+
+    def ready(self, kernel: FakeKernel) -> None:
+        """A kernel is ready."""
 
     async def wait_to_end(self) -> None:
-        await asyncio.sleep(0)
         await self.may_end.wait()
 
 
@@ -99,24 +68,26 @@ class SlowLauncher(QuickLauncher):
 
     def __init__(self) -> None:
         super().__init__()
-        self.starting: list[asyncio.Future[None]] = []
+        self.gate = Gate()
 
-    async def prepare(self, profile: KernelProfile) -> None:
-        gate = asyncio.get_running_loop().create_future()
-        self.starting.append(gate)
-        await gate
+    @property
+    def starting(self) -> Collection[object]:
+        return self.gate.waiting
+
+    async def prepare(self, attempt: Attempt) -> None:
+        await self.gate(attempt)
 
     async def let_go(self) -> None:
         """The oldest start succeeds."""
-        await until(lambda: self.starting)
-        self.starting.pop(0).set_result(None)
+        async with asyncio.timeout(DEADLINE):
+            await self.gate.let_go()
 
 
 class NeverLauncher(QuickLauncher):
     """A start that never ends."""
 
-    async def prepare(self, profile: KernelProfile) -> None:
-        await asyncio.Event().wait()
+    async def prepare(self, attempt: Attempt) -> None:
+        await never_starts(attempt)
 
 
 class FailingLauncher(QuickLauncher):
@@ -127,10 +98,8 @@ class FailingLauncher(QuickLauncher):
         self.times = times
         self.error = error
 
-    async def prepare(self, profile: KernelProfile) -> None:
-        await asyncio.sleep(0)
-        if len(self.started) <= self.times:
-            raise self.error(f"start {len(self.started)} failed")
+    async def prepare(self, attempt: Attempt) -> None:
+        await fails_to_start(self.times, self.error)(attempt)
 
 
 class DyingLauncher(QuickLauncher):
@@ -140,11 +109,9 @@ class DyingLauncher(QuickLauncher):
         super().__init__()
         self.times = times
 
-    async def start(self, profile: KernelProfile) -> FakeKernel:
-        kernel = await super().start(profile)
+    def ready(self, kernel: FakeKernel) -> None:
         if len(self.kernels) <= self.times:
             asyncio.get_running_loop().call_soon(kernel.die)
-        return kernel
 
 
 class RandomLauncher(QuickLauncher):
@@ -154,16 +121,14 @@ class RandomLauncher(QuickLauncher):
         super().__init__()
         self.chance = chance
 
-    async def prepare(self, profile: KernelProfile) -> None:
+    async def prepare(self, attempt: Attempt) -> None:
         await turns(self.chance.randrange(6))
         if self.chance.random() < 0.1:
             raise KernelStartFailed("bad luck")
 
-    async def start(self, profile: KernelProfile) -> FakeKernel:
-        kernel = await super().start(profile)
+    def ready(self, kernel: FakeKernel) -> None:
         if self.chance.random() < 0.1:
             asyncio.get_running_loop().call_soon(kernel.die)
-        return kernel
 
     async def wait_to_end(self) -> None:
         await turns(self.chance.randrange(6))
@@ -219,7 +184,7 @@ def new_pool(
         max_retry_delay=8 * retry_delay,
         refill_pause=refill_pause,
     )
-    return KernelPool(cast(KernelLauncher, launcher), settings, warm, clock=clock)
+    return KernelPool(launcher, settings, warm, clock=clock)
 
 
 Claim = asyncio.Task[Kernel]
@@ -565,7 +530,7 @@ async def test_a_claim_cancelled_around_its_hand_over_leaks_nothing(turn: int) -
     cancelled.cancel()
     ended = (await asyncio.gather(cancelled, return_exceptions=True))[0]
     if isinstance(ended, FakeKernel):
-        pool.release(cast(Kernel, ended))
+        pool.release(ended)
     following = claim(pool)
     await turns()
     if launcher.starting:
@@ -672,9 +637,9 @@ async def test_a_pool_whose_starts_fail_retries_by_itself_and_is_not_busy() -> N
     began: list[float] = []
 
     class Recording(FailingLauncher):
-        async def prepare(self, profile: KernelProfile) -> None:
+        async def prepare(self, attempt: Attempt) -> None:
             began.append(time.monotonic())
-            await super().prepare(profile)
+            await super().prepare(attempt)
 
     launcher = Recording(times=6)
     pool = new_pool(launcher, size=1, retry_delay=0.01)
@@ -911,7 +876,7 @@ async def test_close_ends_a_start_that_would_never_end() -> None:
 
 async def test_a_kernel_whose_start_ignored_the_close_is_ended() -> None:
     class Stubborn(QuickLauncher):
-        async def prepare(self, profile: KernelProfile) -> None:
+        async def prepare(self, attempt: Attempt) -> None:
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -927,7 +892,6 @@ async def test_a_kernel_whose_start_ignored_the_close_is_ended() -> None:
 async def test_an_end_that_fails_is_logged_and_gives_the_place_back(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(QuickLauncher):
         async def wait_to_end(self) -> None:
-            self.existing -= 1
             raise OSError("the folder can't be removed")
 
     launcher = Broken()
