@@ -1,7 +1,7 @@
 """Large bodies without tornado's buffers: a file sent by the system itself, and uploads read in wide pieces.
 
 Through `write` each megabyte would be copied three times and sent in eight parts, and on its way in copied
-twice. It knows sockets and a few details of tornado's connection, no sessions; ``v1.files`` uses it.
+twice. It knows sockets and one detail of tornado's connection, no sessions; ``v1.files`` uses it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ import os
 import select
 import time
 from contextlib import suppress
-from functools import partial
 from itertools import cycle
 
 from tornado.http1connection import HTTP1Connection
-from tornado.httputil import HTTPMessageDelegate
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
 from cellgate.files.upload import PIECE
@@ -31,33 +29,17 @@ _TURN = 8 * 1024 * 1024  # bytes that one turn of a thread sends at most: others
 _PATIENCE = 5  # milliseconds for which a thread waits for a socket that is full; then the loop does
 _TURN_SECONDS = 0.05  # that one turn takes at most, however often the socket takes a little
 _LOOK_SECONDS = 1.0  # between looks at a stream whose client takes nothing for now
-_READ = "_read_fixed_body"
 _REMAINING = "_expected_content_remaining"
 
 
 def read_wide(connection: object) -> None:
-    """Read bodies of this connection that have a length straight into an upload's pieces.
+    """Read this connection's body straight into an upload's pieces, which are three buffers in turn.
 
-    The handler gets memoryviews of three buffers in turn; it may use one until it has taken the next.
+    The handler gets memoryviews of them, and may use one until it has taken the next.
     """
-    if isinstance(connection, HTTP1Connection) and hasattr(connection, _READ):
-        setattr(connection, _READ, partial(_read_pieces, connection))
-
-
-async def _read_pieces(connection: HTTP1Connection, length: int, delegate: HTTPMessageDelegate) -> None:
-    """As tornado's own: read the body and hand it on, each piece while the next is read."""
-    pieces = cycle([_whole_pages(PIECE) for _ in range(3)])
-    piece = next(pieces)[:length]
-    reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
-    while length:
-        length -= await reading
-        full, piece = piece, next(pieces)[:length]
-        if length:
-            reading = connection.stream.read_into(piece)  # type: ignore[arg-type]
-        # Once it is answered nobody wants the rest.
-        taken = None if connection._write_finished else delegate.data_received(full)  # type: ignore[arg-type]
-        if taken is not None:
-            await taken
+    stream = getattr(connection, "stream", None)
+    if isinstance(stream, ClientStream):
+        stream.pieces = cycle([_whole_pages(PIECE) for _ in range(3)])
 
 
 def _whole_pages(size: int) -> memoryview:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from tornado.http1connection import HTTP1Connection
-from tornado.httpserver import HTTPServer
 from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler, stream_request_body
 
 from cellgate.files.upload import PIECE
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.transfer import can_send, read_wide, send_file
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
@@ -80,7 +81,11 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     path = tmp_path / "large.bin"
     path.write_bytes(os.urandom(20 * MIB + 1))
     state = Server(path)
-    http = HTTPServer(Application([("/", Handler, {"server": state})]))
+    http = Listener(
+        Application([("/", Handler, {"server": state})]),
+        settings=ListenerSettings(),
+        closed_by_us=lambda _: None,
+    )
     sockets = bind_sockets(0, "127.0.0.1")
     http.add_sockets(sockets)
     state.port = sockets[0].getsockname()[1]

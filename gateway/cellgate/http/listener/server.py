@@ -28,6 +28,7 @@ from tornado.httputil import (
     ResponseStartLine,
 )
 
+from cellgate.files.upload import PIECE
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import ClientStream, Phase, say
 from cellgate_kernels.budget import ByteBudget, largest
@@ -57,7 +58,8 @@ class Listener(HTTPServer):
         **options: Any,
     ) -> None:
         """Tornado's constructor."""
-        super().initialize(*arguments, **options)
+        # A piece of an upload; streams read other bodies in smaller parts.
+        super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         self._closed_by_us = closed_by_us
         self._limits = settings
         self._streams: set[ClientStream] = set()

@@ -14,10 +14,10 @@ import struct
 import termios
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
@@ -29,6 +29,7 @@ from cellgate_kernels.tasks import guarded
 _INT = struct.Struct("=i")
 _TCP_INFO = struct.Struct("=3xB20xI28xI")
 """tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
+_PART = 64 * 1024
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, and for no seconds."""
 
@@ -69,7 +70,8 @@ class ClientStream(IOStream):
 
     `vouched`: the client has shown a token. `busy`: what it waits for is our own work. `sending`: somebody
     writes to the socket beside this stream, and counts in `sent`. `spooled`: what the client does not read
-    waits within limits of its own, and may wait long.
+    waits within limits of its own, and may wait long. `pieces`: the buffers that a large body is read into,
+    in turn.
 
     What it keeps in memory for the client counts in the server's budget: a body or a message, until it has
     been answered, what was written and the system has not taken, and what others say they keep (`owing`).
@@ -85,6 +87,7 @@ class ClientStream(IOStream):
         # What was written and not all taken: where each piece ends, and its bytes, all of which stay.
         self._unsent: deque[tuple[int, int]] = deque()
         self._unsent_bytes = self._written = self._flushed = 0
+        self.pieces: Iterator[memoryview] | None = None
         self._first = True
         self._gone = self._given_up = False
         self._counting = False
@@ -114,6 +117,7 @@ class ClientStream(IOStream):
     def answers(self) -> None:
         """The request is here as a whole. Its handler keeps the body, so that counts on."""
         self._enter(Phase.ANSWER)
+        self.pieces = None
 
     def begins_message(self) -> None:
         """A WebSocket waits for its next message; some of its bytes may be here already."""
@@ -282,6 +286,19 @@ class ClientStream(IOStream):
             self._owner.closed(self)
 
     # Tornado's hooks for the bytes
+
+    def read_bytes(self, num_bytes: int, partial: bool = False) -> Awaitable[bytes]:
+        """Bodies are read by this, partially. Without `pieces` that is in small parts, as tornado's own."""
+        if not partial:
+            return super().read_bytes(num_bytes)
+        if self.pieces is None:
+            return super().read_bytes(min(num_bytes, _PART), partial=True)
+        return self._read_piece(next(self.pieces)[:num_bytes])
+
+    async def _read_piece(self, piece: memoryview) -> bytes:
+        # Through tornado's buffer each byte would be copied twice more.
+        await self.read_into(piece)  # type: ignore[arg-type]
+        return cast("bytes", piece)
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """Count what comes."""
