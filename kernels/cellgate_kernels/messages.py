@@ -27,8 +27,6 @@ from cellgate_kernels.structure import is_too_deep
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
 EMPTY = b"{}"
-_BLOCK = 64
-"""Bytes of a block of SHA-256."""
 MOST_HEADER = 512 * 1024
 """Bytes of a header; of a parent's too, which echoes what a client sent, a little longer at times."""
 _STEP = 16 * 1024
@@ -237,17 +235,14 @@ class Signer:
     """Signs and checks messages with one kernel's key (HMAC-SHA256, the protocol's default scheme)."""
 
     def __init__(self, key: bytes) -> None:
-        # RFC 2104 spelled out: hmac.digest looks the algorithm up anew each time, at a multiple of the cost.
-        block = (key if len(key) <= _BLOCK else sha256(key).digest()).ljust(_BLOCK, b"\0")
-        self._inner = sha256(bytes(byte ^ 0x36 for byte in block))
-        self._outer = sha256(bytes(byte ^ 0x5C for byte in block))
+        # Copied for each message: making it anew from the key costs a multiple.
+        self._keyed = hmac.new(key, digestmod=sha256)
 
     def _signature(self, parts: Sequence[bytes]) -> bytes:
-        inner, outer = self._inner.copy(), self._outer.copy()
+        mac = self._keyed.copy()
         for part in parts:
-            inner.update(part)
-        outer.update(inner.digest())
-        return outer.hexdigest().encode()
+            mac.update(part)
+        return mac.hexdigest().encode()
 
     def serialize(self, message: Message) -> list[bytes]:
         """Frames to send on a DEALER socket."""
