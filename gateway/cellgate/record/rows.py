@@ -39,6 +39,37 @@ class SessionRow:
     head: bytes = field(default=GENESIS, compare=False)
     folder: str = ""
 
+    @classmethod
+    def new(
+        cls,
+        session_id: int,
+        *,
+        key: str,
+        kernel: str,
+        at: str,
+        limits: dict[str, Any],
+        principal: str = "",
+        metadata: dict[str, Any] | None = None,
+        folder: str = "",
+    ) -> SessionRow:
+        """The row of a session that begins now, before it has a kernel."""
+        return cls(
+            id=session_id,
+            principal=principal,
+            key=key,
+            kernel=kernel,
+            isolation="",
+            state="starting",
+            cause=None,
+            created_at=at,
+            last_activity=at,
+            execution_count=0,
+            limits=limits,
+            metadata=metadata or {},
+            environment={},
+            folder=folder,
+        )
+
 
 class ExecutionRow(msgspec.Struct, frozen=True):
     """Where in its session's events an execution is; the events say everything else about it.

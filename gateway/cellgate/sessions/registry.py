@@ -305,23 +305,19 @@ class SessionManager:
                 )
             if former.kernel in self._catalog.find_kernel_specs():
                 profile = replace(profile, kernelspec=former.kernel)
-        moment = now()
-        row = SessionRow(
-            id=self._journal.new_session_id() if former is None else former.id,
+        row = SessionRow.new(
+            self._journal.new_session_id() if former is None else former.id,
             principal=principal,
             key=key,
             kernel=profile.kernelspec,
-            isolation="",
-            state=SessionState.STARTING,
-            cause=None,
-            created_at=moment if former is None else former.created_at,
-            last_activity=moment,
-            execution_count=0,
+            at=now(),
             limits=limits.to_wire(),
-            metadata=body.metadata if body.metadata is not None else (former.metadata if former else {}),
-            environment={},
+            metadata=body.metadata,
             folder=new_folder() if former is None else former.folder,
         )
+        if former is not None:
+            metadata = row.metadata if body.metadata is not None else former.metadata
+            row = replace(row, created_at=former.created_at, metadata=metadata)
         log, made = EventLog(self._journal, row.id, key, lane=self.settings.session.lane), 0
         if former is not None:
             # What the former life said last may be enqueued only.
@@ -356,21 +352,12 @@ class SessionManager:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(body, lower=lower)
         profile = self._profile(body, limits)
-        moment = now()
-        row = SessionRow(
-            id=self._journal.new_session_id(),
-            principal="",
+        row = SessionRow.new(
+            self._journal.new_session_id(),
             key=f"one-shot-{uuid.uuid4()}",
             kernel=profile.kernelspec,
-            isolation="",
-            state=SessionState.STARTING,
-            cause=None,
-            created_at=moment,
-            last_activity=moment,
-            execution_count=0,
+            at=now(),
             limits=limits.to_wire(),
-            metadata={},
-            environment={},
             folder=new_folder(),
         )
         store = MemoryStore() if store is None else store
