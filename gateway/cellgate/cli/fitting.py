@@ -1,12 +1,14 @@
 """Whether a setting's value fits, told in the user's words: what was set, what is expected, what was given.
 
-traitlets would speak of traits and instances. It knows no commands and reads no settings: ``base`` does.
+And what it is then: the values of settings that have options. traitlets would speak of traits and
+instances. It knows no commands and reads no settings: ``base`` does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 from traitlets import Bool, Enum, Float, HasTraits, Integer, List, TraitError, TraitType, Unicode
 from traitlets.config import Config
@@ -49,6 +51,34 @@ class Duration(Float[float | None, float | int | None]):
         if seconds is None or not 0 < seconds < math.inf:
             self.error(obj, value)
         return seconds
+
+
+T = TypeVar("T")
+
+
+def settings_of_kind(kind: type[T], options: HasTraits, **given: Any) -> T:
+    """A dataclass of settings: its fields as `given`, and those of the others that options have the names of.
+
+    A size becomes a number of bytes and a list a tuple; a field whose option is empty has its own default.
+    """
+    known = options.traits(config=True)
+    values = dict(given)
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if field.name not in values and field.name in known:
+            value = plain(options, field.name)
+            if value is not None:
+                values[field.name] = value
+    return kind(**values)
+
+
+def plain(options: HasTraits, name: str) -> Any:
+    """An option's value: of a size the bytes, None for one that is empty, and of a list a tuple."""
+    trait, value = options.traits()[name], getattr(options, name)
+    if isinstance(trait, Size):
+        if not value:
+            return None
+        return 0 if trait.zero and value == "0" else parse_size(value, name=name)
+    return tuple(value) if isinstance(trait, List) else value
 
 
 def unfit(obj: HasTraits, name: str, value: Any) -> str | None:

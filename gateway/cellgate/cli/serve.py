@@ -18,7 +18,7 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError
-from cellgate.cli.fitting import Size
+from cellgate.cli.fitting import Size, plain, settings_of_kind
 from cellgate.cli.package_options import PackageOptions
 from cellgate_kernels.errors import InvalidInput
 
@@ -348,67 +348,51 @@ class ServeApp(PackageOptions):
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
         from cellgate.sessions.state import SessionSettings  # noqa: PLC0415
         from cellgate.wire.limits import SessionLimits, check_seconds  # noqa: PLC0415
-        from cellgate_kernels.limits import ResourceLimits, parse_size  # noqa: PLC0415
+        from cellgate_kernels.limits import ResourceLimits  # noqa: PLC0415
         from cellgate_kernels.outputs import OutputCaps  # noqa: PLC0415
         from cellgate_kernels.pool import PoolSettings  # noqa: PLC0415
 
         for name in ("claim_timeout", "start_timeout", "cell_timeout", "idle_timeout", "lifetime"):
             check_seconds(getattr(self, name), name)
-        memory, disk, texts, data = (
-            parse_size(getattr(self, name), name=name) for name in ("memory", "disk", "text_cap", "data_cap")
-        )
-        resources = ResourceLimits(memory=memory, cpus=self.cpus, pids=self.pids, disk=disk)
+        caps = OutputCaps(plain(self, "text_cap"), plain(self, "data_cap"))
         ceilings = self._ceilings(backend)
-        limits = self._lowered(
-            SessionLimits(resources, self.cell_timeout, self.idle_timeout, self.lifetime), ceilings
+        limits = settings_of_kind(SessionLimits, self, resources=settings_of_kind(ResourceLimits, self))
+        session = settings_of_kind(
+            SessionSettings,
+            self,
+            execution=settings_of_kind(ExecutionSettings, self, caps=caps),
+            channels=self._channels(ceilings.cell_timeout),
+            gateway_version=self.version,
+            ceilings=ceilings,
         )
-        caps = OutputCaps(texts, data)
-        manager = ManagerSettings(
-            session=SessionSettings(
-                ExecutionSettings(caps, self.interrupt_grace),
-                self._channels(ceilings.cell_timeout),
-                self.max_queue,
-                self.version,
-                ceilings=ceilings,
-            ),
-            limits=limits,
-            default_kernel=self.default_kernel,
-            cull_interval=self.cull_interval,
+        manager = settings_of_kind(
+            ManagerSettings, self, session=session, limits=self._lowered(limits, ceilings)
         )
-        return GatewaySettings(
+        pool = settings_of_kind(
+            PoolSettings,
+            self,
+            size=self.pool_size,
+            burst_size=max(self.burst_size, self.pool_size),
+            refill_pause=0.1,
+        )
+        return settings_of_kind(
+            GatewaySettings,
+            self,
             data_dir=self.data_path,
             manager=manager,
             backend=backend.name,
             isolation=backend.isolation,
             container=backend.container,
-            docker_url=self.docker_url,
             version=self.version,
-            ip=self.ip,
-            port=self.port,
             token=token,
             allowed_hosts=frozenset(self.allowed_hosts),
             allowed_origins=frozenset(self.allowed_origins),
             kernel_dirs=tuple(map(Path, self.kernel_dirs)),
-            pool=PoolSettings(
-                refill_pause=0.1,
-                size=self.pool_size,
-                burst_size=max(self.burst_size, self.pool_size),
-                max_kernels=self.max_kernels,
-                concurrent_starts=self.concurrent_starts,
-                claim_timeout=self.claim_timeout,
-            ),
+            pool=pool,
             warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
-            preload=tuple(self.preload),
-            start_timeout=self.start_timeout,
-            shutdown_grace=self.shutdown_grace,
-            keep_kernels=self.keep_kernels,
             packages=self.package_settings(self.environment),
-            keep_alive=self.keep_alive,
             retention=self._retention(),
             listener=self._listener(),
-            journal_sync="full" if self.journal_sync == "full" else "normal",
-            storage_reserve=self._storage_reserve(),
-            upload_space=parse_size(self.upload_space, name="upload_space") if self.upload_space else None,
         )
 
     def _in_options(self, error: InvalidInput) -> UsageError:
@@ -430,53 +414,40 @@ class ServeApp(PackageOptions):
             raise_open_files,
             too_few,
         )
-        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
 
         files = raise_open_files()
         connections = self.max_connections or connections_for(files, self.max_kernels)
         if (told := too_few(files, self.max_kernels, connections)) is not None:
             logger.warning("%s", told)
-        return ListenerSettings(
+        return settings_of_kind(
+            ListenerSettings,
+            self,
             connections=connections,
             per_address=self.connections_per_address or None,
-            head_timeout=self.head_timeout,
             idle_timeout=self.connection_idle_timeout,
-            body_timeout=self.body_timeout,
-            body_rate=self.body_rate,
-            answer_timeout=self.answer_timeout,
-            memory=parse_size(self.client_memory, name="client_memory"),
+            memory=plain(self, "client_memory"),
         )
-
-    def _storage_reserve(self) -> int:
-        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
-
-        return 0 if self.storage_reserve == "0" else parse_size(self.storage_reserve, name="storage_reserve")
 
     def _retention(self) -> Any:
         from cellgate.sessions.retention import RetentionSettings  # noqa: PLC0415
-        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
 
-        size = parse_size(self.retention_size, name="retention_size") if self.retention_size else None
-        return RetentionSettings(self.retention_days * 86400 or None, size, self.retention_interval)
+        age = self.retention_days * 86400 or None
+        return RetentionSettings(age, plain(self, "retention_size"), self.retention_interval)
 
     def _ceilings(self, backend: Backend) -> Ceilings:
         """What the options say, and for the rest what there is. Raises UsageError."""
         from cellgate.server import machine  # noqa: PLC0415
         from cellgate.wire.limits import Ceilings  # noqa: PLC0415
-        from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits, parse_size  # noqa: PLC0415
+        from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits  # noqa: PLC0415
 
         # Containers are in control groups of the engine's, not in the gateway's.
         groups = None if backend.name == "docker" else machine.CGROUPS
         try:
             resources = ResourceLimits(
-                memory=parse_size(self.max_memory, name="max_memory")
-                if self.max_memory
-                else max(machine.memory(groups), 64 * MIB),
+                memory=plain(self, "max_memory") or max(machine.memory(groups), 64 * MIB),
                 cpus=self.max_cpus or max(machine.processors(groups), 0.05),
                 pids=self.max_pids,
-                disk=parse_size(self.max_disk, name="max_disk")
-                if self.max_disk
-                else max((machine.disk(self.data_path) or MOST_BYTES) // 2, MIB),
+                disk=plain(self, "max_disk") or max((machine.disk(self.data_path) or MOST_BYTES) // 2, MIB),
             )
             return Ceilings(resources, self.max_cell_timeout, self.max_lifetime)
         except InvalidInput as error:
@@ -492,18 +463,16 @@ class ServeApp(PackageOptions):
     def _channels(self, most_cell_timeout: float) -> Any:
         from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
         from cellgate.channels.outbox import OutboxBounds  # noqa: PLC0415
-        from cellgate_kernels.limits import parse_size  # noqa: PLC0415
         from cellgate_kernels.threads import Lane  # noqa: PLC0415
 
-        return ChannelSettings(
+        outbox = OutboxBounds(memory=plain(self, "slow_client_memory"), total=plain(self, "slow_client_disk"))
+        return settings_of_kind(
+            ChannelSettings,
+            self,
             folder=self.data_path,
             lane=Lane("outboxes", 4),
-            outbox=OutboxBounds(
-                memory=parse_size(self.slow_client_memory, name="slow_client_memory"),
-                total=parse_size(self.slow_client_disk, name="slow_client_disk"),
-            ),
-            replay_seconds=self.replay_seconds,
-            replay_bytes=parse_size(self.replay_size, name="replay_size"),
+            outbox=outbox,
+            replay_bytes=plain(self, "replay_size"),
             max_queue=self.channel_queue,
             cell_timeout=min(self.channel_cell_timeout or most_cell_timeout, most_cell_timeout),
             compression=self.channel_compression,

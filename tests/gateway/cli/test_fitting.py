@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from traitlets import Bool, Enum, Float, Integer, List, Unicode
+from traitlets import Bool, Enum, Float, HasTraits, Integer, List, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
-from cellgate.cli.fitting import Size
+from cellgate.cli.fitting import Size, settings_of_kind
 from cellgate.cli.main import CellgateApp, main
 from tests.gateway.server.test_lifecycle import refusal
 
@@ -165,3 +166,32 @@ def test_each_command_refuses_values_that_do_not_fit(
 def test_a_gateway_that_can_t_be_started_so_says_why(tmp_path: Path, word: str, line: str) -> None:
     code, error = refusal("--backend=process", f"--data-dir={tmp_path / 'data'}", word)
     assert (code, error) == (2, f"cellgate: {line}\n")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Settings of something."""
+
+    memory: int
+    names: tuple[str, ...] = ()
+    space: int | None = 7
+    reserve: int = 8
+    other: str = "as it is"
+
+
+class Options(HasTraits):
+    """Options that are named as settings are, and one that is not."""
+
+    memory = Size("1k").tag(config=True)
+    names = List(Unicode(), ["a", "b"]).tag(config=True)
+    space = Size("").tag(config=True)
+    reserve = Size("64m", zero=True).tag(config=True)
+    further = Unicode("none of it").tag(config=True)
+
+
+def test_settings_are_made_of_the_options_of_their_names() -> None:
+    assert settings_of_kind(Kind, Options()) == Kind(1024, ("a", "b"), 7, 64 * 1024 * 1024)
+    assert settings_of_kind(Kind, Options(reserve="0", space="2k"), memory=5).reserve == 0
+    assert settings_of_kind(Kind, Options(space="2k"), memory=5) == Kind(
+        5, ("a", "b"), 2048, 64 * 1024 * 1024
+    )
