@@ -18,6 +18,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -63,25 +64,27 @@ MOST_PURGED = 65_536
 """Purged sessions that are remembered, so that nothing is recorded of them any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What `Journal.open` has opened: the files of a record, and what they say of the time before."""
+
+    lock: RecordLock
+    writer: Database
+    reader: Database
+    redo_log: RedoLog
+    begun: Beginnings
+
+
 class Journal(Queries):
     """The rows of all sessions in one file. Made by `open`; `close` it in the end."""
 
-    def __init__(
-        self,
-        path: Path,
-        lock: RecordLock,
-        writer: Database,
-        reader: Database,
-        redo_log: RedoLog,
-        begun: Beginnings,
-        bound: int,
-        room_left: Callable[[], bool],
-    ) -> None:
-        super().__init__(path, reader)
-        self._lock = lock
+    def __init__(self, path: Path, opened: _Opened, bound: int, room_left: Callable[[], bool]) -> None:
+        super().__init__(path, opened.reader)
+        begun = opened.begun
+        self._lock = opened.lock
         self._room_left = room_left
-        self._writer = writer
-        self._redo = redo_log
+        self._writer = opened.writer
+        self._redo = opened.redo_log
         self._last_id = begun.last_session
         self._bound = bound
         self._backlog = Backlog()
@@ -116,7 +119,7 @@ class Journal(Queries):
         self._guarded_retry = guard(self._retry, "retry of the record")
         self._guarded_written = guard(self._written, "end of a write of the record")
         self._syncer: Syncer | None = None
-        self._eraser = Eraser(path, writer, self._out_of_log, self._erased)
+        self._eraser = Eraser(path, opened.writer, self._out_of_log, self._erased)
         for session_id in begun.purges:
             self._eraser.add(session_id, begun.number)
 
@@ -147,7 +150,8 @@ class Journal(Queries):
             if redo_log.takes:
                 redo_log = await _expected(writer, redo_log)
             left = partial(has_room, path.parent, reserve)
-            journal = cls(path, held, writer, reader, redo_log, begun, pending_bytes, left)
+            opened = _Opened(held, writer, reader, redo_log, begun)
+            journal = cls(path, opened, pending_bytes, left)
         except BaseException as error:
             redo_log.close(clean=True)
             await reader.close()
