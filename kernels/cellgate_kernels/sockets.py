@@ -3,9 +3,9 @@
 It moves frames and knows nothing of what they say. ``connection`` signs, checks and hands out what comes;
 the bytes of a local socket are ``zmtp``'s.
 
-Why local sockets are not libzmq's: its own thread wakes for every packet and then wakes ours, which costs
-more than all the rest that is done to a message (docs/explanation/benchmark-journal.md). CurveZMQ, which TCP
-needs, stays there.
+Why local sockets are not libzmq's: it can't limit frames by what they are, nor what all kernels leave
+unfinished, before that is received, and its own thread wakes for every packet and then wakes ours
+(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays there.
 """
 
 from __future__ import annotations
