@@ -59,10 +59,12 @@ class Sessions(RuleBasedStateMachine):
         self._time = virtual_time(lambda: self.latency)
         self.world = World(self._time.__enter__(), self.folder)
         self.names = 0
-        self.closed = False
+        self.last_seconds = 0.0
 
-    @initialize(max_kernels=st.integers(1, 3), max_queue=st.integers(1, 4))
-    def open(self, max_kernels: int, max_queue: int) -> None:
+    @initialize(max_kernels=st.integers(1, 3), max_queue=st.integers(1, 4), patient=st.booleans())
+    def open(self, max_kernels: int, max_queue: int, patient: bool) -> None:
+        """With `patient` all deadlines pass before the end."""
+        self.last_seconds = 200.0 if patient else 3.0
         self.world.run(self.world.open(max_kernels=max_kernels, max_queue=max_queue))
 
     def turns(self, count: int) -> None:
@@ -73,6 +75,12 @@ class Sessions(RuleBasedStateMachine):
     @rule(key=KEYS, code=CODES, timeout=TIMEOUTS, turns=TURNS)
     def submit(self, key: str, code: str, timeout: float | None, turns: int) -> None:
         self.world.ask(key, code, timeout=timeout)
+        self.turns(turns)
+
+    @rule(key=KEYS, codes=st.lists(CODES, min_size=2, max_size=4), turns=TURNS)
+    def submit_many(self, key: str, codes: list[str], turns: int) -> None:
+        for code in codes:
+            self.world.ask(key, code)
         self.turns(turns)
 
     @rule(key=KEYS, code=CODES, turns=TURNS)
@@ -183,7 +191,7 @@ class Sessions(RuleBasedStateMachine):
             self.world.disk.full = False
             self.latency = 0.0
             self.world.kernels_wanted = at_once
-            self.world.pass_time(3)
+            self.world.pass_time(self.last_seconds)
             self.world.run(self.world.close())
             self.world.check()
         finally:

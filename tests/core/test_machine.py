@@ -75,6 +75,7 @@ def broken_chain(log: EventLog, row: Any) -> None:
 
 async def no_deadline(run: ExecutionRun, kernel: Any) -> None:
     """The deadline passes, and the cell goes on."""
+    run._late = False
     await run._finished(kernel)
 
 

@@ -31,10 +31,10 @@ from cellgate.record.verify_store import check_record
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSettings
-from cellgate.wire.errors import StorageError
+from cellgate.wire.errors import RecordGone, ShuttingDown, StorageError
 from cellgate.wire.limits import SessionLimits
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.outputs import OutputCaps
@@ -270,7 +270,8 @@ class World:
             if asked.run is not None:
                 assert asked.run.done.done(), "somebody still waits"
                 assert asked.run.id in recorded, "a cell that was accepted is not in the record"
-                assert asked.told or isinstance(asked.refusal, (StorageError, CellgateError))
+                assert asked.told or isinstance(asked.refusal, (StorageError, ShuttingDown, RecordGone))
+            assert not isinstance(asked.refusal, GatewayFault)
 
 
 def check_session(events: list[dict[str, Any]]) -> set[str]:
@@ -311,6 +312,7 @@ def check_session(events: list[dict[str, Any]]) -> set[str]:
 def check_end(event: dict[str, Any], before: list[str], timeout: float) -> None:
     """What must hold of a cell's end."""
     status, cause = event["status"], event["cause"]
+    assert cause != GatewayFault.reason, "a mistake of ours, which was handled, but is one"
     assert status in {"ok", "error", "timeout", "interrupted", "died", "cancelled"}
     if status in {"timeout", "interrupted", "died", "cancelled"}:
         assert cause, f"{status} without a cause"
