@@ -21,6 +21,12 @@ def any_gateway(docker: None, start_gateway: StartGateway) -> GatewayProcess:
     return start_gateway(backend="docker", pool_size=0, interrupt_grace=20)
 
 
+@pytest.fixture
+def out_of_memory() -> dict[str, str]:
+    """The engine ends whatever takes too much."""
+    return {"bash": "died", "javascript": "died"}
+
+
 def test_a_running_cell_of_another_language_outlives_the_gateway(
     docker: None, start_gateway: StartGateway
 ) -> None:

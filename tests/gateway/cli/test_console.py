@@ -74,7 +74,7 @@ def test_colours_errors_and_bars_are_shown_and_nothing_else_of_the_terminal_is_t
 ) -> None:
     console.send("1 / 0\r")
     console.until("ZeroDivisionError.*division by zero\r\n")
-    assert b"\x1b[31mZeroDivisionError" in console.raw or b"ZeroDivisionError\x1b[" in console.raw
+    assert b"\x1b[31mZeroDivisionError" in console.raw
     console.until(f"{session}>")
     console.send(r"print('a\rb\x1b[32mgreen\x1b[0m\x1b]0;title\x07\x1b[2Jend')" + "\r")
     console.until("greenend\r\n")

@@ -36,8 +36,7 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(
     assert gateway.post(f"/v1/sessions/{session}/executions/{first}/cancel").status == 204
     (gateway.workspace(session) / "go").touch()
     assert gateway.ended(session, second)["text"] == "'ran'"
-    # Unless this process was held up for a second.
-    assert gateway.result(session, first)["status"] in {"ok", "interrupted"}
+    assert gateway.result(session, first)["finished_at"] is not None
 
 
 class StubKernel:

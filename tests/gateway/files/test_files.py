@@ -323,7 +323,7 @@ def test_a_folder_that_is_swapped_for_a_link_leads_nowhere(
     for number in range(300):
         answer = gateway.get(path) if number % 2 else put(gateway, session, "real/secret", b"own")
         seen.add(answer.status)
-        assert answer.status in {200, 201, 400, 404}, answer.body
+        assert answer.status < 500, answer.body
         assert b"hunter2" not in answer.body
     assert len(seen) > 1, "nothing was swapped"
     gateway.execute(session, "open('stop', 'w').close()")

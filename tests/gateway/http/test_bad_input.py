@@ -353,12 +353,16 @@ def test_a_one_shot_that_nobody_waits_for_is_refused(gateway: GatewayProcess) ->
 
 
 def test_metadata_as_deep_as_it_is_taken_can_be_read_back(gateway: GatewayProcess, session: str) -> None:
-    """Whatever depth is accepted, the session's model and its notebook still come out."""
-    depth = 900
-    body = b'{"session": "%b", "metadata": {"a": %b}}' % (session.encode(), b"[" * depth + b"]" * depth)
-    assert gateway.post("/v1/sessions", body).status in {201, 400}
-    if gateway.get(f"/v1/sessions/{session}").status == 200:
-        assert gateway.get(f"/v1/sessions/{session}/notebook").status == 200
+    """The session's model and its notebook still come out; one level more is refused."""
+    depth = 32
+
+    def deep(levels: int) -> bytes:
+        return b'{"session": "%b", "metadata": {"a": %b}}' % (session.encode(), b"[" * levels + b"]" * levels)
+
+    refused(gateway.post("/v1/sessions", deep(depth + 1)), 400, "bad_request", says="nested")
+    assert gateway.post("/v1/sessions", deep(depth)).status == 201
+    assert gateway.get(f"/v1/sessions/{session}").status == 200
+    assert gateway.get(f"/v1/sessions/{session}/notebook").status == 200
 
 
 def test_a_syntax_error_is_a_result_and_no_refusal(gateway: GatewayProcess, session: str) -> None:
@@ -463,7 +467,7 @@ def test_a_finished_execution_takes_no_cancel_and_no_input(gateway: GatewayProce
     listed = gateway.get(f"/v1/sessions/{used}/executions").json()["executions"]
     base = f"/v1/sessions/{used}/executions/{listed[0]['execution']}"
     refused(gateway.post(f"{base}/cancel"), 409, "conflict")
-    assert gateway.post(f"{base}/input", {"value": "x"}).status in {404, 409}
+    refused(gateway.post(f"{base}/input", {"value": "x"}), 404, "not_found")
     for body in (
         b"{}",
         b'{"value": 1}',
@@ -720,7 +724,7 @@ def test_a_broken_request_ends_its_connection_only(
     """Refused as 4xx, or closed where there is nobody to answer; never a hang, never work done."""
     answer = raw(gateway, request_of(gateway), leave=not answers)
     assert answer.startswith(answers)
-    assert not answer or answer.startswith(b"HTTP/1.1 4")
+    assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.1 5"))
     assert gateway.get("/healthz", token=None).status == 200
 
 

@@ -134,7 +134,8 @@ def test_a_full_disk_is_told_and_what_ran_meanwhile_is_recorded_when_there_is_ro
         "/v1/sessions/a/notebook",
     ):
         answer = gateway.get(path, timeout=10)
-        assert answer.status == 200 or answer.reason == "storage_full"
+        # All of it would have to be brought into the tables first.
+        assert (answer.status, answer.reason) == (507, "storage_full"), path
     streamed = gateway.post(
         "/v1/sessions/a/execute",
         {"code": "x += 1; x"},
@@ -168,8 +169,7 @@ def test_sessions_can_t_start_on_a_full_disk_and_can_afterwards(disk: Path, gate
         return None if answer.status in {200, 201} else answer
 
     answer = until(refused, "a full disk takes every session")
-    assert answer.status in {503, 507}
-    assert answer.reason in {"storage_full", "kernel_start_failed"}
+    assert (answer.status, answer.reason) == (507, "storage_full")
     assert "space" in answer.json()["detail"].lower()
     (disk / "ballast").unlink()
     is_ready_again(gateway)
@@ -180,7 +180,7 @@ def test_a_session_ends_on_a_full_disk(disk: Path, gateway: GatewayProcess) -> N
     gateway.execute("a", "1")
     assert full_disk(disk, gateway, "a").status == 507
     answer = gateway.delete("/v1/sessions/a", timeout=30)
-    assert answer.status == 204 or answer.reason == "storage_full"
+    assert (answer.status, answer.reason) == (507, "storage_full")
     until(
         lambda: not psutil.Process(gateway.process.pid).children(recursive=True),
         "the session's kernel remains",
@@ -195,7 +195,8 @@ def test_a_cell_that_fills_the_disk_gets_its_own_error(disk: Path, gateway: Gate
     """The cell sees ENOSPC; that its end can't be recorded then is told, until it has cleared up."""
     code = "with open('big', 'wb', buffering=0) as f:\n    while True: f.write(bytes(65536))"
     answer = gateway.post("/v1/sessions/a/execute", {"code": code}, timeout=30)
-    assert answer.status == 507 or answer.json()["error"]["ename"] == "OSError"
+    assert answer.status == 200, answer.body
+    assert answer.json()["error"]["ename"] == "OSError"
     workspace = gateway.data_dir / "workspaces"
     [big] = workspace.rglob("big")
     big.unlink()
@@ -262,8 +263,7 @@ def test_a_disk_without_room_for_files_is_told_and_not_tried_without_end(
     for file in files:
         file.touch()
     answer = gateway.post("/v1/sessions", {"session": "b"}, timeout=10)
-    assert answer.status in {503, 507}
-    assert answer.reason in {"storage_full", "kernel_start_failed"}
+    assert (answer.status, answer.reason) == (503, "kernel_start_failed")
     assert gateway.execute("a", "1")["status"] == "ok"
     for file in files:
         file.unlink()

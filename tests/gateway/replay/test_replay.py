@@ -290,7 +290,7 @@ READ = "print(open('in/a.csv').read())"
 
 
 def put(gateway: GatewayProcess, key: str, path: str, data: bytes) -> None:
-    assert gateway.request("PUT", f"/v1/sessions/{key}/files/{path}", data).status in {200, 201}
+    assert gateway.request("PUT", f"/v1/sessions/{key}/files/{path}", data).status == 201
 
 
 @pytest.fixture
