@@ -8,6 +8,7 @@ CLIENTS := $(VENV)/clients
 UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
+GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/package.json
 
 .PHONY: run setup test test-fast test-all fuzz clients check bench lock reference clean
@@ -15,7 +16,7 @@ CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
 
-setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. LOCKED=1: versions and hashes of .ci/requirements.lock
+setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
 
 $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
 	@echo "Setting up in $(VENV) (once; about half a minute)"
@@ -29,9 +30,9 @@ $(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(wildcard $(KERNEL_LISTS)/* ke
 	@echo "  the gateway's own packages ..."
 ifdef LOCKED
 	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)
-	@$(UV) pip install $(QUIET) --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(UV) pip install $(QUIET) --python $(BIN)/python --no-deps --no-build-isolation .
 else
-	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --editable ".[test,check]"
+	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --editable ".[server,test,check]"
 endif
 	@command -v bwrap >/dev/null || $(MAKE) --no-print-directory bubblewrap
 	@$(BIN)/cellgate setup
@@ -97,9 +98,10 @@ bench: $(STAMP) ## the figures of docs/reference/benchmarks.md
 # One lock for all platforms and versions of Python; no address of an index gets into it.
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock"
-lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, and uv's own
+lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, the gateway image's, and uv's own
 	@$(COMPILE) -o $(KERNEL_LISTS)/requirements.lock $(KERNEL_LISTS)/requirements.txt
-	@$(COMPILE) --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
+	@$(COMPILE) --extra server --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
+	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
 
 reference: $(STAMP) ## write the pages of docs/reference that are generated

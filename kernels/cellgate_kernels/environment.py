@@ -12,13 +12,15 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.messages import Channel, Message, new_message
+
+if TYPE_CHECKING:  # the client, which reads environments in records, has no zmq
+    from cellgate_kernels.connection import KernelConnection
 
 T = TypeVar("T")
 

@@ -26,9 +26,9 @@ from cellgate_kernels.environment import Environment, accept, ask
 from cellgate_kernels.errors import CellgateError, GatewayFault, KernelStartFailed
 from cellgate_kernels.kernel_info import known_info
 from cellgate_kernels.leftovers import Leftovers
-from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.messages import Channel, Message
-from cellgate_kernels.provisioners.base import HASH_SEED, CellgateProvisioner, KernelExit, last_words
+from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.readiness import ready

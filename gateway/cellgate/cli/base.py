@@ -36,6 +36,7 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
+from cellgate.cli.extras import available
 from cellgate.cli.fitting import settings_of, unfit
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.regular import read_regular
@@ -153,7 +154,7 @@ class _StrictLoader(KVArgParseConfigLoader):
             # A name of one letter is taken with two dashes too; nobody wants to be told.
             short = [f"--{name}" for name in (*self.aliases, *self.flags) if len(name) == 1]
             self._argcomplete_kwargs = {"always_complete_options": False, "exclude": short}
-            super()._argcomplete([] if subcommands else classes, subcommands)
+            super()._argcomplete([] if subcommands else classes, available(subcommands or {}))
 
     def _refuse(self, message: str) -> NoReturn:
         known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]

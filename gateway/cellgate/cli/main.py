@@ -16,6 +16,7 @@ from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
+from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 
@@ -83,6 +84,11 @@ class CellgateApp(BaseApp):
 
     def initialize_subcommand(self, subc: str, argv: list[str] | None = None) -> None:
         """Makes the subcommand a plain child: traitlets' own way keeps one instance per process."""
+        if subc in OF_THE_SERVER and (absent := missing(SERVER)):
+            raise UsageError(
+                f"cellgate {subc} needs the server ({', '.join(absent)} missing here):"
+                " pip install 'cellgate[server]'"
+            )
         self.subapp = import_item(self.subcommands[subc][0])(parent=self)
         self.subapp.initialize(argv)
 

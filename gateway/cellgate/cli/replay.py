@@ -36,7 +36,7 @@ from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
 from cellgate.wire.errors import EnvironmentDiffers
 from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.provisioners.base import HASH_SEED
+from cellgate_kernels.limits import HASH_SEED
 
 _MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
 SAME, DIFFERS, UNJUDGED = 0, 1, 3

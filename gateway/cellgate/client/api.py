@@ -20,14 +20,13 @@ import msgspec
 
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
-from cellgate.client.errors import NotFound, gateway_error
+from cellgate.client.errors import InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import Server, lines
 from cellgate.client.values import BlocksResult, Result, decode, parse_event
 from cellgate.wire.answers import GatewayInfo, PackageChanges, Packages, SessionModel, SessionPage
 from cellgate.wire.events import Event, Finished, Package
 from cellgate.wire.models import CellKeywords
-from cellgate_kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions

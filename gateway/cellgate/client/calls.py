@@ -17,9 +17,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from cellgate.client.errors import ConnectionFailed, gateway_error
+from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.transport import Answer, Body, Server
-from cellgate_kernels.errors import InvalidInput
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel

@@ -1,11 +1,13 @@
 """What can go wrong for a client: the gateway refuses, is not reached, or a cell fails.
 
-Each stable `reason` that a program may want to tell apart has a class; a reason of a newer gateway is a plain
-GatewayError. The base is ``cellgate_kernels.errors.CellgateError``, as everywhere.
+All are kinds of GatewayError. Each stable `reason` that a program may want to tell apart has a class; a
+reason of a newer gateway is a plain GatewayError. The base is ``cellgate_kernels.errors.CellgateError``, as
+everywhere.
 """
 
 from __future__ import annotations
 
+from cellgate_kernels import errors
 from cellgate_kernels.errors import CellgateError
 
 
@@ -34,6 +36,13 @@ class RequestRefused(GatewayError):
     """The request itself is wrong: as it is, it will never do."""
 
 
+class InvalidInput(RequestRefused, errors.InvalidInput):
+    """An argument can't be sent: the client refused it, and nobody was asked (`status` 0)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, errors.InvalidInput.reason, message)
+
+
 class NotAuthenticated(GatewayError):
     """No token, or a wrong one."""
 
@@ -58,13 +67,16 @@ class Overloaded(GatewayError):
     """The gateway did nothing, for lack of room; try again after `retry_after` seconds."""
 
 
-class CellFailed(CellgateError):
-    """A cell did not end well: raised by `Result.check`. `status` and `ename` are the result's."""
+class CellFailed(GatewayError):
+    """A cell did not end well: raised by `Result.check`.
 
-    reason = "cell_failed"
+    `status` and `ename` are the result's; so `status` is a word here, and no HTTP status.
+    """
+
+    status: str  # type: ignore[assignment]
 
     def __init__(self, message: str, *, status: str, ename: str | None) -> None:
-        super().__init__(message)
+        super().__init__(0, "cell_failed", message)
         self.status = status
         self.ename = ename
 

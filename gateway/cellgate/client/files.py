@@ -12,11 +12,10 @@ from urllib.parse import quote, urlencode
 
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import Calls, Progress, given, ignore_progress, session_path
-from cellgate.client.errors import GatewayError
+from cellgate.client.errors import GatewayError, InvalidInput
 from cellgate.client.transport import Body
 from cellgate.client.values import decode
 from cellgate.wire.answers import FileChange, FileModel, FilePage
-from cellgate_kernels.errors import InvalidInput
 
 _CHUNK = 1024 * 1024
 _PAGE = 1000

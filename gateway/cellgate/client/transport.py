@@ -25,8 +25,7 @@ from urllib.parse import quote, urlsplit
 import httpcore2
 import msgspec
 
-from cellgate.client.errors import GatewayError, gateway_error
-from cellgate_kernels.errors import InvalidInput
+from cellgate.client.errors import GatewayError, InvalidInput, gateway_error
 from cellgate_kernels.limits import MIB
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def check_form(form: str) -> ConvertedForm:
         )
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise NotAcceptable(
-            f"This gateway has no {', '.join(missing)}; install it with: pip install 'cellgate[html]'"
+            f"This gateway has no {', '.join(missing)}; install it with: pip install 'cellgate[server,html]'"
         )
     return FORMS[form]
 

@@ -43,7 +43,7 @@ from cellgate.wire.errors import QueueFull
 from cellgate.wire.limits import LimitsBody
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.provisioners.base import HASH_SEED
+from cellgate_kernels.limits import HASH_SEED
 
 MOST_AT_ONCE = 4
 

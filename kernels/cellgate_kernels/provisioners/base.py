@@ -34,7 +34,7 @@ from traitlets import Int, List, Unicode
 
 from cellgate_kernels.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.leftovers import Leftovers
-from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,6 @@ KILL_TIMEOUT = 5.0
 
 OOM_SCORE = 500
 """Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
-
-HASH_SEED = "0"
-"""Of every kernel: sets of strings are in one order, in a replay as in the recorded run."""
 
 # How many characters of a failed kernel's stderr a message holds.
 _LAST_WORDS = 500

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,8 @@ START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
+_CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
+_QUERY = re.compile(r"(\b[a-z]+://[^\s?#]+)\?[^\s#`'\")]*", re.IGNORECASE)
 _LINES_SHOWN = 12  # of a failed program's output
 
 
@@ -175,6 +178,11 @@ def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> st
     return done.stdout.strip()
 
 
+def without_secrets(text: str) -> str:
+    """The text with the credentials and the query of each address masked: either may hold a token."""
+    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
+
+
 class _Programs:
     """Runs programs one after the other, and keeps what they say in a log.
 
@@ -205,7 +213,8 @@ class _Programs:
         ) as process:
             try:
                 assert process.stdout is not None
-                for line in process.stdout:
+                for told in process.stdout:
+                    line = without_secrets(told)
                     self._log.write(line)
                     last.append(line)
                     self._detail(line.strip()[:200])

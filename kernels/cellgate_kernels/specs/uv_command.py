@@ -12,12 +12,13 @@ as a script, before Cellgate is installed, and so it needs nothing but the stand
 from __future__ import annotations
 
 import ast
+import math
 import os
 import ssl
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
-from math import ceil
 from pathlib import Path
 
 import uv
@@ -25,6 +26,9 @@ import uv
 # pip's names of its settings, and uv's variables of the same form.
 _SAME = {"index-url": "UV_DEFAULT_INDEX", "client-cert": "SSL_CLIENT_CERT", "proxy": "ALL_PROXY"}
 _FALSE = ("", "0", "false", "no", "off", "n", "f")
+# Settings that say where packages come from: pip's and uv's.
+_PLACES = ("index-url", "extra-index-url", "find-links", "no-index")
+_PLACES_OF_UV = frozenset({"index", "index-url", "extra-index-url", "find-links", "no-index"})
 
 
 def uv_command(
@@ -33,8 +37,14 @@ def uv_command(
     """uv's whole command line of `words`, and its environment: `environ`, and pip's settings where it has
     none of uv's.
 
+    Where a file of uv's on this machine says where packages come from, nothing of pip's does.
     Raises FileNotFoundError when uv is not installed beside this interpreter.
     """
+    if _has_places_of_its_own(environ):
+        pip = {name: value for name, value in pip.items() if name not in _PLACES}
+    if "proxy" in pip:
+        # pip then heeds no variable that tells of a proxy, or of hosts to be reached without.
+        environ = {name: value for name, value in environ.items() if not name.lower().endswith("_proxy")}
     variables = {_SAME[name]: value for name, value in pip.items() if name in _SAME}
     if extra := pip.get("extra-index-url", "").split():
         # pip takes the best version of all its indexes; uv by itself stops at the first that has the package.
@@ -43,8 +53,8 @@ def uv_command(
         variables["UV_FIND_LINKS"] = ",".join(links)
     if hosts := pip.get("trusted-host", "").split():
         variables["UV_INSECURE_HOST"] = " ".join(hosts)
-    if timeout := pip.get("timeout") or pip.get("default-timeout"):
-        variables["UV_HTTP_TIMEOUT"] = str(ceil(float(timeout)))  # uv knows whole seconds only
+    if timeout := _seconds(pip.get("timeout") or pip.get("default-timeout") or ""):
+        variables["UV_HTTP_TIMEOUT"] = str(timeout)
     if retries := pip.get("retries"):
         variables["UV_HTTP_RETRIES"] = retries
     # pip's HTTP library heeds the latter two.
@@ -81,6 +91,40 @@ def pip_settings(
             values[section][name] = str(ast.literal_eval(value))
     # pip's own order: variables come first, then what is for `pip install` alone.
     return values["global"] | values["install"] | values[":env:"]
+
+
+def _seconds(text: str) -> int | None:
+    """A timeout in whole seconds, which are all that uv knows; None for what is no time."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return math.ceil(seconds) if 0 < seconds < math.inf else None
+
+
+def _has_places_of_its_own(environ: Mapping[str, str]) -> bool:
+    """Whether one of uv's files of this user or machine names an index or links.
+
+    uv's variables, which pip's settings become, would come before them.
+    """
+    if environ.get("UV_NO_CONFIG"):
+        return False
+    if chosen := environ.get("UV_CONFIG_FILE"):
+        files = [Path(chosen)]
+    else:
+        home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/"), ".config"))
+        folders = [home, *(environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"), "/etc"]
+        files = [Path(folder, "uv", "uv.toml") for folder in folders]
+    return any(_names_places(file) for file in files)
+
+
+def _names_places(file: Path) -> bool:
+    try:
+        told = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False  # uv itself says what is wrong with it
+    section = told.get("pip")
+    return not _PLACES_OF_UV.isdisjoint({*told, *(section if isinstance(section, dict) else ())})
 
 
 def is_hashed(requirements: Path) -> bool:

@@ -1,4 +1,6 @@
-"""The wheel as strangers install it: beside packages and files that bear the names of our folders."""
+"""The wheel as strangers install it: with the server, beside packages and files that bear the names of our
+folders; and as a client alone.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from cellgate_kernels.specs import uv_command
+from tests.conftest import StartGateway
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess
 
@@ -36,14 +39,28 @@ print(cellgate.__file__)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that has the wheel, and Hugging Face's package `kernels`."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     run_uv("build", "--wheel", "--quiet", "--out-dir", folder, PROJECT)
     (wheel,) = folder.glob("*.whl")
-    environment = folder / "environment"
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """An environment that has the wheel with its server, and Hugging Face's package `kernels`."""
+    return make_environment(wheel.parent / "server", f"{wheel}[server]", "kernels")
+
+
+@pytest.fixture(scope="module")
+def client(wheel: Path) -> Path:
+    """An environment that has the wheel alone."""
+    return make_environment(wheel.parent / "client", str(wheel))
+
+
+def make_environment(environment: Path, *wanted: str) -> Path:
     run_uv("venv", "--quiet", "--python", sys.executable, environment)
-    run_uv("pip", "install", "--quiet", "--python", environment / "bin" / "python", wheel, "kernels")
+    run_uv("pip", "install", "--quiet", "--python", environment / "bin" / "python", *wanted)
     return environment
 
 
@@ -86,6 +103,44 @@ def test_the_tour_runs_from_the_wheel_beside_others_of_the_same_names(
         assert gateway.stop() == 0, gateway.log.read_text()
     finally:
         gateway.kill()
+
+
+def test_the_client_alone_talks_to_a_gateway(
+    client: Path, start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway()
+    env = {**os.environ, "CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
+    tour = run(client / "bin" / "python", "-c", TOUR.format(url=gateway.url, token=TOKEN), cwd=tmp_path)
+    assert tour.returncode == 0, tour.stderr
+    assert tour.stdout.splitlines()[:2] == ["42", "True"]
+
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        return run(client / "bin" / "cellgate", *words, cwd=tmp_path, env=env)
+
+    (tmp_path / "cells.py").write_text("print('a script')\n")
+    (tmp_path / "cells.md").write_text("```python\nprint('a page')\n```\n")
+    for words, told in [
+        (("exec", "--session", "s", "print('a cell')"), "a cell\n"),
+        (("run", "cells.py", "-o", "cells.ipynb"), "a script\n"),
+        (("run", "cells.md"), "a page\n"),
+        (("files", "put", "s", "cells.py"), ""),
+        (("files", "ls", "s"), "cells.py"),
+        (("sessions",), "s "),
+        (("export", "s", "-o", "s.ipynb"), ""),
+        (("verify", "s.ipynb"), "valid"),
+        (("replay", "s.ipynb"), ""),
+        (("completion", "bash"), "_cellgate"),
+    ]:
+        done = command(*words)
+        assert (done.returncode, told in done.stdout) == (0, True), (words, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("command", ["serve", "setup", "image", "record"])
+def test_what_needs_the_server_says_how_to_install_it(client: Path, tmp_path: Path, command: str) -> None:
+    done = run(client / "bin" / "cellgate", command, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"cellgate {command} needs the server" in done.stderr
+    assert "pip install 'cellgate[server]'" in done.stderr
 
 
 def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:

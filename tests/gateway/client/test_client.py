@@ -21,6 +21,7 @@ from cellgate.client import (
     Finished,
     Gateway,
     GatewayError,
+    InvalidInput,
     NotAuthenticated,
     NotFound,
     Overloaded,
@@ -31,7 +32,7 @@ from cellgate.client import (
 )
 from cellgate.client.errors import gateway_error
 from cellgate.execution.markdown import fences
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput as KernelsInvalidInput
 from tests.support.server import TOKEN, GatewayProcess
 
 
@@ -82,6 +83,7 @@ async def test_a_cell_that_fails_is_a_result_until_it_is_checked(client: Gateway
     with pytest.raises(CellFailed, match="KeyError: 'key'") as caught:
         result.check()
     assert (caught.value.reason, caught.value.ename) == ("cell_failed", "KeyError")
+    assert (caught.value.status, isinstance(caught.value, GatewayError)) == ("error", True)
 
 
 async def test_events_are_iterated_as_they_happen(client: Gateway, session: str) -> None:
@@ -182,8 +184,9 @@ async def test_refusals_have_types(gateway: GatewayProcess, client: Gateway, ses
         await client.get_session(session)
     with pytest.raises(RequestRefused):
         await client.session(session).run("1", timeout=-1)
-    with pytest.raises(InvalidInput, match="no name"):
-        _ = client.session().files
+    for kind in (InvalidInput, RequestRefused, GatewayError, KernelsInvalidInput):
+        with pytest.raises(kind, match="no name"):
+            _ = client.session().files
     with pytest.raises(ConnectionFailed) as caught:
         await Gateway("http://127.0.0.1:9").get_session("s")
     assert caught.value.reason == "unreachable"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.specs.install import create_environment
+from cellgate_kernels.specs.install import create_environment, without_secrets
 from cellgate_kernels.specs.uv_command import is_hashed, pip_settings, uv_command
 from tests.support.wheels import Index, build_wheel
 
@@ -40,6 +40,9 @@ def system_has_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"proxy": "http://proxy:3128"}, SYSTEM | {"ALL_PROXY": "http://proxy:3128"}),
         ({"default-timeout": "180"}, SYSTEM | {"UV_HTTP_TIMEOUT": "180"}),
         ({"timeout": "2.5", "default-timeout": "180"}, SYSTEM | {"UV_HTTP_TIMEOUT": "3"}),
+        ({"timeout": "soon"}, SYSTEM),
+        ({"timeout": "inf"}, SYSTEM),
+        ({"timeout": "-1"}, SYSTEM),
         ({"retries": "0"}, SYSTEM | {"UV_HTTP_RETRIES": "0"}),
         ({"no-index": "false", "disable-pip-version-check": "1"}, SYSTEM),
     ],
@@ -60,6 +63,43 @@ def test_what_is_set_for_uv_comes_before_what_is_set_for_pip() -> None:
     environ = {"UV_DEFAULT_INDEX": "https://mine", "SSL_CERT_FILE": "/mine.pem", "PATH": "/bin"}
     pip = {"index-url": "https://pip", "cert": "/pip.pem"}
     assert uv_command([], environ, pip)[1] == environ
+
+
+@pytest.mark.parametrize(
+    "text", ['index-url = "https://mine"', '[[index]]\nurl = "https://mine"', '[pip]\nfind-links = ["/x"]']
+)
+def test_places_in_a_file_of_uv_s_come_before_pip_s(tmp_path: Path, text: str) -> None:
+    (tmp_path / "uv").mkdir()
+    (tmp_path / "uv" / "uv.toml").write_text(text)
+    pip = {"index-url": "https://pip", "no-index": "true", "find-links": "/pip", "retries": "3"}
+    environ = {"XDG_CONFIG_HOME": str(tmp_path)}
+    command, environment = uv_command(["pip"], environ, pip)
+    assert (command[1:], environment) == (["pip"], environ | SYSTEM | {"UV_HTTP_RETRIES": "3"})
+    chosen = {"UV_CONFIG_FILE": str(tmp_path / "uv" / "uv.toml")}
+    assert uv_command([], chosen, pip)[1] == chosen | SYSTEM | {"UV_HTTP_RETRIES": "3"}
+    assert uv_command([], environ | {"UV_NO_CONFIG": "1"}, pip)[1]["UV_DEFAULT_INDEX"] == "https://pip"
+
+
+@pytest.mark.parametrize("text", ["concurrent-downloads = 2", "no toml at all ["])
+def test_another_file_of_uv_s_leaves_pip_s_places(tmp_path: Path, text: str) -> None:
+    (tmp_path / "uv.toml").write_text(text)
+    environ = {"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}
+    assert uv_command([], environ, {"index-url": "https://pip"})[1]["UV_DEFAULT_INDEX"] == "https://pip"
+
+
+def test_pip_s_proxy_is_the_only_one_as_in_pip() -> None:
+    environ = {"HTTPS_PROXY": "http://other", "all_proxy": "http://other", "NO_PROXY": "*", "PATH": "/bin"}
+    environment = uv_command([], environ, {"proxy": "http://pip:3128"})[1]
+    assert environment == {"PATH": "/bin", "ALL_PROXY": "http://pip:3128"} | SYSTEM
+    assert uv_command([], environ, {})[1] == environ | SYSTEM
+
+
+def test_the_log_of_a_set_up_has_no_secrets_of_addresses() -> None:
+    said = "error: Failed to fetch: `https://u:p@host/simple/x/?token=secret&a=b` (https://key@h)\n"
+    assert (
+        without_secrets(said) == "error: Failed to fetch: `https://***@host/simple/x/?***` (https://***@h)\n"
+    )
+    assert without_secrets("why? because\n") == "why? because\n"
 
 
 def test_the_certificates_of_pip_s_http_library_count() -> None:

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[3]
 IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
 KERNELS, UV, CI = IMAGE / "requirements.lock", IMAGE / "uv.txt", ROOT / ".ci" / "requirements.lock"
+GATEWAY = ROOT / "deploy" / "requirements.lock"
 SUPPORTED = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
 
@@ -57,18 +58,19 @@ def test_the_kernels_lock_has_what_their_list_asks_for() -> None:
     assert unmet(lines_of(IMAGE / "requirements.txt"), KERNELS) == []
 
 
-def test_ci_s_lock_has_what_the_project_asks_for() -> None:
+def test_the_locks_of_ci_and_of_the_gateway_s_image_have_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    wanted = [*project["project"]["dependencies"], *extras["test"], *extras["check"]]
-    assert unmet([*wanted, *project["build-system"]["requires"]], CI) == []
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"], *extras["server"]]
+    assert unmet([*wanted, *extras["test"], *extras["check"]], CI) == []
+    assert unmet(wanted, GATEWAY) == []
 
 
 def test_uv_is_the_one_of_ci_s_lock() -> None:
     assert chosen(UV, "3.11.0") == {"uv": chosen(CI, "3.11.0")["uv"]}
 
 
-@pytest.mark.parametrize("lock", [KERNELS, UV, CI], ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", [KERNELS, UV, CI, GATEWAY], ids=str)
 def test_everything_has_hashes_and_no_index_is_named(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text

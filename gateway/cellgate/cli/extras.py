@@ -1,0 +1,48 @@
+"""What is installed besides the client: which commands there can be here, and what the others lack.
+
+It reads the distribution's own metadata, so ``pyproject.toml`` is the only list of what an extra has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import TypeVar
+
+from packaging.requirements import Requirement
+
+T = TypeVar("T")
+
+SERVER = "server"
+OF_THE_SERVER = frozenset({"serve", "setup", "image", "record"})
+"""Commands that need the extra. All others need a gateway to talk to, or nothing but a file."""
+
+
+def missing(extra: str) -> list[str]:
+    """The packages of an extra that are not installed here."""
+    try:
+        requirements = [Requirement(text) for text in requires("cellgate") or ()]
+    except PackageNotFoundError:  # run from its source, by an environment of its own
+        return []
+    of_extra = [
+        each.name
+        for each in requirements
+        if each.marker is not None
+        and each.marker.evaluate({"extra": extra})
+        and not each.marker.evaluate({"extra": ""})
+    ]
+    return [name for name in of_extra if not _is_installed(name)]
+
+
+def available(commands: Mapping[str, T]) -> dict[str, T]:
+    """Those of the commands that can be called here."""
+    left_out = OF_THE_SERVER if missing(SERVER) else frozenset()
+    return {name: command for name, command in commands.items() if name not in left_out}
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
