@@ -27,8 +27,8 @@ async def lane() -> AsyncIterator[Lane]:
 async def page(listings: Listings, root: Path, **options: object) -> list[str | None]:
     """The hashes of all files, by path."""
     arguments = {"limit": 1000, "after": "", "stop": Stop()} | options
-    models, _, _ = await listings.page("owner", root, **arguments)  # type: ignore[arg-type]
-    return [model["sha256"] for model in models]
+    found = await listings.page("owner", root, **arguments)  # type: ignore[arg-type]
+    return [file.sha256 for file in found.files]
 
 
 async def test_what_one_listing_does_not_hash_the_next_ones_do(lane: Lane, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ async def test_a_time_that_no_date_can_tell_is_told_as_the_nearest(lane: Lane, t
     for name, seconds in (("a", 2**40), ("b", -(2**40)), ("c", 0)):
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (seconds, seconds))
-    models, _, _ = await Listings(lane).page("owner", tmp_path, limit=10, after="", stop=Stop())
-    assert [model["modified"][:4] for model in models][2] == "1970"
-    assert all(len(model["modified"]) == 27 for model in models)
+    found = await Listings(lane).page("owner", tmp_path, limit=10, after="", stop=Stop())
+    assert [file.modified[:4] for file in found.files][2] == "1970"
+    assert all(len(file.modified) == 27 for file in found.files)
 
 
 async def test_a_listing_ends_within_one_piece_when_it_is_stopped(
@@ -113,11 +113,9 @@ async def test_a_page_of_long_paths_is_short(
         (tmp_path / f"{number:02d}{'x' * 148}").touch()
     pages, after = list[list[str]](), ""
     while not pages or after:
-        models, following, complete = await Listings(lane).page(
-            "owner", tmp_path, limit=6, after=after, stop=Stop()
-        )
-        assert complete
-        pages.append([model["path"] for model in models])
-        after = following or ""
+        found = await Listings(lane).page("owner", tmp_path, limit=6, after=after, stop=Stop())
+        assert found.complete
+        pages.append([file.path for file in found.files])
+        after = found.next or ""
     assert [len(each) for each in pages] == [4] * 5
     assert [int(path[:2]) for each in pages for path in each] == list(range(20))

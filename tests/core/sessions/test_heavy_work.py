@@ -221,7 +221,7 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
     found, after, count = list[str](), None, 0
     while count == 0 or after is not None:
         models, after = await archive.models("ada", state=None, limit=limit, after=after)
-        found += [model["session"] for model in models]
+        found += [model.session for model in models]
         assert len(msgspec.json.encode(models)) < MOST_METADATA + 400 * len(models) + size
         count += 1
     assert found == [row.key for row in rows]
