@@ -182,7 +182,7 @@ class BaseApp(Application):
 
     usage: ClassVar[str] = "[options]"
     forms: ClassVar[tuple[str, ...]] = ()  # what `usage` stands for, where it is too short to say it
-    environment = AnyTrait(help="The variables that settings may come from.")
+    environment = AnyTrait(help="The environment variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
         config=True, metavar="DIR"
@@ -356,7 +356,9 @@ class BaseApp(Application):
             yield self._heading(_words(names), "", "")
             yield from _wrap_help(text, width)
         yield "  -h, --help · --help-all"
-        yield from _wrap_help("Show this, or also every setting of the configuration file.", width)
+        yield from _wrap_help(
+            "Show this; with --help-all, also every setting of the configuration file.", width
+        )
 
     @staticmethod
     def _heading(words: tuple[str, ...], metavar: str, name: str) -> str:
@@ -374,7 +376,7 @@ def _wrap_help(text: str, width: int) -> list[str]:
 
 def _default_text(trait: TraitType[Any, Any]) -> str:
     if isinstance(trait, List):
-        return " May be given again; in the variable, commas divide."
+        return " May be given several times; in the variable, separate values with commas."
     value = trait.default_value
     if isinstance(value, float) and value:
         return f" Default: {value:.15g}."
@@ -386,12 +388,12 @@ class CommandApp(BaseApp):
     """A command that is a client of a running gateway. `run_command` does the work."""
 
     url = Unicode(
-        help="The gateway's address; default: the one that runs with this data folder, else "
+        help="The gateway's address; default: that of the gateway of this data folder, otherwise "
         "http://127.0.0.1:8888."
     ).tag(config=True, metavar="URL")
     token = Unicode(
-        help="The token; default: that of the gateway of this data folder. Other users of the machine see "
-        "options of a command, but not its environment."
+        help="The token; default: that of the gateway of this data folder. Other users of the machine can "
+        "see the options of a command, but not its environment."
     ).tag(config=True, metavar="TOKEN")
 
     aliases = {  # noqa: RUF012

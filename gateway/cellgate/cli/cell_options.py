@@ -37,7 +37,8 @@ class SessionOptions(TimeoutOption):
     """A command that runs cells in a session of its own, or in the one that `--session` names."""
 
     session = Unicode(
-        help="The session to run in, made when absent, left running; default: a fresh one, ended afterwards."
+        help="The session to run in, created if missing and left running; default: a fresh one, ended "
+        "afterwards."
     ).tag(config=True, metavar="NAME")
 
     aliases: Any = {"session": "SessionOptions.session", **TimeoutOption.aliases}  # noqa: RUF012

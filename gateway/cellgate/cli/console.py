@@ -50,11 +50,11 @@ class ConsoleApp(TimeoutOption):
     name = "cellgate-console"
     usage = "SESSION [options]"
     description = """
-        A prompt for the session, which is made when absent. What is entered runs as a cell and is recorded;
+        A prompt for the session, which is created if missing. Each entry runs as a cell and is recorded;
         entries of several lines, %%magics, colours, progress bars and input() work as in IPython.
 
-        Tab completes, the arrow up brings back what ran before. Enter runs what is complete, else it begins a
-        line; Alt-Enter always begins one. Ctrl-C interrupts the running cell, Ctrl-D leaves. The session
+        Tab completes, arrow up recalls earlier entries. Enter runs a complete entry, otherwise it starts a
+        line; Alt-Enter always starts one. Ctrl-C interrupts the running cell, Ctrl-D leaves. The session
         stays, with its variables.
     """
     examples = """

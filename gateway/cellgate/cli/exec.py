@@ -27,7 +27,7 @@ class ExecApp(SessionOptions):
     name = "cellgate-exec"
     usage = "CODE [options]"
     description = """
-        Runs CODE, or what stdin holds when CODE is "-", as one cell, and shows its output as it comes.
+        Runs CODE as one cell and shows its output as it comes. If CODE is "-", it is read from stdin.
 
         Exit code: 0 it ended well, 1 it did not, 2 wrong usage or no gateway, 130 after Ctrl-C.
     """
@@ -38,7 +38,7 @@ class ExecApp(SessionOptions):
         cellgate exec 'ls -l' --language bash --session work
     """
 
-    language = Unicode(help="What CODE is in; default: the language of the session's kernel.").tag(
+    language = Unicode(help="The language of CODE; default: that of the session's kernel.").tag(
         config=True, metavar="NAME"
     )
 

@@ -23,8 +23,8 @@ class ExportApp(CommandApp):
     name = "cellgate-export"
     usage = "SESSION [options]"
     description = """
-        Writes a session's record as a notebook (.ipynb): all cells that ran in it, by whichever way they
-        came, with their outputs. The session may be running, or have ended long ago.
+        Writes a session's record as a notebook (.ipynb): all cells that ran in it, whichever client sent
+        them, with their outputs. The session may be running, or have ended long ago.
     """
     examples = """
         cellgate export my-session -o my-session.ipynb
@@ -34,7 +34,7 @@ class ExportApp(CommandApp):
     """
 
     output = Unicode(
-        help="The file to write, replaced when it exists; default: SESSION and its ending, never replaced."
+        help="The file to write, replaced if it exists; default: SESSION with an extension, never replaced."
     ).tag(config=True, metavar="FILE")
     to = Enum(
         tuple(_EXTENSIONS),

@@ -23,10 +23,10 @@ class FilesApp(CommandApp):
     usage = "put|get|ls|rm SESSION ... [options]"
     forms = tuple(f"{action} {words}" for action, words in _ACTIONS.items())
     description = """
-        Brings files into a session, takes them out, lists and removes them. A PATH is relative to the
-        session's folder; where the name to write to is left out, it is the file's own.
+        Copies files into a session and out of it, lists and removes them. A PATH is relative to the session's
+        folder; without a name to write to, the file keeps its own.
 
-        put replaces what is there. get writes a whole file or none, and replaces one only when it is named.
+        put replaces an existing file. get writes a whole file or none, and replaces one only if you name it.
     """
     examples = """
         cellgate files put my-session data.csv

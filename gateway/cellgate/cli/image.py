@@ -35,8 +35,8 @@ class ImageApp(BaseApp):
     name = "cellgate-image"
     usage = "build|check [options]"
     description = """
-        build makes the image that kernels in containers run from: an interpreter, ipykernel, numpy, pandas,
-        matplotlib and more, and no rights. It needs a container engine, the network and a few minutes.
+        build makes the image of kernels in containers: an interpreter, ipykernel, numpy, pandas, matplotlib
+        and more. It needs a container engine, the network and a few minutes.
 
         check starts one kernel from the image, runs one cell, and prints what is in it.
     """
@@ -47,7 +47,7 @@ class ImageApp(BaseApp):
     """
 
     image = Unicode(IMAGE, help="The name of the image.").tag(config=True, metavar="NAME")
-    base_image = Unicode(help="What it is built on; default: Dockerfile.kernel's own.").tag(
+    base_image = Unicode(help="The image to build on; default: the one in Dockerfile.kernel.").tag(
         config=True, metavar="NAME"
     )
     requirements = Unicode(help="The packages of the image; default: Cellgate's own list.").tag(

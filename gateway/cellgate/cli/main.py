@@ -38,11 +38,11 @@ class CellgateApp(BaseApp):
         cellgate exec 'print(6 * 7)'         run one piece of code
         cellgate console my-session          a prompt for a session
         cellgate files put my-session data.csv
-                                             bring a file into a session
-        cellgate sessions                    what runs and what has run
+                                             copy a file into a session
+        cellgate sessions                    list sessions, running and ended
         cellgate export my-session -o my-session.ipynb
-                                             a session's record as a notebook
-        cellgate replay my-session.ipynb     does it still give the same?
+                                             write a session's record as a notebook
+        cellgate replay my-session.ipynb     run it again and compare
     """
     aliases = {}  # noqa: RUF012 - options belong to the commands
     subcommands = {  # noqa: RUF012
@@ -52,19 +52,19 @@ class CellgateApp(BaseApp):
         "run": ("cellgate.cli.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),
         "console": ("cellgate.cli.console.ConsoleApp", "A prompt for a session."),
-        "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove a session's files."),
-        "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions to language models' programs."),
+        "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove files of a session."),
+        "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions as tools for language models."),
         "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
         "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),
         "record": (
             "cellgate.cli.record.RecordApp",
-            "Size and upkeep of the record, signing key.",
+            "Measure, compact, back up and restore the record; signing key.",
         ),
         "completion": (
             "cellgate.cli.completion.CompletionApp",
-            "Print a script that teaches your shell these commands.",
+            "Print a completion script for your shell.",
         ),
     }
 
@@ -109,7 +109,7 @@ class CellgateApp(BaseApp):
 
     def emit_commands(self) -> Generator[str, None, None]:
         """The list of subcommands."""
-        yield "\nCommands (cellgate COMMAND --help tells more)"
+        yield "\nCommands (see cellgate COMMAND --help)"
         for name, (_, text) in self.subcommands.items():
             yield f"  {name.ljust(11)} {text}"
         yield "  --version   Show the version."

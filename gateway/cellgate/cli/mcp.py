@@ -26,7 +26,7 @@ class McpApp(KernelOption):
     usage = "[options]"
     description = """
         Serves the Model Context Protocol: tools to run code, to read and write files, to interrupt and
-        restart, and to export the notebook, in a session of a gateway that runs already. Needs the extra mcp.
+        restart, and to export the notebook, in a session of a running gateway. Needs the extra mcp.
 
         A language model's program starts it and talks over stdin and stdout. With --http it serves programs
         that connect, each with a session of its own and with the gateway's token as its bearer token.
@@ -38,17 +38,17 @@ class McpApp(KernelOption):
     """
 
     session = Unicode(
-        help="The session to work in, made when absent, left running; default: a fresh one, ended "
+        help="The session to work in, created if missing and left running; default: a fresh one, ended "
         "afterwards. Not with --http."
     ).tag(config=True, metavar="NAME")
-    language = Unicode(help="The language of a new session, in place of its kernelspec.").tag(
+    language = Unicode(help="The language of a new session, instead of a kernelspec.").tag(
         config=True, metavar="NAME"
     )
     notebooks = Unicode(
-        help="The folder that notebooks are exported to; default: where it was started; with --http none, "
-        "and clients are told the notebook's address."
+        help="The folder that notebooks are exported to; default: the current folder; with --http none, and "
+        "clients get the notebook's address."
     ).tag(config=True, metavar="DIR")
-    max_text = Int(8000, min=1000, help="Characters that a model is shown of one text.").tag(
+    max_text = Int(8000, min=1000, help="How many characters of one text a model is shown.").tag(
         config=True, metavar="N"
     )
     http = Bool(False, help="Serve over HTTP.").tag(config=True)

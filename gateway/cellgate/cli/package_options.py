@@ -40,19 +40,19 @@ class PackageOptions(BaseApp):
     package_index = Unicode(
         help="The address of the package index; default: what pip is configured to use on this machine."
     ).tag(config=True, metavar="URL")
-    package_links = List(Unicode(), help="Folders or pages with further wheels.").tag(
+    package_links = List(Unicode(), help="Folders or pages with additional wheels.").tag(
         config=True, metavar="PLACE"
     )
     package_timeout = Float(300.0, min=0.1, help="Seconds that one step of an install may take.").tag(
         config=True, metavar="SECONDS"
     )
-    package_count = Integer(100, min=1, help="Packages that a session may have, at most.").tag(config=True)
+    package_count = Integer(100, min=1, help="The most packages a session may have.").tag(config=True)
     package_disk = Size("2g", help="Size of a session's packages, unpacked.").tag(config=True, metavar="SIZE")
-    package_cache = Size("4g", help="Size of what is kept of packages for all sessions.").tag(
+    package_cache = Size("4g", help="Size of the cache of packages for all sessions.").tag(
         config=True, metavar="SIZE"
     )
     package_lock_life = Float(
-        86400.0, min=0, help="Seconds for which the index is not asked again what is the newest version."
+        86400.0, min=0, help="Seconds for which a list of requirements is not resolved again by the index."
     ).tag(config=True, metavar="SECONDS")
 
     aliases = {"allow-package": "ServeApp.packages", **BaseApp.aliases}  # noqa: RUF012

@@ -30,19 +30,19 @@ class RecordApp(BaseApp):
     description = """
         Works on the data folder of a gateway.
 
-        `stats` tells how much is recorded and what it takes. `compact` stores equal values once where older
-        versions did not, and gives free space back; no gateway may run meanwhile, and it needs free space of
-        about the record's size.
+        `stats` shows how much is recorded and how much space it takes. `compact` stores equal values once if
+        older versions did not, and gives free space back; no gateway may be running, and it needs free space
+        of about the record's size.
 
-        `backup FILE` writes a copy of the record to a file, of one moment, with all that was committed until
-        then; a gateway may go on serving. It checks the copy, and leaves with 1 if something is not valid.
-        `restore FILE` checks such a copy and makes it the record; no gateway may run meanwhile. What was
-        recorded since is gone from the record then: with --force a record that is there is set aside under
-        another name. Neither holds files of sessions, nor the signing key.
+        `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
+        the copy, and exits with 1 if something is not valid. `restore FILE` checks such a copy and makes it
+        the record; no gateway may be running. It does not hold what was recorded after the backup: with
+        --force an existing record is set aside under another name. A backup holds neither files of sessions
+        nor the signing key.
 
         `key` prints the public half of the key that signs exports; give it to those who check them with
-        `cellgate verify --key`. `key --create` makes one first; a gateway that runs already signs from its
-        next start on.
+        `cellgate verify --key`. `key --create` makes one first; a running gateway signs from its next start
+        on.
     """
     examples = """
         cellgate record stats
@@ -52,19 +52,19 @@ class RecordApp(BaseApp):
         cellgate record restore /backups/record-monday.sqlite3 --force
     """
 
-    force = Bool(False, help="Replace the file, or set the record aside, that is there.").tag(config=True)
-    anyway = Bool(False, help="Restore a copy in which the check finds something.").tag(config=True)
-    create = Bool(False, help="Make a key; refused when there is one.").tag(config=True)
+    force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
+    anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
+    create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
     flags = {  # noqa: RUF012
-        "create": ({"RecordApp": {"create": True}}, "Make a key; refused when there is one."),
+        "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
         "force": (
             {"RecordApp": {"force": True}},
-            "Replace the file, or set the record aside, that is there.",
+            "Replace an existing file, or set an existing record aside.",
         ),
         "anyway": (
             {"RecordApp": {"anyway": True}},
-            "Restore a copy in which the check finds something.",
+            "Restore a copy even if the check finds something.",
         ),
     }
 

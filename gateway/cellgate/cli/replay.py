@@ -49,15 +49,15 @@ class ReplayApp(CommandApp):
     name = "cellgate-replay"
     usage = "FILE.ipynb|BUNDLE.zip [options]"
     description = """
-        Runs all code cells of a notebook in a fresh kernel of the same kernelspec and compares what they
-        give with what the notebook holds, cell by cell. What is known to vary is left out of account, such as
-        addresses in objects' reprs and the clock of the run; pictures are compared as they look. Files that
-        the recorded session was given are taken from the bundle, or from beside the notebook, where they are
-        as they were.
+        Runs all code cells of a notebook in a fresh kernel of the same kernelspec and compares the new
+        outputs with those in the notebook, cell by cell. What is known to vary does not count, such as
+        addresses in objects' reprs and the clock of the run; pictures are compared as they look. Input files
+        of the recorded session are taken from the bundle, or from the notebook's folder, if they are
+        unchanged.
 
-        Leaves with 0 when all cells give the same, with 1 when one does not, and with 3 when none differs for
-        sure but of some nobody can tell: they show a duration or a UUID, or needed input. Refuses, with 2,
-        when the notebook tells of other package versions than the kernel has.
+        Exits with 0 if all cells give the same, with 1 if one does not, and with 3 if none certainly differs
+        but some cannot be judged: they show a duration or a UUID, or needed input. Refuses, with 2, if the
+        notebook names other package versions than the kernel has.
     """
     examples = """
         cellgate replay analysis.ipynb
@@ -71,11 +71,11 @@ class ReplayApp(CommandApp):
         config=True, metavar="FILE"
     )
     kernel = Unicode(help="The kernelspec; default: the notebook's own.").tag(config=True, metavar="NAME")
-    anyway = Bool(False, help="Replay although the environment is another one.").tag(config=True)
+    anyway = Bool(False, help="Replay even if the environment differs.").tag(config=True)
 
     rtol = Float(
         0.0,
-        help="How far two floating-point numbers may be apart, relative to the larger; default: not at all.",
+        help="How far apart two floating-point numbers may be, relative to the larger; default: not at all.",
     ).tag(config=True, metavar="NUMBER")
 
     aliases: Any = {  # noqa: RUF012
@@ -85,7 +85,7 @@ class ReplayApp(CommandApp):
         **CommandApp.aliases,
     }
     flags = {  # noqa: RUF012
-        "anyway": ({"ReplayApp": {"anyway": True}}, "Replay although the environment is another one."),
+        "anyway": ({"ReplayApp": {"anyway": True}}, "Replay even if the environment differs."),
     }
 
     async def run_command(self) -> int:

@@ -43,10 +43,10 @@ class RunApp(SessionOptions):
     description = """
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
         Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
-        as they come. It stops at the first cell that fails.
+        as they come. It stops at the first cell that fails. It respects the tags raises-exception and
+        skip-execution of a notebook's cells.
 
         Exit code: 0 all cells ended well, 1 one failed, 2 wrong usage or no gateway, 130 after Ctrl-C.
-        The tags raises-exception and skip-execution of a notebook's cells are heeded.
     """
     examples = """
         cellgate run analysis.ipynb -o analysis-done.ipynb
@@ -58,7 +58,7 @@ class RunApp(SessionOptions):
     language = Unicode(help="The language of a new session, and of a Markdown file's blocks.").tag(
         config=True, metavar="NAME"
     )
-    output = Unicode(help="Where to write the notebook with the outputs, also when a cell has failed.").tag(
+    output = Unicode(help="Where to write the notebook with the outputs, even if a cell failed.").tag(
         config=True, metavar="FILE"
     )
     all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)

@@ -37,8 +37,8 @@ class ServeApp(PackageOptions):
     description = """
         Starts the gateway: it serves the HTTP interface and keeps kernels warm until it is stopped.
 
-        On SIGTERM or Ctrl-C it takes no new work, lets running cells end for a while, ends all kernels and
-        leaves with 0. The record of every session stays in the data folder.
+        On SIGTERM or Ctrl-C it takes no new work, gives running cells some time to end, ends all kernels and
+        exits with 0. The record of every session stays in the data folder.
     """
     examples = """
         cellgate serve
@@ -47,13 +47,13 @@ class ServeApp(PackageOptions):
     """
 
     ip = Unicode("127.0.0.1", help="The address to listen on.").tag(config=True, metavar="ADDRESS")
-    port = Integer(8888, min=0, max=65535, help="The port to listen on; 0 takes a free one.").tag(
+    port = Integer(8888, min=0, max=65535, help="The port to listen on; 0: a free one.").tag(
         config=True, metavar="PORT"
     )
     token = Unicode(help="The token that clients send; default: a new one, printed at the start.").tag(
         config=True, metavar="TOKEN"
     )
-    no_auth = Bool(False, help="Ask nobody for a token; on loopback addresses only.").tag(config=True)
+    no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
         ("auto", "docker", "sandbox", "process"),
         "auto",
@@ -78,105 +78,109 @@ class ServeApp(PackageOptions):
         config=True
     )
     mounts = List(
-        Unicode(), help="Further folders for kernels in containers: SOURCE:TARGET or SOURCE:TARGET:rw."
+        Unicode(), help="Additional folders for kernels in containers: SOURCE:TARGET or SOURCE:TARGET:rw."
     ).tag(config=True, metavar="MOUNT")
     allow_unsandboxed = Bool(
-        False, help="Serve kernels without isolation on an address that other machines reach."
+        False, help="Serve kernels without isolation on an address that other machines can reach."
     ).tag(config=True)
-    allowed_hosts = List(Unicode(), help="Host names of this gateway besides loopback.").tag(
-        config=True, metavar="NAME"
-    )
+    allowed_hosts = List(
+        Unicode(), help="Host names that clients may use for this gateway, in addition to loopback."
+    ).tag(config=True, metavar="NAME")
     allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
         config=True, metavar="ORIGIN"
     )
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
-    default_kernel = Unicode("python3", help="The kernelspec of sessions that name none.").tag(config=True)
-    warm_kernels = List(Unicode(), help="Further kernelspecs that the pool keeps kernels of.").tag(
+    default_kernel = Unicode("python3", help="The kernelspec of sessions that ask for none.").tag(config=True)
+    warm_kernels = List(Unicode(), help="Additional kernelspecs of which the pool keeps kernels.").tag(
         config=True
     )
     pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
-    burst_size = Integer(8, min=0, help="Warm kernels kept ready after a burst of sessions, at most.").tag(
+    burst_size = Integer(8, min=0, help="The most warm kernels kept ready after a burst of sessions.").tag(
         config=True
     )
-    max_kernels = Integer(64, min=1, help="Kernels that exist at once, at most.").tag(
+    max_kernels = Integer(64, min=1, help="The most kernels that exist at once.").tag(
         config=True, metavar="N"
     )
-    concurrent_starts = Integer(2, min=1, help="Kernels that start at once, at most.").tag(config=True)
+    concurrent_starts = Integer(2, min=1, help="The most kernels that start at once.").tag(config=True)
     claim_timeout = Float(
         30.0, min=0.1, help="Seconds that a request waits for a kernel when all are in use."
     ).tag(config=True)
     start_timeout = Float(60.0, min=1, help="Seconds that a kernel may take to start.").tag(config=True)
-    preload = List(Unicode(), help="Modules that warm Python kernels import ahead, such as numpy.").tag(
+    preload = List(Unicode(), help="Modules that warm Python kernels import in advance, such as numpy.").tag(
         config=True, metavar="MODULE"
     )
     memory = Size("1g", help="Memory of a kernel.").tag(config=True, metavar="SIZE")
     cpus = Float(1.0, help="Processors of a kernel.").tag(config=True, metavar="N")
     pids = Integer(256, help="Processes and threads of a kernel.").tag(config=True)
-    disk = Size("1g", help="Disk of a session, its largest file and the size of /tmp.").tag(
+    disk = Size("1g", help="Disk space of a session, its largest file, and the size of /tmp.").tag(
         config=True, metavar="SIZE"
     )
-    cell_timeout = Float(60.0, min=0.01, help="Seconds a cell may run unless its request says else.").tag(
-        config=True, metavar="SECONDS"
-    )
+    cell_timeout = Float(
+        60.0, min=0.01, help="Seconds a cell may run unless its request says otherwise."
+    ).tag(config=True, metavar="SECONDS")
     idle_timeout = Float(1800.0, min=0.1, help="Seconds without use after which a session ends.").tag(
         config=True, metavar="SECONDS"
     )
     lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
-    max_memory = Size("", help="Memory that a session may ask for, at most; default: the machine's.").tag(
+    max_memory = Size("", help="The most memory a session may ask for; default: the machine's.").tag(
         config=True, metavar="SIZE"
     )
-    max_cpus = Float(0.0, help="Processors that a session may ask for, at most; default: the machine's.").tag(
+    max_cpus = Float(0.0, help="The most processors a session may ask for; default: the machine's.").tag(
         config=True, metavar="N"
     )
-    max_pids = Integer(4096, help="Processes and threads that a session may ask for, at most.").tag(
+    max_pids = Integer(4096, help="The most processes and threads a session may ask for.").tag(
         config=True, metavar="N"
     )
     max_disk = Size(
-        "", help="Disk that a session may ask for, at most; default: half of the data folder's disk."
+        "", help="The most disk space a session may ask for; default: half of the data folder's disk."
     ).tag(config=True, metavar="SIZE")
     max_cell_timeout = Float(
-        86400.0, help="Seconds that a cell may run, at most, whatever its request or session says."
+        86400.0, help="The most seconds a cell may run, whatever its request or session says."
     ).tag(config=True, metavar="SECONDS")
     max_lifetime = Float(
-        30 * 86400.0, help="Seconds after which a session ends, at most, whatever it asked for."
+        30 * 86400.0, help="The most seconds after which a session ends, whatever it asked for."
     ).tag(config=True, metavar="SECONDS")
     interrupt_grace = Float(
-        5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline to the end of its kernel."
+        5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline until its kernel is killed."
     ).tag(config=True)
-    max_queue = Integer(64, min=1, help="Executions that wait in one session, at most.").tag(config=True)
+    max_queue = Integer(64, min=1, help="The most executions that wait in one session.").tag(config=True)
     channel_cell_timeout = Float(
         0.0, min=0, help="Seconds a Jupyter client's cell may run; 0: as long as max_cell_timeout says."
     ).tag(config=True, metavar="SECONDS")
     channel_queue = Integer(
-        1000, min=1, help="Cells of Jupyter clients that wait in one session, at most."
+        1000, min=1, help="The most cells of Jupyter clients that wait in one session."
     ).tag(config=True)
     channel_compression = Bool(False, help="Offer compression (permessage-deflate) to WebSockets.").tag(
         config=True
     )
-    slow_client_memory = Size("8m", help="What waits for a slow WebSocket in memory; then on disk.").tag(
-        config=True, metavar="SIZE"
-    )
-    slow_client_disk = Size("1g", help="What waits for a slow WebSocket in all; then it is closed.").tag(
-        config=True, metavar="SIZE"
-    )
+    slow_client_memory = Size(
+        "8m", help="How much may wait in memory for a slow WebSocket; the rest waits on disk."
+    ).tag(config=True, metavar="SIZE")
+    slow_client_disk = Size(
+        "1g", help="How much may wait for a slow WebSocket in all; above that, it is closed."
+    ).tag(config=True, metavar="SIZE")
     replay_seconds = Float(
         60.0,
         min=0,
-        help="Seconds that messages are kept for a WebSocket that comes back with its session_id.",
+        help="Seconds that messages are kept for a WebSocket that returns with its session_id.",
     ).tag(config=True, metavar="SECONDS")
-    replay_size = Size("16m", help="Size of the messages that are kept so.").tag(config=True, metavar="SIZE")
+    replay_size = Size("16m", help="Size of the messages that are kept for it.").tag(
+        config=True, metavar="SIZE"
+    )
     client_silence = Float(
         180.0,
         min=0.1,
         help="Seconds after which a Jupyter client's WebSocket is closed if its machine answers nothing.",
     ).tag(config=True, metavar="SECONDS")
     max_connections = Integer(
-        0, min=0, help="Connections at once, at most; 0: up to 4096, by the number of open files allowed."
+        0,
+        min=0,
+        help="The most connections at once; 0: up to 4096, depending on how many open files are allowed.",
     ).tag(config=True, metavar="N")
     connections_per_address = Integer(
-        0, min=0, help="Connections of one remote address; 0: half of all, and loopback without a limit."
+        0, min=0, help="The most connections of one remote address; 0: half of all; loopback has no limit."
     ).tag(config=True, metavar="N")
     head_timeout = Float(10.0, min=0.1, help="Seconds in which a request's head must arrive.").tag(
         config=True, metavar="SECONDS"
@@ -190,47 +194,47 @@ class ServeApp(PackageOptions):
         help="Seconds in which a request's body, or a message on a WebSocket, must end or grow by body_rate.",
     ).tag(config=True, metavar="SECONDS")
     body_rate = Integer(
-        1024, min=0, help="Bytes a second that a body or message must bring, over each body_timeout."
+        1024, min=0, help="Bytes a second that a body or message must bring in each body_timeout."
     ).tag(config=True)
     answer_timeout = Float(
         180.0, min=0.1, help="Seconds in which a client must take some of its answer."
     ).tag(config=True, metavar="SECONDS")
     client_memory = Size(
-        "512m", help="Memory for what all clients have not sent to its end, or not taken of their answers."
+        "512m", help="Memory for all clients' unfinished requests and untaken answers together."
     ).tag(config=True, metavar="SIZE")
     text_cap = Size("10m", help="Text output kept of one cell.").tag(config=True, metavar="SIZE")
     data_cap = Size("50m", help="Images and other data kept of one cell.").tag(config=True, metavar="SIZE")
-    cull_interval = Float(5.0, min=0.05, help="Seconds between looks for idle sessions.").tag(config=True)
+    cull_interval = Float(5.0, min=0.05, help="Seconds between checks for idle sessions.").tag(config=True)
     shutdown_grace = Float(10.0, min=0, help="Seconds that running cells get at a shutdown.").tag(
         config=True, metavar="SECONDS"
     )
     keep_kernels = Bool(
         False,
-        help="Leave the containers of sessions running at a shutdown; the next start goes on with them.",
+        help="Leave the containers of sessions running at a shutdown; the next start adopts them.",
     ).tag(config=True)
-    keep_alive = Float(15.0, min=0.05, help="Seconds between signs of life on a quiet stream.").tag(
-        config=True
-    )
+    keep_alive = Float(15.0, min=0.05, help="Seconds between keepalives on a quiet stream.").tag(config=True)
     journal_sync = EnumTrait(
         ("normal", "full"),
         "normal",
-        help="normal: the record survives a crash of the gateway; full: one of the machine, by fsync.",
+        help="normal: the record survives a crash of the gateway; full: also one of the machine, by fsync.",
     ).tag(config=True, metavar="MODE")
     storage_reserve = Size(
         "64m",
         zero=True,
-        help="Space of the data folder's disk below which nothing new is begun; 0: all is used.",
+        help="Free space on the data folder's disk below which nothing new begins; 0: no reserve.",
     ).tag(config=True, metavar="SIZE")
     upload_space = Size(
-        "", help="Size of all uploads together that are under way; default: half of the data folder's disk."
+        "", help="Size of all uploads in progress together; default: half of the data folder's disk."
     ).tag(config=True, metavar="SIZE")
     retention_days = Float(
         0.0, min=0, help="Days after its last use that an ended session's record is kept; 0: for ever."
     ).tag(config=True, metavar="DAYS")
     retention_size = Size(
-        "", help="Size of the record beyond which the oldest records of ended sessions go; default: no bound."
+        "",
+        help="Size of the record above which the oldest records of ended sessions are removed; default: no "
+        "limit.",
     ).tag(config=True, metavar="SIZE")
-    retention_interval = Float(600.0, min=0.05, help="Seconds between looks for old records.").tag(
+    retention_interval = Float(600.0, min=0.05, help="Seconds between checks for old records.").tag(
         config=True
     )
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
@@ -262,14 +266,14 @@ class ServeApp(PackageOptions):
         **PackageOptions.aliases,
     }
     flags = {  # noqa: RUF012
-        "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask nobody for a token; on loopback addresses only."),
+        "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask for no token; on loopback addresses only."),
         "allow-unsandboxed": (
             {"ServeApp": {"allow_unsandboxed": True}},
-            "Serve kernels without isolation on an address that other machines reach.",
+            "Serve kernels without isolation on an address that other machines can reach.",
         ),
         "keep-kernels": (
             {"ServeApp": {"keep_kernels": True}},
-            "Leave the containers of sessions running at a shutdown; the next start goes on with them.",
+            "Leave the containers of sessions running at a shutdown; the next start adopts them.",
         ),
         "log-json": ({"ServeApp": {"log_json": True}}, "Write logs as JSON lines."),
     }

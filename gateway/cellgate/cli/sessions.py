@@ -17,7 +17,7 @@ class SessionsApp(CommandApp):
     name = "cellgate-sessions"
     usage = "[options]"
     description = """
-        Lists your sessions, those that have ended too: their records stay and can be exported.
+        Lists your sessions, including those that have ended: their records stay and can be exported.
     """
     examples = """
         cellgate sessions

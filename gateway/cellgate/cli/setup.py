@@ -29,17 +29,17 @@ class SetupApp(BaseApp):
         Makes the environment that kernels run in, apart from the gateway's own: kernels of Python, bash and
         JavaScript, numpy, pandas, matplotlib and more. Then checks whether kernels can be isolated here.
 
-        It may be called again: what is there is kept. It needs the network, half a minute and about 1 GB.
-        The packages come from where pip is configured to get them, or from where uv is.
+        You can call it again: what exists is kept. It needs the network, half a minute and about 1 GB. The
+        packages come from the index that pip, or uv, is configured to use.
     """
     examples = """
         cellgate setup
         cellgate setup --requirements my-requirements.txt
     """
 
-    prefix = Unicode(help="Where to install, below share/cellgate; default: the gateway's own prefix.").tag(
-        config=True, metavar="DIR"
-    )
+    prefix = Unicode(
+        help="Where to install, in its folder share/cellgate; default: the gateway's own prefix."
+    ).tag(config=True, metavar="DIR")
     requirements = Unicode(
         help="The packages of the kernel environment; default: Cellgate's own list, with hashes."
     ).tag(config=True, metavar="FILE")

@@ -32,11 +32,11 @@ class VerifyApp(BaseApp):
     usage = "[FILE.ipynb|BUNDLE.zip] [options]"
     description = """
         Checks that an exported notebook or bundle, or the record in a data folder, is as it was written, and
-        names the first row or cell that was changed, removed, moved or added. It needs no gateway; one that
-        uses the data folder may go on running.
+        names the first row or cell that was changed, removed, moved or added. It needs no gateway, but a
+        gateway may be using the data folder.
 
-        Leaves with 0 when all is valid, with 1 when something is not, and with 3 when the file has no seal:
-        notebooks that cellgate run or another program wrote have none, and nothing tells of changes to them.
+        Exits with 0 if everything is valid, with 1 if something is not, and with 3 if the file has no seal:
+        notebooks that cellgate run or another program wrote have none, so changes to them cannot be found.
     """
     examples = """
         cellgate verify my-session.ipynb

@@ -93,7 +93,7 @@ class Answer:
                 raise gateway_error(
                     0,
                     "connection_lost",
-                    "The answer broke off before its end: the gateway gave it up, or the connection was lost",
+                    "The answer ended early: the gateway stopped it, or the connection was lost",
                 ) from error
             if part is None:
                 return

@@ -132,8 +132,8 @@ class Ledger:
         reserved = self.size
         if reserved + more > self._most:
             if size > self._most:
-                raise StorageFull(f"All uploads together may have {self._most} bytes on the gateway's disk")
-            raise QueueFull("Other uploads take all the room there is for them", retry_after=RETRY_AFTER)
+                raise StorageFull(f"All uploads together may use {self._most} bytes on the gateway's disk")
+            raise QueueFull("Other uploads use all the space that uploads may use", retry_after=RETRY_AFTER)
         written = sum(each.taken for account in self._accounts.values() for each in account.reservations)
         if free(self._staging) - self._reserve < reserved - written + more:
             raise StorageFull("There is no room on the gateway's disk for this file")

@@ -95,7 +95,7 @@ class Listings:
         lock, stops = self._turns.setdefault(owner, (asyncio.Lock(), []))
         waiting = sum(len(each) for _, each in self._turns.values())
         if len(stops) >= MOST_WAITING_OF_ONE or waiting >= MOST_WAITING:
-            raise QueueFull("Too many listings of files are under way; try again", retry_after=RETRY_AFTER)
+            raise QueueFull("Too many listings of files are in progress; try again", retry_after=RETRY_AFTER)
         stops.append(stop)
         if self._closed:
             stop.set()
@@ -111,7 +111,7 @@ class Listings:
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
         if stop():
-            raise ShuttingDown("The listing was given up")
+            raise ShuttingDown("The listing was stopped")
         return found.page
 
     def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:

@@ -139,7 +139,7 @@ class BaseHandler(RequestHandler):
             raise UnsupportedMedia(f"Content-Type {kind[:80]!r} is not read here; send application/json")
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"The body is larger than the {self.max_body} bytes that are taken here")
+        return TooLarge(f"The body is larger than the {self.max_body} bytes that are accepted here")
 
     def data_received(self, chunk: bytes) -> None:
         """Keep the piece, unless the request is refused already, or is one that anybody may send."""

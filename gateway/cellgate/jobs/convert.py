@@ -43,7 +43,7 @@ def check_form(form: str) -> ConvertedForm:
     """The form of this name. Raises NotAcceptable when there is none, or nbconvert is missing."""
     if form not in FORMS:
         raise NotAcceptable(
-            f"format {form[:40]!r} is not offered here; there are {', '.join(FORMS)}, and .ipynb without one"
+            f"format {form[:40]!r} is not available here; choose {', '.join(FORMS)}, or none for .ipynb"
         )
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise NotAcceptable(

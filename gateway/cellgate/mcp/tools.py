@@ -40,7 +40,7 @@ _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _SUFFIXES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif"}
 _INSTRUCTIONS = """
 Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that
-runs is recorded as a notebook. Longer texts come cut in the middle; read_output and read_file give the rest.
+runs is recorded as a notebook. Long texts are cut in the middle; read_output and read_file return the rest.
 """
 
 
@@ -85,12 +85,12 @@ class SessionTools:
         language: str | None = None,
         tables: int | None = None,
     ) -> Content:
-        """Run code as a notebook cell: Python, unless the session is of another language. Variables stay.
+        """Run code as a notebook cell, in Python unless the session has another language. Variables stay.
 
-        `timeout` is in seconds. With another `language` (python, bash, javascript, typescript) than the
-        session's the code runs as a program of its own: in the same files, without the session's variables.
-        The text of the last expression is shown, as in a notebook; figures come back as images. With
-        `tables`, a number of rows, DataFrames come as JSON too: schema, the first rows, and total_rows.
+        `timeout` is in seconds. If `language` (python, bash, javascript, typescript) is not the session's,
+        the code runs as a separate program, with the same files and without the session's variables. The
+        value of the last expression is shown, as in a notebook; figures are returned as images. With
+        `tables`, a number of rows, DataFrames are also returned as JSON: schema, the first rows, total_rows.
         """
         execution = ""
         async with self._told(), _progress(context):
@@ -104,9 +104,9 @@ class SessionTools:
     async def run_blocks(self, markdown: str, context: Context, timeout: float | None = None) -> Content:
         """Run the fenced blocks of a Markdown text in order, until one fails.
 
-        They are in python, bash, javascript or typescript; in another language than the session's they run as
-        programs of their own. A first line `# filename: NAME` saves the block under that name first.
-        `timeout` in seconds, for each.
+        Languages are python, bash, javascript and typescript; a block in another language than the session's
+        runs as a separate program. A first line `# filename: NAME` saves the block under that name first.
+        `timeout` is in seconds, for each block.
         """
         async with self._told(), _progress(context):
             done = await self._session.run_blocks(markdown, timeout=timeout)
@@ -116,7 +116,7 @@ class SessionTools:
         return [*content, _text(f"[cellgate: exit code {done.exit_code}]")]
 
     async def read_output(self, execution: str, start: int = 0, length: int = MAX_TEXT) -> str:
-        """Read on in the text of an execution that was cut: `length` characters from `start`."""
+        """Read more of an execution's text that was cut: `length` characters from `start`."""
         async with self._told():
             whole = (await self._session.result(execution)).text
         return _window(whole, start, length)
@@ -153,7 +153,7 @@ class SessionTools:
         return "\n".join(lines) or "[no files]"
 
     async def read_file(self, path: str, start: int = 0, length: int = MAX_TEXT) -> Content:
-        """Read a file of the session: a text, `length` bytes from `start`, or an image as a whole."""
+        """Read a file of the session: `length` bytes of text from `start`, or a whole image."""
         start, length = max(0, start), max(1, min(length, 10 * MAX_TEXT))
         async with self._told():
             if mime := _SUFFIXES.get(Path(path).suffix.lower()):
@@ -165,18 +165,18 @@ class SessionTools:
                 return [ImageContent(type="image", data=base64.b64encode(data).decode(), mime_type=mime)]
             data = await self._session.files.get(path, start=start, length=length + 1)
         if b"\0" in data:
-            raise ToolError(f"{path} is no text; look into it with run_code")
+            raise ToolError(f"{path} is not text; examine it with run_code")
         more = f"\n[cellgate: there is more; read on at start {start + length}]" if len(data) > length else ""
         return [_text(data[:length].decode(errors="replace") + more)]
 
     async def write_file(self, path: str, text: str) -> str:
-        """Write a text file into the session, in place of one that is there; folders are made."""
+        """Write a text file into the session. Replaces an existing file; creates missing folders."""
         async with self._told():
             model = await self._session.files.put(path, text)
         return f"{model.action} {model.path}, {model.size} bytes"
 
     async def install_packages(self, requirements: list[str]) -> str:
-        """Install Python packages such as "requests>=2", where the gateway's operator allows them."""
+        """Install Python packages such as "requests>=2", if the gateway's operator allows them."""
         async with self._told():
             changed = await self._session.install(*requirements)
         named = [f"{package.name} {package.version}" for package in changed.installed]
@@ -185,7 +185,7 @@ class SessionTools:
     # The kernel and its record
 
     async def interrupt(self) -> str:
-        """Interrupt the code that runs, as Ctrl-C would."""
+        """Interrupt the running code, as Ctrl-C would."""
         async with self._told():
             await self._session.interrupt()
         return "interrupted"
@@ -197,7 +197,7 @@ class SessionTools:
         return "a fresh kernel; variables are lost, files are there"
 
     async def export_notebook(self) -> str:
-        """Make a notebook of all that ran so far, for the user; tells where it is."""
+        """Export everything that ran so far as a notebook for the user; returns where it is."""
         async with self._told():
             address = f"{session_path(self._session.name, 'notebook')} of the gateway"
             if self._notebooks is None:

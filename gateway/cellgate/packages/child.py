@@ -78,7 +78,7 @@ async def run(
             said = await _until_end(process, bounds)
     except TimeoutError as error:
         raise PackageIndexUnavailable(
-            f"Installing took more than {bounds.timeout:g} s and was given up; try again, ask for fewer"
+            f"Installing took more than {bounds.timeout:g} s and was stopped; try again, ask for fewer"
             " packages at once, or let the operator raise ServeApp.package_timeout"
         ) from error
     finally:

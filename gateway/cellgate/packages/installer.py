@@ -132,7 +132,7 @@ class Installer:
     async def _turn(self) -> AsyncGenerator[Path, None]:
         """A folder to work in, when it is this install's turn. Raises QueueFull."""
         if self._waiting >= MOST_WAITING:
-            raise QueueFull(f"{MOST_WAITING} installs wait already; try again later", retry_after=10)
+            raise QueueFull(f"{MOST_WAITING} installs are waiting already; try again later", retry_after=10)
         self._waiting += 1
         try:
             await self._free.acquire()

@@ -113,7 +113,7 @@ def parse_change(
     """The texts of a request. Raises InvalidInput. Reading takes its time: it belongs into a thread."""
     if max(len(install), len(uninstall)) > MOST_REQUIREMENTS or len(constraints) > MOST_CONSTRAINTS:
         raise InvalidInput(
-            f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are taken at once"
+            f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are allowed"
         )
     if sum(map(len, (*install, *uninstall, *constraints))) > MAX_TEXT:
         raise InvalidInput(f"At most {MAX_TEXT} characters of requirements and constraints are taken at once")

@@ -215,7 +215,9 @@ class SessionPackages:
                 _record(record, (), gone)
                 await self._save()
                 if isinstance(error, FileNotFoundError):
-                    raise PackageError("The cache gave a package up meanwhile; try again") from error
+                    raise PackageError(
+                        "A package was removed from the cache in between; try again"
+                    ) from error
                 raise storage_error(error) from error
             self._take_over(added, gone)
         _record(record, added, gone)
@@ -288,7 +290,7 @@ class SessionPackages:
 
 async def result_of(task: asyncio.Task[Changed]) -> Changed:
     """What a change did; see `SessionPackages.change` for what it raises."""
-    return await outcome(task, lambda: ShuttingDown("The session has ended meanwhile"))
+    return await outcome(task, lambda: ShuttingDown("The session has ended"))
 
 
 async def _unlink(site: Path, packages: Iterable[Installed]) -> None:

@@ -82,13 +82,13 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
     record = lock.record
     try:
         if os.path.lexists(record) and not replace:
-            raise StorageError(f"There is a record at {record}; it is set aside and replaced with --force")
+            raise StorageError(f"There is a record at {record}; --force sets it aside and replaces it")
         with _draft(record) as draft:
             try:
                 findings = _make(source, draft, progress)
             except RecordDamaged as error:
                 raise StorageError(
-                    f"{source} is no backup of a record, or is damaged ({error.why}); restore another one"
+                    f"{source} is not a backup of a record, or is damaged ({error.why}); restore another one"
                 ) from error
             copied = Copied(draft.stat().st_size, findings)
             if copied.problems and not anyway:
@@ -147,7 +147,7 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
             # A gateway has started or ended in between.
             db.execute("ROLLBACK")
         else:
-            raise StorageError(f"Gateways start and end all the time with {source}; try again")
+            raise StorageError(f"Gateways keep starting and stopping with {source}; try again")
         with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
             db.backup(copy, pages=STEP_PAGES, progress=lambda _, left, total: progress(total - left, total))
         db.execute("ROLLBACK")

@@ -216,7 +216,7 @@ class Journal(Queries):
             self._reserve_used += size
         else:
             raise StorageFull(
-                "Too much waits to be written to the record; the disk takes nothing, or not enough"
+                "Too much is waiting to be written to the record: the disk accepts nothing, or not enough"
             )
 
     def append(self, row: EventRow, *, reserved: bool = False) -> None:
@@ -325,9 +325,7 @@ class Journal(Queries):
         if self._failure is not None:
             raise self._failure
         if not self._room_left():
-            raise StorageFull(
-                "There is too little space left for the record; free some on the disk of the data folder"
-            )
+            raise StorageFull("Too little space is left for the record; free some on the data folder's disk")
 
     @property
     def writable(self) -> bool:

@@ -42,7 +42,9 @@ def load_key(data_dir: Path) -> SigningKey | None:
         raise StorageError(f"The signing key {path} can't be read: {error.strerror}") from error
     with os.fdopen(descriptor, "rb") as file:
         if os.fstat(descriptor).st_mode & 0o077:
-            raise StorageError(f"The signing key {path} is open to others; chmod 600 it, or make a new one")
+            raise StorageError(
+                f"The signing key {path} can be read by other users; chmod 600 it, or make a new one"
+            )
         text = file.read(128)
     # Not before: it takes 7 MB of memory, and most gateways have no key.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
@@ -65,7 +67,7 @@ def make_key(data_dir: Path) -> SigningKey:
         with os.fdopen(os.open(path, flags, 0o600), "w") as file:
             file.write(key.private_bytes_raw().hex() + "\n")
     except FileExistsError as error:
-        raise StorageError(f"{path} exists; what it signed could not be checked with another") from error
+        raise StorageError(f"{path} exists; what it signed could not be checked with a new one") from error
     except OSError as error:
         raise StorageError(f"The signing key {path} can't be written: {error.strerror}") from error
     return SigningKey(key)

@@ -72,7 +72,7 @@ class RecordLock:
                 return
             # It was removed between the two calls; what was locked has no name any more.
             os.close(self._descriptors.pop())
-        raise StorageError(f"{self._path} is removed again and again; end what does that")
+        raise StorageError(f"{self._path} keeps being removed; stop what does that")
 
     def _in_use(self) -> StorageError:
         return StorageError(

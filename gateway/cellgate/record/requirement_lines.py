@@ -34,7 +34,7 @@ _COMMENT = re.compile(r"[A-Za-z0-9 .,:;()+_'-]*", re.ASCII)
 def requirement_line(requirement: Requirement) -> Line:
     """A requirement by name, with extras, versions and a marker. Raises InvalidInput."""
     if requirement.url is not None:
-        raise InvalidInput("A requirement that names an address is not taken")
+        raise InvalidInput("A requirement may not name an address")
     names = [requirement.name, *requirement.extras]
     if not all(map(is_name, names)):
         raise InvalidInput(f"A requirement's name or extra is none, or has more than {MOST_NAME} characters")
@@ -89,7 +89,7 @@ def _marker(requirement: Requirement) -> str:
 def _checked(text: str, meant: Requirement | None) -> Line:
     """The text as a line, if it is one and is read as what is meant."""
     if not _TEXT.fullmatch(text) or _OPTION.search(text) or len(text) > MOST_LINE:
-        raise InvalidInput("A requirement holds characters that no requirement needs")
+        raise InvalidInput("A requirement has characters that no requirement needs")
     try:
         same = meant is None or _essence(_parse(text)) == _essence(meant)
     except RecursionError:

@@ -201,7 +201,7 @@ class Spill:
             if self._error is not None:
                 raise self._error
             if self._file is None or self._file.closed:
-                raise StorageError("This export can't be read: nobody wants it any more")
+                raise StorageError("This export can't be read: it was discarded")
             part = os.pread(self._file.fileno(), min(PART, self._size - offset), offset)
         except OSError as error:
             raise StorageError(f"This export can't be read: {error.strerror}") from error

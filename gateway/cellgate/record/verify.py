@@ -84,9 +84,9 @@ def _check_sealed(notebook: dict[str, Any]) -> None:
         raise TypeError("it has no cells")
     known = notebook.get("metadata", {}).get("cellgate")
     if not isinstance(known, dict):
-        raise NoSeal("Cellgate did not write it, so nothing tells whether it was changed")
+        raise NoSeal("Cellgate did not write it, so changes to it can't be found")
     if "seal" not in known:
-        raise NoSeal("nothing tells whether it was changed; cellgate export writes a session with a seal")
+        raise NoSeal("changes to it can't be found; cellgate export writes a session with a seal")
 
 
 def _no_number(word: str) -> Any:
@@ -206,7 +206,7 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
     if (told := differing("cell", names, digests, seal.cells)) is not None:
-        raise Broken(f"the notebook is not what the rows make: {told}")
+        raise Broken(f"the notebook does not follow from the rows: {told}")
     if survey.facts.introduced and notebook_digest(digests, made.metadata()) != seal.digest:
         raise Broken("the notebook's metadata are not what the rows tell")
     return len(rows)

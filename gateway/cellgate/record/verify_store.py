@@ -66,7 +66,7 @@ def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | No
             return found, seed
         # A gateway has started or ended in between.
         db.execute("ROLLBACK")
-    raise StorageError(f"Gateways start and end all the time with {path}; check it when one runs")
+    raise StorageError(f"Gateways keep starting and stopping with {path}; check it when one runs")
 
 
 def _check_log(found: salvage.Found, applied: int, *, expected: bool) -> Iterator[Finding]:

@@ -45,7 +45,7 @@ class RecordedCell:
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
     """The code cells of an nbformat 4 notebook. Raises InvalidInput when it is none."""
     if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
-        raise InvalidInput("This is no notebook of nbformat 4")
+        raise InvalidInput("This is not a notebook of nbformat 4")
     known = _dict(notebook, "metadata", "cellgate")
     limit = _dict(known, "limits").get("cell_timeout")
     timeout = float(limit) if isinstance(limit, (int, float)) and 0 < limit <= LONGEST else DEFAULT_TIMEOUT

@@ -72,7 +72,7 @@ class Replayer:
         of `restore`.
         """
         if self._running >= MOST_AT_ONCE:
-            raise QueueFull(f"{MOST_AT_ONCE} replays are under way; try again later", retry_after=10)
+            raise QueueFull(f"{MOST_AT_ONCE} replays are in progress; try again later", retry_after=10)
         self._running += 1
         try:
             return await self._replay(principal, key, anyway=anyway, form=form, listen=listen, rtol=rtol)

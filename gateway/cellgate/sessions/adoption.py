@@ -310,7 +310,7 @@ class Recovery:
             events = [event async for event in self._events(execution)]
             missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
             if len(events) > 1 and not missed:
-                raise KernelDied("What its running cell did meanwhile is not known.")
+                raise KernelDied("What its running cell did in between is not known.")
             if missed:
                 return AdoptedRun(
                     execution, events, missed, backlog, log, self._settings, limits.cell_timeout

@@ -135,7 +135,7 @@ class SessionFiles:
     def begin(self, incoming: Incoming) -> Upload:
         """A new upload into what was reserved. Raises QueueFull and StorageError."""
         if self._uploads >= MAX_UPLOADS:
-            raise QueueFull(f"{MAX_UPLOADS} uploads are under way; try again", retry_after=5)
+            raise QueueFull(f"{MAX_UPLOADS} uploads are in progress; try again", retry_after=5)
         upload = Upload(self._staging, incoming.reservation, self._reserve, self._lanes.files)
         self._uploads += 1
         self._incoming.add(incoming)

@@ -430,7 +430,7 @@ class Session:
         except CellgateError as error:
             wish.refuse(error)
         except asyncio.CancelledError:
-            wish.refuse(ShuttingDown("The session has ended meanwhile"))
+            wish.refuse(ShuttingDown("The session has ended"))
             raise
         except BaseException:
             wish.refuse(GatewayFault())

@@ -235,7 +235,7 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
     info = await engine.call(APIClient.info)
     if unbounded := [what for name, what in _BOUNDS.items() if info.get(name) is False]:
         raise BackendUnavailable(
-            f"The Docker engine can't bound a container's {', '.join(unbounded)}. A rootless engine needs"
+            f"The Docker engine can't limit a container's {', '.join(unbounded)}. A rootless engine needs"
             " cgroup v2 for that."
         )
     if settings.runtime and settings.runtime not in info.get("Runtimes", {}):

@@ -225,6 +225,6 @@ class _Programs:
         if process.returncode:
             reason = "".join(last)[-1500:].strip()
             raise BackendUnavailable(
-                f"The kernel environment can't be made. When the reason is mended, call this again. The whole"
+                f"The kernel environment can't be made. Fix the cause and call this again. The whole"
                 f" output is in {self._log.name}; it ends with:\n{reason}"
             )

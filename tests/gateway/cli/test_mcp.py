@@ -120,7 +120,7 @@ async def test_files_are_written_read_and_listed(
         (picture,) = (await client.call_tool("read_file", {"path": "p.png"})).content
         assert isinstance(picture, ImageContent)
         assert picture.data == PNG
-        assert "is no text" in await refused(client, "read_file", path="b")
+        assert "is not text" in await refused(client, "read_file", path="b")
         assert "bad_request" in await refused(client, "read_file", path="../../etc/passwd")
         assert "bad_request" in await refused(client, "write_file", path="/etc/x", text="")
         assert "not_found" in await refused(client, "read_file", path="absent")

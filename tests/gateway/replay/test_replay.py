@@ -531,7 +531,7 @@ def test_another_environment_is_refused_unless_it_is_wanted_anyway(
     [
         ("{", "no notebook"),
         ("PK\x05\x06" + "\0" * 18, "no bundle"),
-        ('{"nbformat": 3}', "no notebook of nbformat 4"),
+        ('{"nbformat": 3}', "not a notebook of nbformat 4"),
         ("[]", "no notebook"),
     ],
 )

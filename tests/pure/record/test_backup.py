@@ -194,7 +194,7 @@ async def test_a_damaged_copy_is_not_restored_unless_told(path: Path, tmp_path: 
     with pytest.raises(StorageError):
         restore(noise, path, replace=True, anyway=True)
     noise.write_text("a notebook, perhaps\n" * 100)
-    with pytest.raises(StorageError, match="noise is no backup of a record"):
+    with pytest.raises(StorageError, match="noise is not a backup of a record"):
         restore(noise, path, replace=True, anyway=True)
     assert not [file for file in path.parent.iterdir() if file.name.startswith(".")]
 

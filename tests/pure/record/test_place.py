@@ -275,7 +275,7 @@ def test_each_command_on_a_spoiled_record_says_what_to_do_in_one_line(
 
 @SPOILED
 def test_a_spoiled_backup_is_not_restored(spoiled: Path, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"is no backup of a record, or is damaged .*; restore another"):
+    with pytest.raises(StorageError, match=r"is not a backup of a record, or is damaged .*; restore another"):
         restore(spoiled, tmp_path / "new" / RECORD)
     assert not (tmp_path / "new" / RECORD).exists()
 

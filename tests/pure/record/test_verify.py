@@ -314,7 +314,7 @@ async def test_a_notebook_without_a_seal_is_neither_valid_nor_changed(exports: A
     ):
         found = check_notebook(json.dumps(told).encode(), "n")
         assert (found.valid, found.sealed) == (False, False), found
-        assert "nothing tells whether it was changed" in str(found.problem)
+        assert "changes to it can't be found" in str(found.problem)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ async def test_a_bundles_notebook_is_what_its_rows_make(exports: Any, tmp_path: 
     notebook = json.loads(files[name])
     notebook["cells"][2]["source"] = ["forged"]
     assert forged(name, resealed(notebook)) == (
-        "the notebook is not what the rows make: cell 3 (first-3) was changed"
+        "the notebook does not follow from the rows: cell 3 (first-3) was changed"
     )
     notebook = json.loads(files[name])
     notebook["metadata"]["cellgate"]["principal"] = "eve"
@@ -425,7 +425,7 @@ def test_a_key_is_its_owners_and_made_once(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="exists"):
         make_key(tmp_path)
     file.chmod(0o640)
-    with pytest.raises(StorageError, match="open to others"):
+    with pytest.raises(StorageError, match="can be read by other users"):
         load_key(tmp_path)
     file.chmod(0o600)
     file.write_text("no key")

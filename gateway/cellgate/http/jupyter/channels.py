@@ -76,7 +76,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         if len(self._session_id) > MAX_ID:
             raise InvalidInput(f"session_id is longer than {MAX_ID} characters")
         if self._session.door.full:
-            raise QueueFull("This kernel has as many clients as are taken; try again later", retry_after=10)
+            raise QueueFull("This kernel has too many clients; try again later", retry_after=10)
         await WatchedWebSocketHandler.get(self, wanted)
 
     def open(self, *_: str, **__: str) -> None:

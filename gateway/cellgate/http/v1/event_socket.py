@@ -119,7 +119,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         try:
             content = message.encode() if isinstance(message, str) else message
             if len(content) > self.max_body:
-                raise TooLarge(f"The command is larger than the {self.max_body} bytes that are taken here")
+                raise TooLarge(f"The command is larger than the {self.max_body} bytes that are accepted here")
             if is_heavy(content):
                 command = await self.services.lanes.texts.run(decode_heavy, content, Command)
             else:

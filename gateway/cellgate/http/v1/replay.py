@@ -43,7 +43,7 @@ class ReplayHandler(StreamingHandler):
         self.check()
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
-            raise NotAcceptable(f"format {form[:40]!r} is not offered here; there are json and html")
+            raise NotAcceptable(f"format {form[:40]!r} is not available here; choose json or html")
         streamed = self.accepted_or_html(form) is Format.NDJSON
         body = await self.body(ReplayBody)
         rtol = check_rtol(body.rtol)
