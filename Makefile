@@ -104,8 +104,8 @@ lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, the gatewa
 	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
 
-reference: $(STAMP) ## write the pages of docs/reference that are generated
-	@$(BIN)/python -m cellgate.wire.reference >docs/reference/events.md
+reference: $(STAMP) ## write the pages of docs/reference that are made from the code
+	@$(BIN)/python -m tests.support.reference_pages
 
 clean: ## remove the set-up
 	rm -rf $(VENV)

@@ -1,4 +1,4 @@
-"""docs/testing.md: its example runs, and does what the page says."""
+"""docs/how-to/test-with-fakes.md: its example runs, and does what the page says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "test-with-fakes.md"
 
 
 def test_the_example_prints_what_the_page_says() -> None:

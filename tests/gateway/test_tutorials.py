@@ -6,6 +6,7 @@ what else it is::
 
     <!-- test: skip -->        not to be run, such as a set-up
     <!-- test: serve -->       starts the gateway and shows how it begins
+    <!-- test: serve HOW -->   the same, by another command than the page's
     <!-- test: stop -->        its command stops the gateway
     <!-- test: kill -->        its commands end the gateway by force; what they show is not compared
     <!-- test: file NAME -->   a file that the reader saves
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 PATIENCE = 60.0
 FENCE = re.compile(
-    r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>\S*) -->\n)?"
+    r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>[^\n]*?) -->\n)?"
     r"^(?P<ticks>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=ticks)$",
     re.DOTALL | re.MULTILINE,
 )
@@ -195,7 +196,9 @@ def test_commands_give_what_the_page_shows(page: Path, terminal: Terminal) -> No
             (terminal.folder / block.name).write_text(block.text)
             continue
         for command, shown in exchanges(block.text) if block.mark != "skip" else ():
-            written = terminal.serve(command) if block.mark == "serve" else terminal.run(command)
+            written = (
+                terminal.run(command) if block.mark != "serve" else terminal.serve(block.name or command)
+            )
             if block.mark != "kill":
                 compare(block, command, shown, written)
                 compared += 1

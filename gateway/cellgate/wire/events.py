@@ -3,7 +3,8 @@
 This is their one declaration. The gateway makes an event as the bytes that are hashed, stored and streamed,
 from the kernel's own dictionaries (``record.events``): making a struct of each first costs a third more, for
 every output of every cell. Whoever reads events decodes them to these structs. A test holds the bytes that a
-gateway has recorded against them, field by field and in order. `docs/events.md` is generated from this file.
+gateway has recorded against them, field by field and in order. `docs/reference/events.md` is generated
+from this file.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class Package(Value, frozen=True, kw_only=True):
 
 
 class Queued(Event, frozen=True, kw_only=True):
-    """The execution waits behind `position` others."""
+    """The execution waits after `position` others."""
 
     type: Literal["queued"] = "queued"
     position: Annotated[int | None, Meta(description="How many executions are before it.")] = 0

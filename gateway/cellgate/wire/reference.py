@@ -1,12 +1,11 @@
-"""The page docs/reference/events.md, made of the event structs; ``make reference`` writes it.
+"""The page docs/reference/events.md, made from the event structs; ``make reference`` writes it.
 
-A test says when the file is not current. Pure but for the program at the end.
+A test fails when the file is out of date. Pure.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -111,7 +110,3 @@ def _values() -> list[type[msgspec.Struct]]:
             waiting += [getattr(kind, name) for name in ("type", "item_type") if hasattr(kind, name)]
             waiting += getattr(kind, "types", ())
     return [found[name] for name in sorted(found)]
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())

@@ -8,8 +8,8 @@ what the cell's code says (``slow 5``, ``never``, ``dies``; see `understand`). H
 once.
 
 A fake kernel speaks to a real ``KernelConnection``: its messages are signed, framed and parsed as a real
-kernel's. What is not here: sockets, processes, folders of packages and isolation. docs/testing.md shows how
-to use it.
+kernel's. What is not here: sockets, processes, folders of packages and isolation.
+docs/how-to/test-with-fakes.md shows how to use it.
 """
 
 from cellgate_kernels.testing.cells import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
@@ -13,7 +12,6 @@ import cellgate
 from cellgate import client
 from cellgate.wire.events import BY_TYPE
 from cellgate.wire.models import CellKeywords, CellOptions
-from cellgate.wire.reference import reference
 
 
 def test_a_session_that_is_resumed_from_a_record_of_the_first_version_is_read() -> None:
@@ -44,8 +42,3 @@ def test_the_packages_public_names_are_the_clients() -> None:
         assert getattr(cellgate, name) is getattr(client, name)
     with pytest.raises(AttributeError):
         _ = cellgate.Nothing
-
-
-def test_the_page_of_events_is_current() -> None:
-    page = Path(__file__).parents[3] / "docs/reference/events.md"
-    assert page.read_text() == reference(), "run `make reference`"
