@@ -43,13 +43,13 @@ class BareKernel:
             self._sockets[channel] = open_socket(info, channel, self.session, self._heard(channel), context)
 
     def _heard(self, channel: Channel) -> Callable[[list[bytes], int], None]:
-        def heard(frames: list[bytes], left_out: int) -> None:
+        def received(frames: list[bytes], left_out: int) -> None:
             if channel is Channel.SHELL:
                 self._sockets[Channel.IOPUB].wake()
             # Behind the delimiter: signature, header, parent, metadata, content.
             self.listener(channel, frames[frames.index(DELIMITER) + 2 :])
 
-        return heard
+        return received
 
     def send(self, message: Message) -> None:
         """Sign and send a request of the shell channel."""
@@ -75,7 +75,7 @@ class CellHandler(RequestHandler):
         reply: dict[str, Any] = {}
         idle = False
 
-        def heard(channel: Channel, parts: list[bytes]) -> None:
+        def received(channel: Channel, parts: list[bytes]) -> None:
             nonlocal idle
             header, parent, _, content = parts[:4]
             if msg_id not in parent:
@@ -92,7 +92,7 @@ class CellHandler(RequestHandler):
         content = execute_content(code)
         request = new_message(Channel.SHELL, "execute_request", content, session=self._kernel.session)
         msg_id = request.header.msg_id.encode()
-        self._kernel.listener = heard
+        self._kernel.listener = received
         self._kernel.send(request)
         self._kernel.rest()
         await ended

@@ -22,7 +22,7 @@ from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session as HttpSession
 from cellgate.channels.client import ChannelSettings
-from cellgate.channels.outbox import OutboxBounds
+from cellgate.channels.outbox import OutboxLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
@@ -234,7 +234,7 @@ async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> S
     )
     channels = ChannelSettings(
         folder=folder,
-        outbox=OutboxBounds(memory=MIB, total=MIB),
+        outbox=OutboxLimits(memory=MIB, total=MIB),
         replay_seconds=0,
         replay_bytes=0,
         max_queue=1,

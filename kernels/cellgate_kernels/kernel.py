@@ -170,10 +170,10 @@ class Kernel:
         finally:
             await self._provisioner.remove(*filter(None, folders))
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
         self.connection.close()
-        self._provisioner.let_go()
+        self._provisioner.detach()
 
     async def remember(self) -> None:
         """Store what the next gateway needs to adopt this kernel, where there is a store for it."""

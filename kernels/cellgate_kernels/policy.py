@@ -27,7 +27,7 @@ _LONGEST_ESCAPE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class MessageLimit:
     """The most bytes of a message's parts. `buffers`: of all of them together; 0 means that it has none."""
 
     content: int
@@ -48,39 +48,42 @@ class MessagePolicy:
 
     def __init__(self, caps: OutputCaps) -> None:
         # A message of a cap's size may be cut, so it must come in: the caps' own rules decide about it.
-        text = Bound(_LONGEST_ESCAPE * max(caps.text, MIB), MIB)
+        text = MessageLimit(_LONGEST_ESCAPE * max(caps.text, MIB), MIB)
         data = max(caps.data, MIB)
-        display = Bound(data, MIB, data)
-        self._default: Mapping[Channel, Bound] = {
-            Channel.IOPUB: Bound(4 * MIB, MIB, 4 * MIB),
-            Channel.SHELL: Bound(16 * MIB, MIB, 16 * MIB),
-            Channel.STDIN: Bound(MIB, MIB),
-            Channel.CONTROL: Bound(16 * MIB, MIB, 16 * MIB),
+        display = MessageLimit(data, MIB, data)
+        self._default: Mapping[Channel, MessageLimit] = {
+            Channel.IOPUB: MessageLimit(4 * MIB, MIB, 4 * MIB),
+            Channel.SHELL: MessageLimit(16 * MIB, MIB, 16 * MIB),
+            Channel.STDIN: MessageLimit(MIB, MIB),
+            Channel.CONTROL: MessageLimit(16 * MIB, MIB, 16 * MIB),
         }
-        self._bounds: Mapping[Channel, Mapping[str, Bound]] = {
+        self._limits: Mapping[Channel, Mapping[str, MessageLimit]] = {
             Channel.IOPUB: {
-                "status": Bound(SMALL_BYTES),
-                "clear_output": Bound(SMALL_BYTES),
-                "execute_input": Bound(64 * MIB, MIB),
+                "status": MessageLimit(SMALL_BYTES),
+                "clear_output": MessageLimit(SMALL_BYTES),
+                "execute_input": MessageLimit(64 * MIB, MIB),
                 "stream": text,
                 "error": text,
                 **dict.fromkeys(("display_data", "update_display_data", "execute_result"), display),
                 **dict.fromkeys(("comm_open", "comm_msg"), display),
-                "comm_close": Bound(MIB, MIB, MIB),
+                "comm_close": MessageLimit(MIB, MIB, MIB),
             },
-            Channel.SHELL: {"kernel_info_reply": Bound(256 * KIB, MIB)},
+            Channel.SHELL: {"kernel_info_reply": MessageLimit(256 * KIB, MIB)},
             Channel.STDIN: {},
-            Channel.CONTROL: {"kernel_info_reply": Bound(256 * KIB, MIB), "interrupt_reply": Bound(64 * KIB)},
+            Channel.CONTROL: {
+                "kernel_info_reply": MessageLimit(256 * KIB, MIB),
+                "interrupt_reply": MessageLimit(64 * KIB),
+            },
         }
 
-    def bound(self, channel: Channel, msg_type: str) -> Bound:
+    def limit(self, channel: Channel, msg_type: str) -> MessageLimit:
         """The bound of messages of this type; types that are not in the table share one by channel."""
-        return self._bounds[channel].get(msg_type) or self._default[channel]
+        return self._limits[channel].get(msg_type) or self._default[channel]
 
     def most_bytes(self, channel: Channel) -> int:
         """The most bytes of a whole message on `channel`, whatever its type."""
-        bounds = (self._default[channel], *self._bounds[channel].values())
-        return max(b.content + b.metadata + b.buffers for b in bounds) + 2 * MOST_HEADER + SMALL_BYTES
+        limits = (self._default[channel], *self._limits[channel].values())
+        return max(b.content + b.metadata + b.buffers for b in limits) + 2 * MOST_HEADER + SMALL_BYTES
 
     def most_next(self, channel: Channel, frames: Sequence[bytes]) -> int:
         """The most bytes of the frame that follows these of one message: its type is known by then."""
@@ -93,12 +96,12 @@ class MessagePolicy:
             msg_type = read_header(frames[frames.index(DELIMITER) + 2]).msg_type
         except MalformedMessage:
             return 0
-        bound = self.bound(channel, msg_type)
-        return {_METADATA: bound.metadata, _CONTENT: bound.content}.get(place, bound.buffers)
+        limit = self.limit(channel, msg_type)
+        return {_METADATA: limit.metadata, _CONTENT: limit.content}.get(place, limit.buffers)
 
     def allows(self, channel: Channel, msg_type: str, parts: Sequence[bytes]) -> bool:
         """Whether a message is within its bound. `parts`: header, parent, metadata, content, buffers."""
         header, parent, metadata, content, *buffers = parts
-        return max(len(header), len(parent)) <= MOST_HEADER and self.bound(channel, msg_type).holds(
+        return max(len(header), len(parent)) <= MOST_HEADER and self.limit(channel, msg_type).holds(
             len(metadata), len(content), buffers
         )

@@ -185,10 +185,10 @@ class KernelPool:
         """Take a kernel in that a former gateway started: it is in use from now on, until `release`."""
         self._in_use.add(kernel)
 
-    def let_go(self, kernel: Kernel) -> None:
+    def detach(self, kernel: Kernel) -> None:
         """Let a claimed kernel outlive the pool."""
         self._in_use.discard(kernel)
-        kernel.let_go()
+        kernel.detach()
 
     def _end(self, kernel: Kernel, *, spare_files: bool = False) -> None:
         ending = kernel.discard(spare_files=spare_files)

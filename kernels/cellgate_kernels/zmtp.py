@@ -104,13 +104,13 @@ class Decoder:
         self._flags = 0
         self._gathered: bytearray | None = None
         self._gathered_size = 0
-        self._lacking = 0
+        self._missing = 0
 
     def feed(self, data: bytes) -> None:
         """Add what was received."""
-        if self._lacking:
-            part = data[: self._lacking]
-            self._lacking -= len(part)
+        if self._missing:
+            part = data[: self._missing]
+            self._missing -= len(part)
             if self._gathered is not None:
                 self._gathered += part
             data = data[len(part) :]
@@ -126,7 +126,7 @@ class Decoder:
         """
         self.more = False
         message = None
-        if not self._lacking and (self._greeted or self._greet()):
+        if not self._missing and (self._greeted or self._greet()):
             if self._flags & _LONG:
                 message = self._add_gathered()
             if message is None:
@@ -184,7 +184,7 @@ class Decoder:
             self._pass_over()
         elif not self._passed_over:
             self._gathered = bytearray(self._buffer[start:])
-        self._lacking = start + size - len(self._buffer)
+        self._missing = start + size - len(self._buffer)
         self._buffer, self._position = b"", 0
 
     def _room(self) -> int:

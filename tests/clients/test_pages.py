@@ -18,7 +18,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 @pytest.fixture
-def heard() -> Iterator[tuple[str, list[str]]]:
+def answered() -> Iterator[tuple[str, list[str]]]:
     """An address on this machine, and the paths that somebody asked it for."""
     paths: list[str] = []
 
@@ -59,9 +59,9 @@ def opened(file: Path, profile: Path) -> str:
 
 
 def test_a_saved_page_sends_nothing_runs_nothing_and_stays_where_it_is(
-    tmp_path: Path, heard: tuple[str, list[str]]
+    tmp_path: Path, answered: tuple[str, list[str]]
 ) -> None:
-    address, paths = heard
+    address, paths = answered
     pieces = [piece.replace("HOST", address) for piece in (*ALIVE, *UNFINISHED)]
     for name, text in (("exported", exported(*pieces)), ("replayed", replayed(*pieces))):
         file = tmp_path / f"{name}.html"
@@ -74,10 +74,10 @@ def test_a_saved_page_sends_nothing_runs_nothing_and_stays_where_it_is(
 
 
 def test_the_same_mischief_works_in_a_page_without_a_policy(
-    tmp_path: Path, heard: tuple[str, list[str]]
+    tmp_path: Path, answered: tuple[str, list[str]]
 ) -> None:
     """Else the test above would prove nothing."""
-    address, paths = heard
+    address, paths = answered
     file = tmp_path / "plain.html"
     pieces = [piece for piece in ALIVE if "refresh" not in piece and "<form" not in piece]
     file.write_text("<!doctype html><title>plain</title>" + "".join(pieces).replace("HOST", address))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from cellgate.channels.frames import FrameFormat, OutgoingMessage
-from cellgate.channels.outbox import Outbox, OutboxBounds, OutboxLost
+from cellgate.channels.outbox import Outbox, OutboxLimits, OutboxLost
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -39,7 +39,7 @@ class ChannelSettings:
 
     folder: Path
     lane: Lane
-    outbox: OutboxBounds = field(default_factory=OutboxBounds)
+    outbox: OutboxLimits = field(default_factory=OutboxLimits)
     replay_seconds: float = 60.0
     replay_bytes: int = 16 * MIB
     max_queue: int = 1000

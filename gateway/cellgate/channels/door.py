@@ -43,7 +43,7 @@ class Host(Protocol):
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a client's cell, or run it `beside` the others in a subshell."""
 
-    def interrupt_asked(self) -> None:
+    def interrupt_requested(self) -> None:
         """A client's own interrupt_request is on its way."""
 
     def waiting_messages(self) -> list[ExecutionRun]:
@@ -161,7 +161,7 @@ class Door:
                 return
             self._asking = None
         elif msg_type == "interrupt_request":
-            self._host.interrupt_asked()
+            self._host.interrupt_requested()
         self._route(message, client)
         self._forward(message)
 

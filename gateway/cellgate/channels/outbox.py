@@ -28,7 +28,7 @@ CROWDED = 8 * MIB
 
 
 @dataclass(frozen=True, slots=True)
-class OutboxBounds:
+class OutboxLimits:
     """Bytes. `memory`: before the file is used; `unwritten`: on the way to it; `total`: all of it."""
 
     memory: int = 8 * MIB
@@ -46,11 +46,11 @@ class Outbox:
     `size`: bytes that wait; `limit`: how many may; `lost`: why what waited was given up, if it was.
     """
 
-    def __init__(self, folder: Path, bounds: OutboxBounds, lane: Lane) -> None:
+    def __init__(self, folder: Path, limits: OutboxLimits, lane: Lane) -> None:
         self.size = 0
-        self.limit = bounds.total
+        self.limit = limits.total
         self._folder = folder
-        self._bounds = bounds
+        self._limits = limits
         self._lane = lane
         self._head: deque[bytes] = deque()
         self._head_size = 0
@@ -84,12 +84,12 @@ class Outbox:
             return False
         size = len(frame)
         # The file is used from its start only when it was read to its end: a client that never catches up.
-        if self.size and (self.size + size > self.limit or self._write_at > 4 * self._bounds.total):
-            self._lose(f"This client reads too slowly: {self.size} bytes wait for it")
+        if self.size and (self.size + size > self.limit or self._write_at > 4 * self._limits.total):
+            self._give_up(f"This client reads too slowly: {self.size} bytes wait for it")
             return True
         self.size += size
         spilling = bool(self._tail or self._chunks or self._spill)
-        if not spilling and (not self._head or self._head_size + size <= self._bounds.memory):
+        if not spilling and (not self._head or self._head_size + size <= self._limits.memory):
             self._head.append(frame)
             self._head_size += size
         else:
@@ -99,10 +99,12 @@ class Outbox:
                 self._uncrowded.clear()
             if self._spill is None:
                 self._spill = self._tasks.start(
-                    self._write_tail(), "outbox", lambda _: self._lose("What waits for this client was lost")
+                    self._write_tail(),
+                    "outbox",
+                    lambda _: self._give_up("What waits for this client was lost"),
                 )
-            elif self._tail_size > self._bounds.unwritten:
-                self._lose("This client reads too slowly, and the disk can't keep what waits for it")
+            elif self._tail_size > self._limits.unwritten:
+                self._give_up("This client reads too slowly, and the disk can't keep what waits for it")
                 return True
         self._wake.set()
         return False
@@ -158,7 +160,7 @@ class Outbox:
         try:
             chunk = await self._lane.run(os.pread, self._file.fileno(), size, self._read_at)
         except OSError as error:
-            self._lose(f"What waited for this client can't be read: {error.strerror}")
+            self._give_up(f"What waited for this client can't be read: {error.strerror}")
             return None
         if self.lost is not None:
             return None
@@ -187,13 +189,13 @@ class Outbox:
                 self._chunks.extend(map(len, chunks))
                 self._wake.set()
         except OSError as error:
-            self._lose(f"What waits for this client can't be kept: {error.strerror}")
+            self._give_up(f"What waits for this client can't be kept: {error.strerror}")
         finally:
             self._spill = None
             self._uncrowded.set()
             self._wake.set()
 
-    def _lose(self, why: str) -> None:
+    def _give_up(self, why: str) -> None:
         self.lost = why
         for frames in (self._head, self._tail, self._chunks):
             frames.clear()
@@ -212,7 +214,7 @@ class Outbox:
         if self._spill is not None:
             self._tail.clear()
             await asyncio.gather(self._spill, return_exceptions=True)
-        self._lose("closed")
+        self._give_up("closed")
         self._close_file()
 
 

@@ -218,11 +218,11 @@ async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCel
     # The notebook may come from a gateway that lets cells run longer than this one does.
     timeout = min(cell.timeout, longest)
 
-    def hear(event: Event) -> None:
+    def show(event: Event) -> None:
         nonlocal asked
         asked |= event.type == "input_request"
 
-    result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=hear)
+    result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=show)
     # By the gateway's clock, which is nearer to the kernel's than ours.
     at, ended = result.started_at or begun, result.finished_at or now()
     return NewRun(result.status, result.outputs, at, ended, asked)

@@ -466,10 +466,10 @@ class ServeApp(PackageOptions):
 
     def _channels(self, most_cell_timeout: float) -> Any:
         from cellgate.channels.client import ChannelSettings  # noqa: PLC0415
-        from cellgate.channels.outbox import OutboxBounds  # noqa: PLC0415
+        from cellgate.channels.outbox import OutboxLimits  # noqa: PLC0415
         from cellgate_kernels.threads import Lane  # noqa: PLC0415
 
-        outbox = OutboxBounds(memory=plain(self, "slow_client_memory"), total=plain(self, "slow_client_disk"))
+        outbox = OutboxLimits(memory=plain(self, "slow_client_memory"), total=plain(self, "slow_client_disk"))
         return settings_of_kind(
             ChannelSettings,
             self,

@@ -71,8 +71,8 @@ class Gateway(Asynchronous):
 
         As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
         """
-        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
-        return Session(self, self._calls, name, wishes, keep=name is not None if keep is None else keep)
+        options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        return Session(self, self._calls, name, options, keep=name is not None if keep is None else keep)
 
     async def info(self) -> GatewayInfo:
         """The gateway's version, isolation and ceilings."""
@@ -89,8 +89,8 @@ class Gateway(Asynchronous):
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionModel:
         """The session of this name, made when absent; without a name, a new one."""
-        wishes = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
-        body = given(session=session, **wishes)
+        options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        body = given(session=session, **options)
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 
     async def get_session(self, session: str) -> SessionModel:
@@ -289,12 +289,12 @@ class Session(Asynchronous):
     """A session of a gateway; made by `Gateway.session`. Methods raise GatewayError."""
 
     def __init__(
-        self, gateway: Gateway, calls: Calls, name: str | None, wishes: Mapping[str, Any], *, keep: bool
+        self, gateway: Gateway, calls: Calls, name: str | None, options: Mapping[str, Any], *, keep: bool
     ) -> None:
         self._gateway = gateway
         self._calls = calls
         self._name = name
-        self._wishes = wishes
+        self._options = options
         self._keep = keep
         self._made = False
         self._opening = asyncio.Lock()
@@ -316,7 +316,7 @@ class Session(Asynchronous):
 
     async def open(self) -> SessionModel:
         """Makes the session if it is not there; its model."""
-        model = await self._gateway.create_session(self._name, **self._wishes)
+        model = await self._gateway.create_session(self._name, **self._options)
         self._name, self._made = model.session, True
         return model
 

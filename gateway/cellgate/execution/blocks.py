@@ -16,7 +16,7 @@ from cellgate.execution.markdown import fence_language, fences
 from cellgate.files.tree import Parts, parse_path
 from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody, check_text
 from cellgate_kernels.errors import InvalidInput
-from cellgate_kernels.specs.languages import KNOWN, Language, find_language
+from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
 
 MOST_BLOCKS = 64
 FAILED, TIMED_OUT = 1, 124
@@ -99,7 +99,7 @@ def _check(number: int, block: BlockBody) -> Block:
         return Block(Language.PYTHON, "\n".join(map(_pip_line, code.splitlines())), None)
     if (language := find_language(block.language)) is None:
         raise InvalidInput(
-            f"Block {number} is in {block.language[:40]!r}; the languages are {KNOWN}, and pip"
+            f"Block {number} is in {block.language[:40]!r}; the languages are {LANGUAGE_NAMES}, and pip"
         )
     code = check_text(block.code, f"code of block {number}", MAX_CODE_BYTES)
     named = _FILENAME.match(code)

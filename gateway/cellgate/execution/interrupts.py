@@ -19,7 +19,7 @@ from cellgate_kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
 
-HEARD_TIMEOUT = 2.0
+ANSWER_TIMEOUT = 2.0
 """Seconds that a kernel may take to see to an interrupt once the cell is over."""
 
 
@@ -62,11 +62,11 @@ class CellInterrupts:
         except KernelDied as error:
             logger.info("An interrupt came too late: %s", error.message)
 
-    async def heard(self, kernel: Kernel) -> None:
+    async def answered(self, kernel: Kernel) -> None:
         """Return when the kernel has seen to all that were sent, is gone, or has had its time."""
         if self._sent is not None:
             waited: set[asyncio.Future[Any]] = {self._sent, kernel.exited}
-            await asyncio.wait(waited, timeout=HEARD_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waited, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             self._forget()
 
     def _forget(self) -> None:

@@ -285,7 +285,7 @@ class ExecutionRun:
             self._interrupts = CellInterrupts(self.machine, silent=self.request.silent)
         self._interrupts.send(kernel)
 
-    def interrupt_asked(self) -> None:
+    def interrupt_requested(self) -> None:
         """Somebody sends an interrupt_request of their own."""
         self.machine.interrupt_requested()
         self.unwanted.set()
@@ -332,7 +332,7 @@ class ExecutionRun:
         finally:
             self._release()
         if self._interrupts is not None and not self.gave_up:
-            await self._interrupts.heard(kernel)
+            await self._interrupts.answered(kernel)
 
     def _release(self) -> None:
         """The kernel does nothing for this cell any more, but for what its threads still print."""
@@ -552,9 +552,9 @@ class ExecutionRun:
         if not self.machine.finished:
             self.gave_up = True
             self.message = "The gateway failed at this cell; its log says why."
-        self.lose(Status.DIED, GatewayFault.reason)
+        self.abandon(Status.DIED, GatewayFault.reason)
 
-    def lose(self, status: Status, cause: str) -> None:
+    def abandon(self, status: Status, cause: str) -> None:
         """End it from outside: taken from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()

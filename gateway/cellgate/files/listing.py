@@ -27,7 +27,7 @@ from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
 
-MAX_KNOWN = 100_000
+MOST_HASHES = 100_000
 MOST_PATHS = MIB
 """Characters of all paths of a page, which is made into JSON at one go."""
 MOST_WAITING = 64
@@ -82,7 +82,7 @@ class Listings:
         """Remember the hash of a file."""
         self._known[file.identity] = sha256
         self._known.move_to_end(file.identity)
-        if len(self._known) > MAX_KNOWN:
+        if len(self._known) > MOST_HASHES:
             self._known.popitem(last=False)
 
     async def page(self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop) -> FilePage:
@@ -108,7 +108,7 @@ class Listings:
                 del self._turns[owner]
         for identity, sha256 in found.hashed.items():
             self._known[identity] = sha256
-            if len(self._known) > MAX_KNOWN:
+            if len(self._known) > MOST_HASHES:
                 self._known.popitem(last=False)
         if stop():
             raise ShuttingDown("The listing was stopped")

@@ -63,7 +63,7 @@ class BaseHandler(RequestHandler):
         self._body: list[bytes] = []
         self._body_size = 0
         self._refused: CellgateError | None = None
-        self._foreign_origin: str | None = None
+        self._allowed_origin: str | None = None
         self._query = Query()
         self.disconnected = False
 
@@ -91,7 +91,7 @@ class BaseHandler(RequestHandler):
         host = self.request.headers.get("Host", "")
         policy.check_host(host)
         origin = self.request.headers.get("Origin")
-        self._foreign_origin = origin if policy.check_origin(origin, host) else None
+        self._allowed_origin = origin if policy.check_origin(origin, host) else None
         self._allow_origin()
         if self._needs_token:
             self.principal = policy.authenticate(
@@ -123,8 +123,8 @@ class BaseHandler(RequestHandler):
         return stream if isinstance(stream, ClientStream) else None
 
     def _allow_origin(self) -> None:
-        if self._foreign_origin is not None:
-            self.set_header("Access-Control-Allow-Origin", self._foreign_origin)
+        if self._allowed_origin is not None:
+            self.set_header("Access-Control-Allow-Origin", self._allowed_origin)
             self.set_header("Vary", "Origin")
 
     def _check_body(self) -> None:

@@ -71,12 +71,12 @@ class FormReader:
             raise InvalidInput(f"A form has at most {MAX_PARTS} parts")
 
     def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._field = self._bounded(self._field + data[start:end])
+        self._field = self._within_limit(self._field + data[start:end])
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._value = self._bounded(self._value + data[start:end])
+        self._value = self._within_limit(self._value + data[start:end])
 
-    def _bounded(self, header: bytes) -> bytes:
+    def _within_limit(self, header: bytes) -> bytes:
         if len(header) > MAX_HEADER:
             raise InvalidInput(f"A header in the form is longer than {MAX_HEADER} bytes")
         return header

@@ -131,10 +131,10 @@ class McpDoor:
             data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}
             return _problem(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
         if request.headers.get(_SESSION_ID) is None:
-            return await self._stranger(_token(request))
+            return await self._refused_token(_token(request))
         return None
 
-    async def _stranger(self, token: str | None) -> Response | None:
+    async def _refused_token(self, token: str | None) -> Response | None:
         """Why a client without a session may not begin one."""
         if len(self._clients) >= MAX_SESSIONS:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")

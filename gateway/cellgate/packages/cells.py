@@ -119,4 +119,4 @@ def _fail(run: ExecutionRun, error: CellgateError) -> None:
     told = {"ename": kind, "evalue": error.message, "traceback": [f"{kind}: {error.message}"]}
     run.emit("error", told)
     run.machine.error = told
-    run.lose(Status.ERROR, error.reason)
+    run.abandon(Status.ERROR, error.reason)

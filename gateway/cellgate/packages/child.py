@@ -36,7 +36,7 @@ LOW_PRIORITY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ChildLimits:
     """`timeout` in seconds; `most` bytes may lie below `folder`. `nice`: others come first."""
 
     timeout: float
@@ -46,7 +46,7 @@ class Bounds:
 
 
 async def run(
-    argv: Sequence[str], env: Mapping[str, str], bounds: Bounds, output: Path | None = None
+    argv: Sequence[str], env: Mapping[str, str], limits: ChildLimits, output: Path | None = None
 ) -> tuple[int, str]:
     """The exit code and the end of what was said on stderr, and on stdout unless that goes into `output`.
 
@@ -58,7 +58,7 @@ async def run(
             process = await asyncio.create_subprocess_exec(
                 *_tied(argv),
                 env=dict(env),
-                cwd=bounds.folder,
+                cwd=limits.folder,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=file or asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE if file else asyncio.subprocess.STDOUT,
@@ -70,15 +70,15 @@ async def run(
         raise PackageError("The installer's program can't be started; the gateway's log says why") from error
     try:
         with suppress(ProcessLookupError):
-            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (bounds.most, bounds.most))
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limits.most, limits.most))
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
-            if bounds.nice:
+            if limits.nice:
                 os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
-        async with asyncio.timeout(bounds.timeout):
-            said = await _until_end(process, bounds)
+        async with asyncio.timeout(limits.timeout):
+            said = await _until_end(process, limits)
     except TimeoutError as error:
         raise PackageIndexUnavailable(
-            f"Installing took more than {bounds.timeout:g} s and was stopped; try again, ask for fewer"
+            f"Installing took more than {limits.timeout:g} s and was stopped; try again, ask for fewer"
             " packages at once, or let the operator raise ServeApp.package_timeout"
         ) from error
     finally:
@@ -103,7 +103,7 @@ def _tied(argv: Sequence[str]) -> list[str]:
     return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *argv]
 
 
-async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str:
+async def _until_end(process: asyncio.subprocess.Process, limits: ChildLimits) -> str:
     said = process.stdout or process.stderr
     assert said is not None
     tail = b""
@@ -115,8 +115,8 @@ async def _until_end(process: asyncio.subprocess.Process, bounds: Bounds) -> str
             await asyncio.wait({reading}, timeout=pause)
             if not reading.done():
                 begun = time.monotonic()
-                if await asyncio.to_thread(folder_bytes, bounds.folder) > bounds.most:
-                    raise too_large(bounds.most)
+                if await asyncio.to_thread(folder_bytes, limits.folder) > limits.most:
+                    raise too_large(limits.most)
                 pause = max(LOOK, PAUSE * (time.monotonic() - begun))
                 continue
             if not (part := reading.result()):

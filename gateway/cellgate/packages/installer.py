@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
-from cellgate.packages.child import Bounds, run, too_large
+from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
@@ -210,9 +210,9 @@ class Installer:
                     "compileall",
                 ]
                 command += ["-q", "--invalidation-mode", "unchecked-hash", str(tree)]
-                bounds = Bounds(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
+                limits = ChildLimits(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
                 # Its exit code is no news: some files of a package are for other versions of Python.
-                await run(command, {}, bounds)
+                await run(command, {}, limits)
                 compiled = prefix.joinpath(*tree.parts[1:])
                 compiled.mkdir(parents=True, exist_ok=True)
                 await self._locked(self.cache.add_bytecode, wheel, compiled)

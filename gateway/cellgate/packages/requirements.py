@@ -117,17 +117,17 @@ def parse_change(
         )
     if sum(map(len, (*install, *uninstall, *constraints))) > MAX_TEXT:
         raise InvalidInput(f"At most {MAX_TEXT} characters of requirements and constraints are taken at once")
-    bounds = tuple(map(parse_requirement, constraints))
-    for bound in bounds:
-        if bound.extras:
-            raise InvalidInput(f"A constraint has no extras: {bound.line[:80]!r}")
+    parsed = tuple(map(parse_requirement, constraints))
+    for constraint in parsed:
+        if constraint.extras:
+            raise InvalidInput(f"A constraint has no extras: {constraint.line[:80]!r}")
     removed = []
     for name in uninstall:
         wanted = parse_requirement(name)
         if wanted.line != str(wanted.name):
             raise InvalidInput(f"To uninstall, give the name alone, not {name[:80]!r}")
         removed.append(wanted.name)
-    lines = tuple(bound.line for bound in bounds)
+    lines = tuple(constraint.line for constraint in parsed)
     return Change(tuple(map(parse_requirement, install)), tuple(removed), upgrade, lines)
 
 

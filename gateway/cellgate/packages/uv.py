@@ -25,7 +25,7 @@ import msgspec
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
 
-from cellgate.packages.child import Bounds, run
+from cellgate.packages.child import ChildLimits, run
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, parse_requirement
 from cellgate.packages.settings import PackageSettings
@@ -325,8 +325,8 @@ class Uv:
     ) -> tuple[int, str]:
         """uv's exit code and the end of what it said, which is in the log when it failed."""
         command, environment = await self._command([*words, *target.options()], work)
-        bounds = Bounds(self._settings.timeout, work, 6 * self._settings.disk)
-        code, said = await run(command, environment, bounds, output)
+        limits = ChildLimits(self._settings.timeout, work, 6 * self._settings.disk)
+        code, said = await run(command, environment, limits, output)
         if code and not (probe and code == NO_SOLUTION):
             log_output("uv could not do what it was asked for", said, self._secrets)
         return code, said

@@ -46,7 +46,7 @@ class Frames:
     """What was found: whole frames by number, and whether there were bytes that belong to none of them."""
 
     groups: dict[int, Group]
-    rubbish: bool
+    damaged: bool
 
     @property
     def highest(self) -> int:
@@ -79,7 +79,7 @@ def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frame
     """
     starts = {_MAGIC: [seed_check(seed) for seed in seeds]} | ({_FORMER_MAGIC: [0]} if former else {})
     groups: dict[int, Group] = {}
-    rubbish = False
+    damaged = False
     for half in (data[:HALF_BYTES], data[HALF_BYTES:]):
         position, content = 0, len(half.rstrip(b"\0"))
         while position < content:
@@ -88,9 +88,9 @@ def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frame
                 groups[number] = _group(number, half[position + _FRONT : end])
                 position = end
             else:
-                rubbish = True
+                damaged = True
                 position = _next(half, position + 1)
-    return Frames(groups, rubbish)
+    return Frames(groups, damaged)
 
 
 def _whole(data: bytes, position: int, starts: dict[bytes, list[int]]) -> int | None:

@@ -78,7 +78,7 @@ class _Opened:
 class Journal(Queries):
     """The rows of all sessions in one file. Made by `open`; `close` it in the end."""
 
-    def __init__(self, path: Path, opened: _Opened, bound: int, room_left: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, opened: _Opened, limit: int, room_left: Callable[[], bool]) -> None:
         super().__init__(path, opened.reader)
         begun = opened.begun
         self._lock = opened.lock
@@ -86,7 +86,7 @@ class Journal(Queries):
         self._writer = opened.writer
         self._redo = opened.redo_log
         self._last_id = begun.last_session
-        self._bound = bound
+        self._limit = limit
         self._backlog = Backlog()
         self._reserved = 0
         # What small rows have taken of their reserve since there was room for all.
@@ -200,18 +200,18 @@ class Journal(Queries):
 
     def _measure(self) -> None:
         """More waits than before, or less: be `full`, or have room again."""
-        self.full = 2 * self.pending_bytes >= self._bound
+        self.full = 2 * self.pending_bytes >= self._limit
         if self.full and not self._closed:
             self._has_room.clear()
         else:
             self._has_room.set()
 
     def _take_room(self, event_type: str, size: int) -> None:
-        if self.pending_bytes < self._bound:
+        if self.pending_bytes < self._limit:
             self._reserve_used = 0
         elif event_type in ALWAYS_TAKEN:
             return
-        elif size <= SMALL_ROW and self._reserve_used + size <= self._bound // RESERVE_PART:
+        elif size <= SMALL_ROW and self._reserve_used + size <= self._limit // RESERVE_PART:
             # It is given back only as a whole, above: so memory stays bounded without counting rows apart.
             self._reserve_used += size
         else:
@@ -237,7 +237,7 @@ class Journal(Queries):
         backlog.enqueued.events.append(row)
         backlog.enqueued.size += size
         backlog.size += size
-        if not self.full and 2 * (backlog.size + self._reserved) >= self._bound:
+        if not self.full and 2 * (backlog.size + self._reserved) >= self._limit:
             self._measure()
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
             self._write_next()

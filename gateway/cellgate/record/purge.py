@@ -65,12 +65,12 @@ def begun(db: sqlite3.Connection) -> list[int]:
 def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
     """Remove a bounded part of what is left of the session; whether there may be more."""
     with transaction(db):
-        events = _bounded(db.execute(_SOME_EVENTS, (session_id, STEP_ROWS)).fetchall())
+        events = _within_limit(db.execute(_SOME_EVENTS, (session_id, STEP_ROWS)).fetchall())
         if events:
             query = "DELETE FROM events WHERE session_id = ? AND seq <= ?"
             db.execute(query, (session_id, events[-1]))
             return True
-        blobs = _bounded(db.execute(_SOME_BLOBS, (session_id, STEP_ROWS)).fetchall())
+        blobs = _within_limit(db.execute(_SOME_BLOBS, (session_id, STEP_ROWS)).fetchall())
         for blob in blobs:
             query = "DELETE FROM blob_uses WHERE blob_id = ? AND session_id = ?"
             db.execute(query, (blob, session_id))
@@ -83,7 +83,7 @@ def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
     return False
 
 
-def _bounded(found: list[tuple[int, int]]) -> list[int]:
+def _within_limit(found: list[tuple[int, int]]) -> list[int]:
     taken: list[int] = []
     size = 0
     for number, length in found:

@@ -87,14 +87,14 @@ def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
     highest = max(found.last or 0, found.frames.highest, applied)
     whole = sum(applied < number <= highest for number in found.frames.groups)
     missing = highest - applied - whole
-    unknown = found.last is None and (expected or found.frames.rubbish)
+    unknown = found.last is None and (expected or found.frames.damaged)
     if not missing and not unknown:
         return None
     if not found.there:
         why = "the redo log is gone"
     elif found.last is None and expected:
         why = "the file with the last commit's number is gone or damaged"
-    elif found.frames.rubbish:
+    elif found.frames.damaged:
         why = "the redo log is damaged"
     else:
         why = "the tables and the redo log don't follow on each other"
@@ -126,8 +126,8 @@ def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: boo
     refused |= schema.put_apart(db, first, {})
     events += len(first.events)
     for run in later:
-        strangers = schema.not_following(db, run)
-        refused |= schema.put_apart(db, run, strangers | refused)
+        unconnected = schema.not_following(db, run)
+        refused |= schema.put_apart(db, run, unconnected | refused)
         events += len(run.events)
     if lost is not None:
         kept = _keep(beside(record)) if found.there else None

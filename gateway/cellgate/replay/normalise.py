@@ -1,6 +1,6 @@
 """What differs between two runs of the same code although nothing does, and what nobody can tell.
 
-Pure. A rule of `KNOWN` replaces by a mark what is known to vary from run to run: the address in an object's
+Pure. A rule of `VARYING` replaces by a mark what is known to vary from run to run: the address in an object's
 repr, the clock of the run. A rule of `DOUBTFUL` does so with what looks as if it varied, but may as well be
 a result: a duration, a UUID. Texts that only the latter make the same are neither called the same nor
 different. ``compare`` decides what is compared; no rule looks at more than one piece of text.
@@ -219,7 +219,7 @@ AnyRule = Rule | _Progress | _Sets
 
 # ---- the rules --------------------------------------------------------------------------------------------
 
-KNOWN: tuple[AnyRule, ...] = (
+VARYING: tuple[AnyRule, ...] = (
     Rule(
         "memory addresses",
         re.compile(r"(?P<kept>(?:<|&lt;)[^\n]{1,300}? at )0x[0-9a-fA-F]{8,16}(?=>|&gt;|, file |, line )"),
@@ -288,7 +288,7 @@ def explain(recorded: str, replayed: str, context: Context) -> Explanation | Non
     if sign is None:
         return None
     sure: list[str] = []
-    known = _reduce(KNOWN, (recorded, replayed), context, sign, sure)
+    known = _reduce(VARYING, (recorded, replayed), context, sign, sure)
     if known[0] == known[1] or _within(*known, context.rtol, sure):
         return Explanation(tuple(sure))
     doubts: list[str] = []
@@ -303,7 +303,7 @@ def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
     sign = _unused(recorded, replayed)
     if sign is None:
         return recorded, replayed
-    first, second = _reduce(KNOWN, (recorded, replayed), context, sign, [])
+    first, second = _reduce(VARYING, (recorded, replayed), context, sign, [])
     mark = re.compile(f"{sign}([a-z]+){sign}")
     return mark.sub(r"<\1>", first), mark.sub(r"<\1>", second)
 

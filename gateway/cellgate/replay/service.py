@@ -92,7 +92,7 @@ class Replayer:
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))
             await given.write(b',"runs":[')
-            hear = partial(self._note, given, next(iter(cells), None), listen)
+            note = partial(self._note, given, next(iter(cells), None), listen)
             begun, store = now(), _Rows()
             session = await self._manager.open_one_shot(
                 principal, wanted, record=False, store=store, lower=True
@@ -102,7 +102,7 @@ class Replayer:
                 check = compare_locks(recorded_lock(notebook), _lock(session))
                 refuse_other_environment(check, anyway=anyway, why=why)
                 restored = await restore(self._files, principal, key, inputs, session)
-                await run_cells(cells, partial(self._run, session, store), hear)
+                await run_cells(cells, partial(self._run, session, store), note)
                 facts = {
                     "session": key,
                     "head": moment.head.hex(),

@@ -108,7 +108,7 @@ class Backlog:
         return messages
 
 
-class Known:
+class RecordedOutputs:
     """What the record holds already of a cell's outputs, to be met again in the kernel's spool.
 
     The n-th event of the record is the kernel's n-th message of an output, give or take a prompt that went
@@ -158,7 +158,7 @@ class AdoptedRun(ExecutionRun):
     ) -> None:
         queued = events[0]
         self._names = tuple((name, "") for name in queued.get("env", ()))
-        self._known, self._missed, self._backlog = Known(events), missed, backlog
+        self._recorded, self._missed, self._backlog = RecordedOutputs(events), missed, backlog
         begun = next((event["at"] for event in events if event["type"] == "started"), now())
         passed, timeout = _seconds(begun, now()), queued.get("timeout", cell_timeout)
         request = ExecuteRequest(
@@ -200,7 +200,7 @@ class AdoptedRun(ExecutionRun):
         for spooled in self._missed:
             message = spooled.message
             seen.add(message.header.msg_id)
-            if spooled.before > expected and self._known.gap(expected, spooled.before):
+            if spooled.before > expected and self._recorded.gap(expected, spooled.before):
                 self._unrecorded = True
             expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
             self.receive(message)
@@ -209,7 +209,7 @@ class AdoptedRun(ExecutionRun):
         for message in self._backlog.take():
             if message.parent.msg_id == self.msg_id and message.header.msg_id not in seen:
                 self.receive(message)
-        self._known.forget()
+        self._recorded.forget()
         self._missed = ()
         self.waiting_for_input &= self._last_type == "input_request"
 
@@ -220,7 +220,7 @@ class AdoptedRun(ExecutionRun):
     ) -> dict[str, Any]:
         """Record an event of this execution, unless it is in the record."""
         self._last_type = event_type
-        if (known := self._known.meet(event_type, fields)) is not None:
+        if (known := self._recorded.meet(event_type, fields)) is not None:
             return dict(known)
         return super().emit(event_type, fields, withhold=withhold, size=size)
 

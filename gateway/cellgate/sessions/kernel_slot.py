@@ -146,11 +146,11 @@ class SessionKernel:
                 finally:
                     self._pool.release(kernel, spare_files=spare_files)
 
-    async def let_go(self) -> None:
+    async def detach(self) -> None:
         """Leave the kernel, if there is one, with its files to the next gateway."""
         async with self.moving:
             if (kernel := await self._detach()) is not None:
-                self._pool.let_go(kernel)
+                self._pool.detach(kernel)
 
     async def _detach(self) -> Kernel | None:
         kernel, self.current = self.current, None

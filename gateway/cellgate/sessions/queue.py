@@ -68,9 +68,9 @@ class ExecutionQueue:
         """Whether a restart waits."""
         return bool(self._restarts)
 
-    def check_room(self, bound: int) -> None:
-        """Raises QueueFull when `bound` executions wait."""
-        if len(self._runs) >= bound:
+    def check_room(self, limit: int) -> None:
+        """Raises QueueFull when `limit` executions wait."""
+        if len(self._runs) >= limit:
             raise QueueFull(
                 f"{len(self._runs)} executions wait in this session; send the next when one has finished",
                 retry_after=1.0,
@@ -91,7 +91,7 @@ class ExecutionQueue:
     def remove(self, run: ExecutionRun, cause: str) -> None:
         """Take one execution out, to be ended by the caller at once."""
         self._runs.remove(run)
-        run.lose(Status.CANCELLED, cause)
+        run.abandon(Status.CANCELLED, cause)
 
     def cancel_all(self, cause: str) -> None:
         """Take all executions out."""
@@ -99,7 +99,7 @@ class ExecutionQueue:
             self._set_aside(self._runs.popleft(), cause)
 
     def _set_aside(self, run: ExecutionRun, cause: str) -> None:
-        run.lose(Status.CANCELLED, cause)
+        run.abandon(Status.CANCELLED, cause)
         self._cancelled.append(run)
         self._wake.set()
 
@@ -218,7 +218,7 @@ class SessionRuns:
             _, oldest = self._recent.popitem(last=False)
             oldest.unfollow()
 
-    def lose(self, cause: str) -> None:
+    def abandon(self, cause: str) -> None:
         """Their kernel is taken away: all that run end as interrupted."""
         for run in self.running:
-            run.lose(Status.INTERRUPTED, cause)
+            run.abandon(Status.INTERRUPTED, cause)

@@ -51,7 +51,7 @@ class CellHook(Protocol):
     """Acts before the session's cells and after them, one cell at a time; not for those of subshells."""
 
     async def before(self, run: ExecutionRun) -> None:
-        """The cell is about to be sent. To end it instead, `lose` it."""
+        """The cell is about to be sent. To end it instead, `abandon` it."""
 
     async def after(self, run: ExecutionRun) -> None:
         """The cell has ended, its end is not recorded yet."""
@@ -380,10 +380,10 @@ class Session:
         if self._runs.current is not None:
             self._runs.current.interrupt()
 
-    def interrupt_asked(self) -> None:
+    def interrupt_requested(self) -> None:
         """A client's own interrupt_request is on its way to the kernel."""
         if self._runs.current is not None:
-            self._runs.current.interrupt_asked()
+            self._runs.current.interrupt_requested()
 
     def answer(self, execution: str, value: str) -> None:
         """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
@@ -398,7 +398,7 @@ class Session:
 
     def _begin_restart(self, cause: str) -> asyncio.Future[None]:
         self._queue.cancel_all(cause)
-        self._runs.lose(cause)
+        self._runs.abandon(cause)
         return self._queue.put_restart(cause)
 
     async def _work(self) -> None:
@@ -424,19 +424,19 @@ class Session:
             run.fail(GatewayFault())
             raise
 
-    async def _do_restart(self, wish: Restart) -> None:
+    async def _do_restart(self, request: Restart) -> None:
         try:
-            await self._replace_kernel(wish.cause)
+            await self._replace_kernel(request.cause)
         except CellgateError as error:
-            wish.refuse(error)
+            request.refuse(error)
         except asyncio.CancelledError:
-            wish.refuse(ShuttingDown("The session has ended"))
+            request.refuse(ShuttingDown("The session has ended"))
             raise
         except BaseException:
-            wish.refuse(GatewayFault())
+            request.refuse(GatewayFault())
             raise
         else:
-            wish.grant()
+            request.grant()
         self.record.touch()
 
     async def _execute(self, run: ExecutionRun) -> None:
@@ -453,7 +453,7 @@ class Session:
             await self._run(run, self.kernel)
         except CellgateError as error:
             run.message = error.message
-            run.lose(Status.DIED, error.reason)
+            run.abandon(Status.DIED, error.reason)
         self.record.note_files(run, await self.slot.changed_files())
         await self._wrap_up(run, replaced=replaced)
         if not run.broken:
@@ -548,7 +548,7 @@ class Session:
         Raises StorageError when the end could not be recorded or files not be kept; it has ended then, too.
         """
         if self._end is None:
-            self._begin_end(self._let_go() if keep_kernel else self._do_end(cause, keep_files=keep_files))
+            self._begin_end(self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files))
         assert self._end is not None
         await outcome(self._end, lambda: ShuttingDown("The gateway is shutting down"))
 
@@ -561,12 +561,12 @@ class Session:
         self.log.close()
         self.over.set_result(None)
 
-    async def _let_go(self) -> None:
+    async def _detach(self) -> None:
         """Leave kernel and record as they are, to the gateway that adopts the kernel."""
         await self._step(self.slot.packages.close())
         await self._step(self._tasks.cancel())
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
-        await self._step(self.slot.let_go())
+        await self._step(self.slot.detach())
         await self._step(self.door.close())
         await self._step(self.log.chained())
         self._close_log()
@@ -575,7 +575,7 @@ class Session:
         """Each step is taken whatever became of the one before, because a session must reach its end."""
         self._queue.cancel_all(cause)
         self._queue.wake()
-        self._runs.lose(cause)
+        self._runs.abandon(cause)
         await self._step(self.slot.packages.close())
         await self._step(self._stop_worker())
         if self._runs.current is not None:

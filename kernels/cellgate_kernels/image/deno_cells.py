@@ -241,8 +241,8 @@ class CellgateDenoKernel(Kernel):
         """Run a cell, up to its last output."""
         self.cell, self.silent, self.shown_error = self.get_parent(), silent, False
         self._allow_stdin = allow_stdin
-        wishes = {"silent": silent, "store_history": store_history, "allow_stdin": allow_stdin}
-        asked = self.send(self.requests, "execute_request", {"code": code, **wishes})
+        options = {"silent": silent, "store_history": store_history, "allow_stdin": allow_stdin}
+        asked = self.send(self.requests, "execute_request", {"code": code, **options})
         while (reply := self.reply(asked, RETRY)) is None:
             # Again and again, because Deno forgets one that comes before the cell has begun.
             if self.interrupted:

@@ -183,7 +183,7 @@ class CellgateProvisioner(KernelProvisionerBase):
     async def log_tail(self) -> str:
         """The end of what the kernel's process itself wrote to stderr, at most 8 KiB."""
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Manage the kernel no more, and let it outlive this program, where the backend can."""
 
     async def files_given(self) -> None:

@@ -306,13 +306,13 @@ def rlimit_arguments(
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
-    bounds = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory + reserved}
+    limits_by_name = {"core": 0, "nofile": files, "fsize": limits.disk, "data": limits.memory + reserved}
     if own_user:
-        bounds["sigpending"] = PENDING_SIGNALS
+        limits_by_name["sigpending"] = PENDING_SIGNALS
     if processes:
-        bounds["nproc"] = limits.pids
+        limits_by_name["nproc"] = limits.pids
     return [
         find_program("prlimit", "util-linux"),
-        *(f"--{name}={bound}" for name, bound in bounds.items()),
+        *(f"--{name}={most}" for name, most in limits_by_name.items()),
         "--",
     ]

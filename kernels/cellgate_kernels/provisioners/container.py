@@ -139,8 +139,8 @@ def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[s
         "ShmSize": shared,
         "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777"},  # noqa: S108
         "Ulimits": [
-            {"Name": name, "Soft": bound, "Hard": bound}
-            for name, bound in (("core", 0), ("nofile", OPEN_FILES), ("fsize", limits.disk))
+            {"Name": name, "Soft": most, "Hard": most}
+            for name, most in (("core", 0), ("nofile", OPEN_FILES), ("fsize", limits.disk))
         ],
     }
 

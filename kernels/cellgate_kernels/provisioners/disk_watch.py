@@ -64,7 +64,7 @@ class Watched:
         """The limit, or what the session brought along."""
         return max(self.limits.disk, self.given or 0)
 
-    def takes_note(self, found: Usage) -> bool:
+    def must_end_after(self, found: Usage) -> bool:
         """Whether the kernel must end, after this look."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
@@ -140,7 +140,7 @@ class DiskWatch:
         found = await self._usage(kernel, parents)
         now = time.monotonic()
         kernel.due = now + PATIENCE * (now - began)
-        if found is not None and kernel in self._kernels and kernel.takes_note(found):
+        if found is not None and kernel in self._kernels and kernel.must_end_after(found):
             self.discard(kernel)
             kernel.end(disk_full(kernel.limits.disk))
         return now - began

@@ -44,7 +44,7 @@ from cellgate_kernels.provisioners.container import (
 from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders
 
-_BOUNDS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
+_LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
 """What an engine says that it can limit, and what that is."""
 
 
@@ -119,10 +119,10 @@ class DockerProvisioner(CellgateProvisioner):
         self._exited, self._attached = container.exited, True
         await engine.until_running(container)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Leave the container running when its engine's owner ends."""
         if self._engine is not None and self._container is not None:
-            self._engine.let_go(self._container)
+            self._engine.detach(self._container)
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return VIEW
@@ -233,9 +233,9 @@ def kernel_user(engine: Engine) -> tuple[int, int]:
 async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
     """Whether kernels can be started so; the image's id. Raises BackendUnavailable or ImageMissing."""
     info = await engine.call(APIClient.info)
-    if unbounded := [what for name, what in _BOUNDS.items() if info.get(name) is False]:
+    if unlimited := [what for name, what in _LIMITS.items() if info.get(name) is False]:
         raise BackendUnavailable(
-            f"The Docker engine can't limit a container's {', '.join(unbounded)}. A rootless engine needs"
+            f"The Docker engine can't limit a container's {', '.join(unlimited)}. A rootless engine needs"
             " cgroup v2 for that."
         )
     if settings.runtime and settings.runtime not in info.get("Runtimes", {}):

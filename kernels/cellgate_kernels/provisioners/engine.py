@@ -181,7 +181,7 @@ class Engine:
         self._spared.discard(name)
         return self._manage(name, launch, lambda: self.call(_inspect_running, name))
 
-    def let_go(self, container: Container) -> None:
+    def detach(self, container: Container) -> None:
         """Manage it no more, and leave it running when this gateway ends."""
         self._spared.add(container.name)
         self._disks.discard(container.watched)

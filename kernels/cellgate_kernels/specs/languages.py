@@ -33,7 +33,7 @@ _NAMES = {
 }
 _LANGUAGES = {name: language for language, names in _NAMES.items() for name in names}
 
-KNOWN = ", ".join(("python", "bash", "sh", "javascript", "js", "typescript", "ts"))
+LANGUAGE_NAMES = ", ".join(("python", "bash", "sh", "javascript", "js", "typescript", "ts"))
 """For people."""
 
 
@@ -45,5 +45,5 @@ def find_language(name: str) -> Language | None:
 def parse_language(name: str) -> Language:
     """The language of this name. Raises InvalidInput, naming those that are known."""
     if (language := find_language(name)) is None:
-        raise InvalidInput(f"The language {name[:40]!r} is not known; the languages are {KNOWN}")
+        raise InvalidInput(f"The language {name[:40]!r} is not known; the languages are {LANGUAGE_NAMES}")
     return language

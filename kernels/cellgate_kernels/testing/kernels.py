@@ -164,7 +164,7 @@ class FakeKernel(Kernel):
         self.connection = self._opened(reception)
 
     def _opened(self, reception: Reception | None) -> FakeConnection:
-        connection = FakeConnection(self._hear, kernel_id=self.id, reception=reception)
+        connection = FakeConnection(self._receive, kernel_id=self.id, reception=reception)
         connection.open()
         self._memory = connection.memory
         return connection
@@ -218,7 +218,7 @@ class FakeKernel(Kernel):
             if not spare_files and self.workspace.exists():
                 trees.remove(self.workspace)
 
-    def let_go(self) -> None:
+    def detach(self) -> None:
         """Close the connection; nobody adopts a fake kernel."""
         self.connection.close()
 
@@ -257,7 +257,7 @@ class FakeKernel(Kernel):
 
     # Its side of the channels
 
-    def _hear(self, channel: Channel, frames: list[bytes]) -> None:
+    def _receive(self, channel: Channel, frames: list[bytes]) -> None:
         """What is sent arrives at the loop's next turn."""
         if not self.exited.done():
             message = self._signer.parse(channel, frames)

@@ -80,7 +80,7 @@ class Gate:
         self._arrived.set()
         await turn
 
-    async def let_go(self) -> None:
+    async def detach(self) -> None:
         """Let the oldest start succeed, or the next one as soon as it comes."""
         while not self.waiting:
             self._arrived.clear()

@@ -58,9 +58,9 @@ class Peer:
             public, secret = zmq.curve_keypair()
             self.info |= {"ip": "127.0.0.1", "curve_publickey": public, "curve_secretkey": secret}
         self.session = Session(key=key, signature_scheme="hmac-sha256")
-        self.sockets = {channel: self._bound(context, channel) for channel in Channel}
+        self.sockets = {channel: self._limit(context, channel) for channel in Channel}
 
-    def _bound(self, context: zmq.Context[zmq.Socket[bytes]], channel: Channel) -> zmq.Socket[bytes]:
+    def _limit(self, context: zmq.Context[zmq.Socket[bytes]], channel: Channel) -> zmq.Socket[bytes]:
         socket = context.socket(zmq.ROUTER if channel in ROUTERS else zmq.XPUB)
         socket.linger = 0
         socket.sndhwm = 0
@@ -876,10 +876,10 @@ async def test_a_listener_that_fails_keeps_no_other_from_its_message(
         raise RuntimeError("a mistake of ours")
 
     connection.listen(fail, fail)
-    heard = collect(connection)
+    answered = collect(connection)
     for number in range(100):
         peer.publish(str(number))
-    await until(lambda: len(heard) == 100)
+    await until(lambda: len(answered) == 100)
     connection.request(Channel.SHELL, "some_request", {})
     assert connection.failures == 101
     failures = [record for record in caplog.records if record.exc_info]

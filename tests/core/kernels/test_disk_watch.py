@@ -193,29 +193,29 @@ def watched(disk: int = 10 * MIB) -> Watched:
 
 def test_a_kernel_ends_when_it_is_found_full_twice() -> None:
     kernel = watched()
-    found = [kernel.takes_note(Usage(used * MIB)) for used in (11, 9, 11, 11)]
+    found = [kernel.must_end_after(Usage(used * MIB)) for used in (11, 9, 11, 11)]
     assert found == [False, False, False, True]
 
 
 def test_what_a_session_brought_along_is_allowed() -> None:
     kernel = watched()
     kernel.given = 20 * MIB
-    assert not any(kernel.takes_note(Usage(20 * MIB)) for _ in range(3))
-    assert [kernel.takes_note(Usage(21 * MIB)) for _ in range(2)] == [False, True]
+    assert not any(kernel.must_end_after(Usage(20 * MIB)) for _ in range(3))
+    assert [kernel.must_end_after(Usage(21 * MIB)) for _ in range(2)] == [False, True]
 
 
 def test_files_cant_be_hidden_between_looks() -> None:
     kernel = watched()
-    seen = [kernel.takes_note(found) for found in (Usage(11 * MIB), Usage(0, on_the_way=True))]
+    seen = [kernel.must_end_after(found) for found in (Usage(11 * MIB), Usage(0, on_the_way=True))]
     assert seen == [False, True]
 
 
 def test_files_may_be_on_their_way_but_not_stay_there() -> None:
     kernel, on_the_way = watched(), Usage(0, on_the_way=True)
     for _ in range(3):
-        assert not any(kernel.takes_note(on_the_way) for _ in range(MOST_ON_THE_WAY - 1))
-        assert not kernel.takes_note(Usage(0))
-    assert [kernel.takes_note(on_the_way) for _ in range(MOST_ON_THE_WAY + 1)][-2:] == [False, True]
+        assert not any(kernel.must_end_after(on_the_way) for _ in range(MOST_ON_THE_WAY - 1))
+        assert not kernel.must_end_after(Usage(0))
+    assert [kernel.must_end_after(on_the_way) for _ in range(MOST_ON_THE_WAY + 1)][-2:] == [False, True]
     gvisor = watched()
     gvisor.passes_files = False
-    assert not any(gvisor.takes_note(on_the_way) for _ in range(3 * MOST_ON_THE_WAY))
+    assert not any(gvisor.must_end_after(on_the_way) for _ in range(3 * MOST_ON_THE_WAY))

@@ -77,10 +77,10 @@ class SlowLauncher(QuickLauncher):
     async def prepare(self, attempt: Attempt) -> None:
         await self.gate(attempt)
 
-    async def let_go(self) -> None:
+    async def detach(self) -> None:
         """The oldest start succeeds."""
         async with asyncio.timeout(DEADLINE):
-            await self.gate.let_go()
+            await self.gate.detach()
 
 
 class NeverLauncher(QuickLauncher):
@@ -298,7 +298,7 @@ async def test_no_more_kernels_start_at_once_than_allowed() -> None:
     for started in (2, 3, 4):
         await turns()
         assert (len(launcher.started), pool.statistics().starting) == (started, 2)
-        await launcher.let_go()
+        await launcher.detach()
     await turns()
     assert pool.statistics() == PoolStatistics(warm=3, starting=1, in_use=0, ending=0, waiting=0)
     await close(pool, launcher)
@@ -311,7 +311,7 @@ async def test_every_claim_of_a_profile_without_warm_kernels_gets_a_start_of_its
     await turns()
     assert launcher.started == [BIG] * 3
     for _ in range(3):
-        await launcher.let_go()
+        await launcher.detach()
     assert await asyncio.gather(*claims) == launcher.kernels
     await close(pool, launcher)
 
@@ -327,7 +327,7 @@ async def test_claims_are_started_for_side_by_side_and_beside_the_warm_kernels()
     # Three for the claims, and one that will be warm.
     assert len(launcher.started) == 4
     for _ in range(4):
-        await launcher.let_go()
+        await launcher.detach()
     assert await asyncio.gather(*claims) == launcher.kernels[:3]
     await until(lambda: pool.statistics() == PoolStatistics(1, 0, 3, 0, 0))
     await close(pool, launcher)
@@ -394,7 +394,7 @@ async def test_claims_are_served_in_the_order_they_came() -> None:
         users.append(asyncio.create_task(use(number, (PYTHON3, OTHER, BIG)[number % 3])))
         await turns(2)
     for _ in range(20):
-        await launcher.let_go()
+        await launcher.detach()
     await asyncio.gather(*users)
     assert order == list(range(20))
     assert launcher.started == [(PYTHON3, OTHER, BIG)[number % 3] for number in range(20)]
@@ -406,13 +406,13 @@ async def test_a_claim_that_comes_later_does_not_take_the_kernel_of_one_that_wai
     pool = new_pool(launcher, size=1, max_kernels=2)
     pool.start()
     first = claim(pool)
-    await launcher.let_go()
+    await launcher.detach()
     # The start has ended, but the claim that waits has not had its turn yet.
     second = claim(pool)
     kernel = await first
     assert kernel is launcher.kernels[0]
     assert not second.done()
-    await launcher.let_go()
+    await launcher.detach()
     assert (await second) is launcher.kernels[1]
     await close(pool, launcher)
 
@@ -481,7 +481,7 @@ async def test_a_claim_that_gave_up_leaves_its_kernel_to_the_next() -> None:
     await asyncio.gather(gone, return_exceptions=True)
     assert pool.statistics() == PoolStatistics(warm=0, starting=1, in_use=0, ending=0, waiting=0)
     following = claim(pool)
-    await launcher.let_go()
+    await launcher.detach()
     assert (await following) is launcher.kernels[0]
     await close(pool, launcher)
 
@@ -498,7 +498,7 @@ async def test_a_claim_whose_kernel_is_starting_is_not_refused_and_those_behind_
     with pytest.raises(PoolExhausted):
         await second
     assert not first.done()
-    await launcher.let_go()
+    await launcher.detach()
     assert (await first) is launcher.kernels[0]
     await close(pool, launcher)
 
@@ -515,7 +515,7 @@ async def test_a_claim_that_takes_over_anothers_start_is_not_refused_either() ->
     with pytest.raises(PoolExhausted):
         await pool.claim(PYTHON3)
     assert not first.done()
-    await launcher.let_go()
+    await launcher.detach()
     assert (await first).alive
     await close(pool, launcher)
 
@@ -525,7 +525,7 @@ async def test_a_claim_cancelled_around_its_hand_over_leaks_nothing(turn: int) -
     launcher = SlowLauncher()
     pool = new_pool(launcher, max_kernels=1)
     cancelled = claim(pool)
-    await launcher.let_go()
+    await launcher.detach()
     await turns(turn)
     cancelled.cancel()
     ended = (await asyncio.gather(cancelled, return_exceptions=True))[0]
@@ -534,7 +534,7 @@ async def test_a_claim_cancelled_around_its_hand_over_leaks_nothing(turn: int) -
     following = claim(pool)
     await turns()
     if launcher.starting:
-        await launcher.let_go()
+        await launcher.detach()
     async with asyncio.timeout(DEADLINE):
         kernel = await following
     assert kernel.alive
@@ -548,7 +548,7 @@ async def test_a_claim_cancelled_in_the_very_moment_of_its_hand_over_gives_the_k
     launcher = SlowLauncher()
     pool = new_pool(launcher, max_kernels=1)
     cancelled = claim(pool)
-    await launcher.let_go()
+    await launcher.detach()
     while pool.statistics().in_use == 0:  # noqa: ASYNC110 - turn by turn, to be there at the moment
         await asyncio.sleep(0)
     assert not cancelled.done(), "the moment has passed"
@@ -793,9 +793,9 @@ async def test_a_claim_that_waits_gets_a_place_before_the_warm_kernels() -> None
     pool = new_pool(launcher, size=1, max_kernels=1)
     pool.start()
     waiting = claim(pool, BIG)
-    await launcher.let_go()
+    await launcher.detach()
     await until(lambda: launcher.started == [PYTHON3, BIG])
-    await launcher.let_go()
+    await launcher.detach()
     assert (await waiting).profile == BIG
     await close(pool, launcher)
 
@@ -808,7 +808,7 @@ async def test_close_ends_all_there_is_and_refuses_all_who_wait() -> None:
     pool = new_pool(launcher, size=2, max_kernels=4, concurrent_starts=2)
     pool.start()
     for _ in range(3):
-        await launcher.let_go()
+        await launcher.detach()
         await turns()
         if pool.statistics().in_use == 0:
             used = await pool.claim(PYTHON3)

@@ -206,9 +206,9 @@ def test_each_reason_has_its_class(reason: str, kind: type[GatewayError]) -> Non
 
 @contextlib.asynccontextmanager
 async def losing(
-    gateway: GatewayProcess, lose: Callable[[bytes], bool]
+    gateway: GatewayProcess, abandon: Callable[[bytes], bool]
 ) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """The URL of a way to the gateway that passes requests on and loses the answers that `lose` picks."""
+    """The URL of a way to the gateway that passes requests on and loses the answers that `abandon` picks."""
     host, port = gateway.host.split(":")
     heads: list[bytes] = []
 
@@ -220,7 +220,7 @@ async def losing(
         inner, outer = await asyncio.open_connection(host, int(port))
         outer.write(head.replace(writer.get_extra_info("sockname")[0].encode(), host.encode()) + body)
         answer = await inner.read()
-        if not lose(head):
+        if not abandon(head):
             writer.write(answer)
             await writer.drain()
         for each in (writer, outer):
@@ -234,13 +234,13 @@ async def losing(
 async def test_a_cell_whose_answer_was_lost_has_run_once(gateway: GatewayProcess, session: str) -> None:
     lost: list[bytes] = []
 
-    def lose(head: bytes) -> bool:
+    def abandon(head: bytes) -> bool:
         if b"/execute " in head and not lost:
             lost.append(head)
             return True
         return False
 
-    async with losing(gateway, lose) as (url, heads):
+    async with losing(gateway, abandon) as (url, heads):
         work = Gateway(url, TOKEN).session(session)
         result = await work.run("print(1); open('runs', 'a').write('x')")
         assert (result.stdout, len(lost)) == ("1\n", 1)

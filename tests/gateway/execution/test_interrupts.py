@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from cellgate.execution.interrupts import HEARD_TIMEOUT, CellInterrupts
+from cellgate.execution.interrupts import ANSWER_TIMEOUT, CellInterrupts
 from cellgate_kernels.execution import Execution
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.outputs import OutputCaps, OutputLimiter
@@ -101,7 +101,7 @@ async def test_what_the_kernel_has_said_counts_before_it_is_read() -> None:
 @pytest.mark.parametrize("told", ["answer", "exit", "nothing"])
 async def test_the_next_cell_waits_until_the_kernel_has_seen_to_it(told: str) -> None:
     interrupts, machine, kernel, stub = sent()
-    await interrupts.heard(kernel)
+    await interrupts.answered(kernel)
     machine.started = True
     for _ in range(2):
         interrupts.send(kernel)
@@ -110,7 +110,7 @@ async def test_the_next_cell_waits_until_the_kernel_has_seen_to_it(told: str) ->
     future: Any = {"answer": stub.answers[-1], "exit": stub.exited}.get(told)
     if future is not None:
         loop.call_later(0.1, future.set_result, None)
-    await interrupts.heard(kernel)
+    await interrupts.answered(kernel)
     took = loop.time() - begun
-    assert took >= (HEARD_TIMEOUT - 0.01 if told == "nothing" else 0.09)
+    assert took >= (ANSWER_TIMEOUT - 0.01 if told == "nothing" else 0.09)
     assert all(answer.done() for answer in stub.answers)

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pytest
 
 from cellgate.channels import outbox as module
-from cellgate.channels.outbox import CROWDED, Outbox, OutboxBounds
+from cellgate.channels.outbox import CROWDED, Outbox, OutboxLimits
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane
 
@@ -35,7 +35,7 @@ async def test_more_than_the_disk_takes_is_told_until_it_has_taken_it(
         write(file, chunks, offset)
 
     monkeypatch.setattr(module, "_write", slow)
-    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB), lane)
+    outbox = Outbox(tmp_path, OutboxLimits(memory=MIB), lane)
     sent = [bytes([number]) * MIB for number in range(20)]
     outbox.put(sent[0])
     outbox.put(sent[1])
@@ -65,7 +65,7 @@ async def test_an_outbox_that_is_given_up_holds_nobody_back(
 ) -> None:
     moves = threading.Event()
     monkeypatch.setattr(module, "_write", lambda *_: moves.wait(60))
-    outbox = Outbox(tmp_path, OutboxBounds(memory=MIB, unwritten=2 * CROWDED), lane)
+    outbox = Outbox(tmp_path, OutboxLimits(memory=MIB, unwritten=2 * CROWDED), lane)
     while not outbox.put(bytes(MIB)):
         pass
     assert outbox.lost is not None

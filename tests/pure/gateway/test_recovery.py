@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from cellgate.sessions.adoption import Known, unfinished_cells
+from cellgate.sessions.adoption import RecordedOutputs, unfinished_cells
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.spool import Spooled
 
 
-def recorded(*texts: str) -> Known:
+def recorded(*texts: str) -> RecordedOutputs:
     events: list[dict[str, Any]] = [{"seq": 1, "type": "queued", "code": "x"}]
     events += [stream(seq, text) for seq, text in enumerate(texts, 2)]
-    return Known(events)
+    return RecordedOutputs(events)
 
 
 def stream(seq: int, text: str) -> dict[str, Any]:
     return {"seq": seq, "type": "stream", "at": "then", "name": "stdout", "text": text}
 
 
-def met(known: Known, text: str) -> bool:
+def met(known: RecordedOutputs, text: str) -> bool:
     return known.meet("stream", {"text": text, "name": "stdout"}) is not None
 
 

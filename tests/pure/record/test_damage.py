@@ -313,9 +313,9 @@ def test_a_log_full_of_beginnings_is_read_in_time() -> None:
     """Each of them may be a frame of any length; only the length of a real one is looked at."""
     content = (b"CGR2" + bytes(7) + b"A" + struct.pack(">I", 500_000)) * (LOG_BYTES // 32)
     found = find_frames(content * 2, [b"seed"], former=True)
-    assert (found.groups, found.rubbish) == ({}, True)
+    assert (found.groups, found.damaged) == ({}, True)
     content = (b"CGR2" + bytes(7) + b"A" + struct.pack(">I", 60_000)) * 4000
-    assert find_frames(content * 2, [b"seed"], former=True).rubbish
+    assert find_frames(content * 2, [b"seed"], former=True).damaged
 
 
 async def test_a_start_on_a_full_disk_does_without_a_log(

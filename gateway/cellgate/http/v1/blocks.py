@@ -45,14 +45,14 @@ class BlocksHandler(ExecutionAnswers):
             blocks = await self.services.lanes.texts.run(check_blocks, body)
         else:
             blocks = check_blocks(body)
-        wishes = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(wishes, self.services.manager.ceilings, interactive=False)
+        options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
+        check_execute(options, self.services.manager.ceilings, interactive=False)
         session = await self.services.files.session(self.principal.name, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
         self._begun = False
         self._texts: list[str] = []
-        code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), wishes, view)
+        code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), options, view)
         output = await self.services.archive.encoded("".join(self._texts))
         await self._send(
             [b'],"exit_code":%d,"output":' % code, *output, b',"problem":%s}\n' % encode(failure)]
@@ -62,13 +62,13 @@ class BlocksHandler(ExecutionAnswers):
         self,
         session: Session,
         work: list[tuple[Block, ExecuteBody]],
-        wishes: ExecuteBody,
+        options: ExecuteBody,
         view: dict[str, Any],
     ) -> tuple[int, Problem | None]:
         """The exit code, and why a later block could not be run at all; for the first one that is raised."""
         for block, cell in work:
             try:
-                result = await self._run(session, block, cell, wishes, view)
+                result = await self._run(session, block, cell, options, view)
             except CellgateError as error:
                 if not self._begun:
                     raise
@@ -82,14 +82,14 @@ class BlocksHandler(ExecutionAnswers):
         return 0, None
 
     async def _run(
-        self, session: Session, block: Block, cell: ExecuteBody, wishes: ExecuteBody, view: dict[str, Any]
+        self, session: Session, block: Block, cell: ExecuteBody, options: ExecuteBody, view: dict[str, Any]
     ) -> tuple[list[bytes], str, int]:
         """The result in JSON, its text, and the exit code."""
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
         run = session.submit(check_execute(cell, self.services.manager.ceilings, interactive=False))
         builder = run.builder
-        self.interrupt_when_gone(session, run, wishes)
+        self.interrupt_when_gone(session, run, options)
         await run.wait()
         archive, row = self.services.archive, session.row
         if builder is None:
