@@ -35,6 +35,8 @@ _PLACEHOLDER = re.compile(r"<IPython\.core\.display\.\w+ object>")
 _READABLE = ("text/markdown", "text/latex")
 _ERASED = re.compile("[^\b\r\n]\b")
 _LONG = 64 * KIB
+_MANY_PAIRS = 256
+"""Characters of a line from which on the quick way through its backspaces is worth its start."""
 _MAKE_OUTPUT = frozenset(("stream", "display_data", "execute_result", "error"))
 
 
@@ -66,8 +68,6 @@ def render_stream(text: str) -> str:
     A ``\r`` at the end of a line erases nothing, for nothing was written over it (nbclient's rule). Linear in
     the text's length, and colours stay. Rendering the start of a stream first changes nothing of the end.
     """
-    if "\b" in text and "\x1b" not in text:
-        text = _without_pairs(text)
     if "\r" not in text and "\b" not in text:
         return text
     return "\n".join(map(_render_line, text.split("\n")))
@@ -77,6 +77,9 @@ def _render_line(line: str) -> str:
     body = line.rstrip("\r")
     end = "\r" if len(body) < len(line) else ""
     body = body[body.rfind("\r") + 1 :].lstrip("\b")
+    # Line by line, after its "\r": erasing its last characters first would make the "\r" the line's end.
+    if len(body) > _MANY_PAIRS and "\b" in body and "\x1b" not in body:
+        body = _without_pairs(body).lstrip("\b")
     return (_erase_backwards(body) if "\b" in body else body) + end
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import nbformat
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from nbclient import client as nbclient
 from nbformat import v4
@@ -122,8 +122,33 @@ def test_carriage_returns_follow_nbclients_rule(written: str) -> None:
     assert render_stream(written) == nbclient._RGX_CARRIAGERETURN.sub("", written)
 
 
+def as_typed(line: str) -> str:
+    """One character after another, as a typist would see it."""
+    shown: list[str] = []
+    for character in line:
+        match character:
+            case "\b":
+                del shown[-1:]
+            case "\r":
+                shown.clear()
+            case _:
+                shown.append(character)
+    return "".join(shown)
+
+
+@some
+@given(st.text("ab\b\r", min_size=1, max_size=20))
+@example("aaaa\b\rbc\b\b")
+def test_long_lines_are_rendered_as_short_ones_are(part: str) -> None:
+    """Long ones go a quicker way through their backspaces."""
+    line = part.rstrip("\r")
+    assert render_stream(line) == as_typed(line)
+    assert render_stream(line * 300) == as_typed(line * 300)
+
+
 @some
 @given(screen_text, screen_text)
+@example("aaaa\b", "\rbc\b\b")
 def test_a_stream_may_be_rendered_at_any_time(first: str, second: str) -> None:
     assert render_stream(render_stream(first) + second) == render_stream(first + second)
 
