@@ -155,3 +155,21 @@ def test_a_restart_replaces_the_kernel_and_the_door_hears_the_new_one(world: Wor
     world.pass_time(1)
     assert len(world.launcher.kernels) == 2
     assert len(taken) == 5
+
+
+def test_an_idle_session_is_ending_as_soon_as_that_is_decided(world: World) -> None:
+    """A cell that came after the decision and before the end was interrupted with the session."""
+    world.ask("s", "hello")
+    world.pass_time(1)
+    session = world.live("s")
+    assert session is not None
+
+    async def cull() -> bool:
+        session.record.idle_since -= 2 * session.limits.idle_timeout
+        await world.manager._cull()
+        return session.ending
+
+    assert world.run(cull())
+    after = world.ask("s", "after")
+    world.pass_time(1)
+    assert after.told

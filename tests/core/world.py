@@ -196,7 +196,9 @@ class World:
     def is_durable(self, run: ExecutionRun) -> bool:
         """Whether a crash now would leave the execution's end in the record."""
         backlog = self.journal._backlog
-        groups = [backlog.enqueued] if backlog.writing_logged else [backlog.enqueued, backlog.writing]
+        groups = [backlog.enqueued, backlog.held]
+        if not backlog.writing_logged:
+            groups.append(backlog.writing)
         waiting = (row for group in groups for row in group.events)
         return all(row.execution != run.id or row.type != "finished" for row in waiting)
 

@@ -497,6 +497,8 @@ class SessionManager:
                     extra={"session": session.row.key},
                 )
 
+        # Begun here, not in the task: a cell that came in between would be ended with the session.
+        session.begin_end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         self._tasks.start(work(), f"end {session.row.key}", session=session.row.key)
 
     async def _end(

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
 
 from cellgate.channels.door import Door
 from cellgate.execution.request import ExecuteRequest
@@ -206,7 +206,7 @@ class Session:
         if self._end is not None:
             return
         if self._faults > MOST_FAULTS:
-            self._begin_end(self._do_end(FAULT, keep_files=True))
+            self.begin_end(FAULT, keep_files=True, keep_kernel=False)
             return
         if name == LISTENER and self.kernel is not None and not self.kernel.connection.closed:
             # What it said is lost, and what it says next could be understood wrongly.
@@ -547,14 +547,16 @@ class Session:
 
         Raises StorageError when the end could not be recorded or files not be kept; it has ended then, too.
         """
-        if self._end is None:
-            self._begin_end(self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files))
-        assert self._end is not None
-        await outcome(self._end, lambda: ShuttingDown("The gateway is shutting down"))
+        ending = self.begin_end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
+        await outcome(ending, lambda: ShuttingDown("The gateway is shutting down"))
 
-    def _begin_end(self, work: Coroutine[Any, Any, None]) -> None:
-        self._end = self._tasks.share(work, END)
-        self._end.add_done_callback(lambda _: self._is_over())
+    def begin_end(self, cause: str, *, keep_files: bool, keep_kernel: bool) -> asyncio.Task[None]:
+        """Begin what `end` waits for: from this moment on the session is `ending`."""
+        if self._end is None:
+            work = self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files)
+            self._end = self._tasks.share(work, END)
+            self._end.add_done_callback(lambda _: self._is_over())
+        return self._end
 
     def _is_over(self) -> None:
         # However it ended: the key is free for another session, which goes on with this record.

@@ -210,7 +210,7 @@ def test_a_thousand_requests_at_once_on_one_connection_are_answered_in_order(gat
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_body_without_progress_is_cut_off(start_gateway: StartGateway, *, chunked: bool) -> None:
-    gateway = start_gateway(pool_size=1, body_timeout=1, body_rate=100)
+    gateway = start_gateway(pool_size=1, body_timeout=4, body_rate=100)
     gateway.execute("other", "1")
     kind = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 1000\r\n\r\n"
     piece = b"1\r\n \r\n" if chunked else b" "
