@@ -31,10 +31,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.requirements import require
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from tests.support.requirements import require
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
