@@ -1,10 +1,10 @@
-"""The rows of a journal that are not in the tables yet, by how far they have come.
+"""The rows of a journal that are not in the tables yet, grouped by how far they have come.
 
-A plain data structure: ``journal`` decides when something moves on, and does what that takes.
+A plain data structure: ``journal`` decides when rows move on, and does the work.
 
-What keeps one session's rows from waiting for another's: the rows that the redo log does not take are `held`
-for a transaction, and only rows of the same sessions wait after them. Those of all others can be logged while
-that transaction is written, however long the disk takes for it.
+One session's rows don't wait for another's: rows that the redo log does not take are `held` for a
+transaction, and only later rows of the same sessions wait for them. Rows of all other sessions can be logged
+while that transaction is written, however long the disk takes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cellgate.wire.errors import StorageError
 
 
 class Backlog:
-    """Four groups: `enqueued`, not looked at yet; `held` for a transaction; `logged`, so committed by the
-    redo log; and `writing`, one of the last two before.
+    """Four groups: `enqueued`, not examined yet; `held` for a transaction; `logged`, committed by the redo
+    log; and `writing`, a former `held` or `logged` on its way into the tables.
 
-    `writing_logged`: which of them. `size`: bytes in memory of all four.
+    `writing_logged`: whether it was `logged`. `size`: bytes in memory of all four.
     """
 
     def __init__(self) -> None:
@@ -34,33 +34,40 @@ class Backlog:
         self._written: set[int] = set()
 
     def uncommitted(self, session_id: int | None = None) -> Group | None:
-        """The last group with rows that are not committed, of one session or of any; None when there is none.
+        """The last group with uncommitted rows, of one session or of any; None when there is none.
 
         Rows that are still `enqueued` don't count.
         """
-        if self._held if session_id is None else session_id in self._held:
+        if session_id is None:
+            is_held = bool(self._held)
+            is_written = bool(self._written)
+        else:
+            is_held = session_id in self._held
+            is_written = session_id in self._written
+        if is_held:
             return self.held
-        if self._written if session_id is None else session_id in self._written:
+        if is_written:
             return self.writing
         return None
 
     @property
     def committed(self) -> Group:
-        """The last group that is committed, empty if there is none."""
+        """The last committed group, empty if there is none."""
         if self.logged.empty and self.writing_logged:
             return self.writing
         return self.logged
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for what is not on its way yet."""
+        """Whether somebody waits for rows that are not being written yet."""
         return bool(self.held.waiters or self.logged.waiters)
 
     def take_enqueued(self, most: int) -> list[Group]:
-        """What is enqueued, in groups of at most `most` bytes where sessions are not larger; held are those
-        rows that follow on others of their session which are not committed.
+        """The enqueued rows in groups of at most `most` bytes, unless one session alone has more. Rows that
+        follow uncommitted rows of their session are held instead.
         """
-        group, self.enqueued = self.enqueued, Group()
+        group = self.enqueued
+        self.enqueued = Group()
         if not self._held and not self._written and group.size <= most:
             return [group]
         parts: list[Group] = []
@@ -84,30 +91,35 @@ class Backlog:
         self.held.absorb(group)
 
     def take(self) -> Group:
-        """The group that is to be written next, `writing` from now on. The two kinds take turns, but what is
-        held waits for the logged rows of its sessions.
+        """The group to be written next, `writing` from now on. The two kinds take turns, but held rows wait
+        for the logged rows of their sessions.
         """
         follows = not self._held.isdisjoint(self._logged)
         logged_again = self.writing_logged and not self.held.empty
         self.writing_logged = not self.logged.empty and (follows or not logged_again)
         if self.writing_logged:
-            self.writing, self.logged = self.logged, Group()
+            self.writing = self.logged
+            self.logged = Group()
             self._logged = set()
         else:
-            self.writing, self.held = self.held, Group()
-            self._written, self._held = self._held, set()
+            self.writing = self.held
+            self.held = Group()
+            self._written = self._held
+            self._held = set()
         return self.writing
 
     def land(self) -> Group:
-        """What was being written is in the tables; returns it."""
-        group, self.writing = self.writing, Group()
+        """The group that was being written is in the tables; returns it."""
+        group = self.writing
+        self.writing = Group()
         self._written = set()
         self.size -= group.size
         return group
 
     def put_back(self) -> None:
-        """What was being written could not be: it is where it was, before all that came since."""
-        group, self.writing = self.writing, Group()
+        """The write failed: put its rows back where they were, before all that came since."""
+        group = self.writing
+        self.writing = Group()
         if self.writing_logged:
             self._logged |= group.session_ids()
             group.absorb(self.logged)
@@ -119,12 +131,12 @@ class Backlog:
             self.held = group
 
     def drop(self, session_id: int) -> None:
-        """Forget what of a session is not committed, but for what is being written."""
+        """Drop the uncommitted rows of a session, except those that are being written."""
         self.size -= self.enqueued.drop(session_id) + self.held.drop(session_id)
         self._held.discard(session_id)
 
     def settle(self, error: StorageError) -> None:
-        """Tell all who wait."""
+        """Fail all waiters."""
         for group in (self.writing, self.logged, self.held):
             group.settle(error)
 

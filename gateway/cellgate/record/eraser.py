@@ -1,9 +1,9 @@
-"""Carries purges through: row by row in the tables, then out of the redo log and out of the database's log.
+"""Carries out purges: first in the tables, then in the redo log and in the database's log.
 
-A purge has begun before it comes here (``purge.begin``): nobody sees the session any more. This does the
-rest in the background, however many purges there are, and never keeps others from writing: rows are removed
-in short steps between the groups of other sessions, and the database's log is cut when nobody reads it, by a
-connection that waits for nobody. What is not done when the gateway ends is done after its next start.
+A purge has begun before it gets here (``purge.begin``): nobody sees the session any more. This does the rest
+in the background, however many purges there are, and never keeps others from writing: rows are removed in
+short steps between the groups of other sessions, and the database's log is truncated when nobody reads it, by
+a connection that waits for nobody. Purges that are unfinished when the gateway ends go on at its next start.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 1.0
 TELL_SECONDS = 60.0
-REMOVING, ERASING = "remove purged rows", "erase purged rows"
+REMOVING = "remove purged rows"
+ERASING = "erase purged rows"
 
 
 @dataclass(frozen=True, slots=True)
 class Purge:
     """A purge that has begun. `removed` is done when no row is left, `erased` when the bytes are gone.
 
-    Both fail with StorageError when the journal is closed before; then the next gateway goes on.
+    Both fail with StorageError when the journal is closed first; then the next gateway carries on.
     """
 
     session_id: int
@@ -45,9 +47,9 @@ class Purge:
 
 
 class Eraser:
-    """Of one journal. `out_of_log` returns when no commit up to a number is in the redo log any more.
+    """The eraser of one journal. `out_of_log` returns when the redo log holds no commit up to a number.
 
-    `ended` is called with each session of which nothing is left.
+    `ended` is called for each session of which nothing is left.
     """
 
     def __init__(
@@ -64,14 +66,15 @@ class Eraser:
         self._tasks = Supervisor(lambda: {"record": str(record)}, self._failed)
         self._to_remove: deque[Purge] = deque()
         self._to_erase: list[Purge] = []
-        self._removing = self._erasing = False
+        self._removing = False
+        self._erasing = False
 
     def add(self, session_id: int, number: int) -> Purge:
         """Erase what is left of a session whose last commits have numbers up to `number`."""
         loop = asyncio.get_running_loop()
         purged = Purge(session_id, number, loop.create_future(), loop.create_future())
         for future in (purged.removed, purged.erased):
-            # Nobody has to wait for them.
+            # Nobody has to wait for them: asyncio would otherwise log an exception that nobody has retrieved.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._to_remove.append(purged)
         if not self._removing:
@@ -102,7 +105,7 @@ class Eraser:
         self._erasing = False
 
     async def _until_done(self, step: Callable[[T], Awaitable[None]], what: T) -> None:
-        """Do it; while the storage fails, again and again, but at a slow pace."""
+        """Retry `step` until the storage does not fail, with growing pauses."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -125,14 +128,16 @@ class Eraser:
         await self._writer.run(purge.end, [purged.session_id for purged in some])
 
     async def _empty_log(self) -> None:
-        """Cut the database's log, once those are through who read it at the moment."""
-        pause, begun, told = FIRST_PAUSE, time.monotonic(), False
+        """Truncate the database's log, once its current readers are done."""
+        pause = FIRST_PAUSE
+        begun = time.monotonic()
+        warned = False
         database = Database("record-eraser")
         try:
             await database.open(lambda: schema.open_eraser(self._record))
             while not await database.run(purge.empty_log):
-                if not told and time.monotonic() - begun > TELL_SECONDS:
-                    told = True
+                if not warned and time.monotonic() - begun > TELL_SECONDS:
+                    warned = True
                     logger.warning("Purged bytes wait for a reader of the database's log to end")
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
@@ -140,7 +145,7 @@ class Eraser:
             await database.close()
 
     def _failed(self, name: str, error: Exception) -> None:
-        """A mistake of ours: the next start goes on with these purges, and this eraser with further ones."""
+        """An internal error: the next start continues these purges, and this eraser takes further ones."""
         why = StorageError(f"Purged records could not be erased: {error}")
         if name == REMOVING:
             self._removing = False
@@ -151,13 +156,14 @@ class Eraser:
 
     @staticmethod
     def _give_up(waiting: deque[Purge] | list[Purge], error: StorageError) -> None:
-        for future in (future for purged in waiting for future in (purged.removed, purged.erased)):
-            if not future.done():
-                future.set_exception(error)
+        for purged in waiting:
+            for future in (purged.removed, purged.erased):
+                if not future.done():
+                    future.set_exception(error)
         waiting.clear()
 
     async def close(self) -> None:
-        """Stop; what is left to do is known to the record. May be called again."""
+        """Stop; the record notes the unfinished purges. May be called again."""
         await self._tasks.cancel()
         closed = StorageError("The record is closed; the next gateway erases what was purged")
         self._give_up(self._to_remove, closed)

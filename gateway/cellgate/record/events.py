@@ -1,15 +1,15 @@
-"""A session's event log: numbers and chains each event, stores it, and wakes those who follow.
+"""A session's event log: numbers and chains each event, stores it, and wakes its followers.
 
-An event is made once, as the bytes that are hashed, stored and streamed. This module holds no outputs
-and knows no execution's state; it talks to a store (``journal`` or ``memory``) and to ``chain``.
+An event is encoded once, as the bytes that are hashed, stored and streamed. This module holds no outputs
+and knows no execution's state; it talks to a store (the ``journal`` or a `MemoryStore`) and to ``chain``.
 
-A follower is a cursor, not a queue: it reads forward from a sequence number, from the short memory while
-that reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and
-one that comes back later reads on where it was. It is shown durable events only: a gateway that crashed
-gives the numbers of what was lost to other events, which who came back would else never see.
+A follower is a cursor, not a queue: it reads forward from a sequence number, from a short memory while that
+reaches back far enough and from the store otherwise. So a slow reader costs the gateway nothing, and one
+that reconnects continues where it was. It sees only durable events: after a crash the numbers of lost events
+are used again, and a follower that had seen the lost ones would never see those that replaced them.
 
-A large event is encoded and hashed in a thread. Those that come meanwhile have their numbers at once, and
-wait for their place in the chain; so do the rows that must not be stored before them (`then`).
+A large event is encoded and hashed in a thread. Events that arrive while that runs get their numbers at once
+and wait for their place in the chain; so do the rows that must not be stored before them (`then`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
 LARGE_EVENT = 1024 * 1024
-"""Bytes from which on an event is made in a thread: half a hundredth of a second."""
+"""Events of more bytes are encoded in a thread: that many take about 5 ms."""
 MEMORY_EVENTS = 512
 MEMORY_BYTES = 1024 * 1024
 BATCH_EVENTS = 256
@@ -38,13 +38,13 @@ BATCH_BYTES = 1024 * 1024
 
 
 class EventStore(Protocol):
-    """Where rows go: the journal, or memory for what is not to be recorded."""
+    """Where rows go: the journal, or memory for a session that is not to be recorded."""
 
     def reserve(self, event_type: str, size: int) -> None:
         """Keep room for a row of about `size` bytes, which is appended later. Raises StorageFull."""
 
     def unreserve(self, size: int) -> None:
-        """The row is here, or does not come."""
+        """The row has arrived, or will not come."""
 
     def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Take a row; it is durable after the next `commit`. `reserved`: whether room was kept for it.
@@ -55,32 +55,32 @@ class EventStore(Protocol):
     async def commit(self, session_id: int | None = None) -> None:
         """Return when all rows appended before are durable. Raises StorageError.
 
-        Raises NotRecorded when nothing more is recorded of this session.
+        Raises NotRecorded when this session is no longer recorded.
         """
 
     def refuse(self, session_id: int, why: str) -> None:
         """Record nothing more of the session: its rows are dropped, `commit` and `check_writable` raise."""
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Raises StorageError while rows can't be written, so that nothing new is begun."""
+        """Raises StorageError while rows can't be written, so that nothing new is started."""
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        """Why nothing more is recorded of the session, None while it is."""
+        """Why the session is no longer recorded, None while it is."""
 
     full: bool
-    """Whether more waits to be written than should."""
+    """Whether too many bytes wait to be written."""
 
     def save_session(self, row: SessionRow) -> None:
-        """Take a session's row, which replaces an earlier one; durable as `append`'s."""
+        """Take a session's row, which replaces an earlier one; durable like `append`'s."""
 
     def save_execution(self, row: ExecutionRow) -> None:
-        """Take an execution's row, which replaces an earlier one; durable as `append`'s."""
+        """Take an execution's row, which replaces an earlier one; durable like `append`'s."""
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest execution that was requested under the idempotency key."""
 
     async def room(self) -> None:
-        """Return when the store is not `full` any more."""
+        """Return when the store is no longer `full`."""
 
     async def events(
         self,
@@ -95,11 +95,11 @@ class EventStore(Protocol):
 
 
 def _nothing() -> None:
-    """Nobody is to be told."""
+    """Do nothing."""
 
 
 UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
-"""What the encoder raises for what is no JSON."""
+"""What the encoder raises for values that JSON can't represent."""
 
 
 def _countable(count: object) -> bool:
@@ -107,7 +107,7 @@ def _countable(count: object) -> bool:
 
 
 def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:
-    """In a thread: the body of a large event, and its link to the chain."""
+    """The body of a large event and its link in the chain; runs in a thread."""
     body = b"".join(encode_in_steps(event))
     return body, link(head, body)
 
@@ -116,7 +116,7 @@ class EventLog:
     """The events of one session. `append` is quick and never waits.
 
     `last_seq`: the last number that was given. `head_seq`, `head`: the last event in the chain and its hash.
-    `lane`: threads for large events; without one they are made at once.
+    `lane`: threads for large events; without it they are encoded at once.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class EventLog:
         self.head = head
         self._store = store
         self._lane = lane
-        # What waits for the chain, in order: events and their sizes, and what is to be done between them.
+        # Waiting for the chain, in order: events with their sizes, and functions to be called between them.
         self._unchained: deque[tuple[dict[str, Any], int] | Callable[[], None]] = deque()
         self._chained = asyncio.Event()
         self._tasks = Supervisor(lambda: {"session": key})
@@ -150,11 +150,11 @@ class EventLog:
         self._failure: StorageError | None = None
         self._recorded = True
         self.overfull: Callable[[], None] = _nothing
-        """Called at each event that is appended while the store is `full`."""
+        """Called for each event that is appended while the store is `full`."""
 
     @property
     def followed(self) -> bool:
-        """Whether somebody follows it now."""
+        """Whether the log has followers now."""
         return bool(self._followers)
 
     def append(
@@ -168,10 +168,10 @@ class EventLog:
     ) -> dict[str, Any]:
         """Number, chain and store an event; returns it as the wire shows it. It must not change afterwards.
 
-        With `withhold`, followers don't see it, nor what comes after it, before `release` of its seq. `size`:
+        With `withhold`, followers don't see it or any event after it before `release` of its seq. `size`:
         about how many bytes it has, where that may be many. Raises StorageFull when there is no room for it.
-        Raises LogClosed after `close`: whoever gives the session a kernel again goes on with a log of his
-        own, and rows of two logs can't follow on each other.
+        Raises LogClosed after `close`: a session that gets a kernel again may continue with another log, and
+        rows of two logs can't form one chain.
         """
         if self._closed:
             raise LogClosed("The session has ended; nothing more is recorded of it")
@@ -206,7 +206,7 @@ class EventLog:
         return event
 
     def then(self, save: Callable[[], None]) -> None:
-        """Call `save` when the store has all events so far, which mostly is now."""
+        """Call `save` when the store has all events so far, which is usually now."""
         if self._unchained:
             self._unchained.append(save)
         else:
@@ -232,17 +232,17 @@ class EventLog:
 
     def _refuse(self, event: dict[str, Any], error: Exception) -> bytes:
         self._store.refuse(self.session_id, f"a {event['type']} event can't be written down: {error}")
-        return b"{}"  # nothing of it is stored
+        return b"{}"  # a placeholder: the store drops the rows of a refused session
 
     def _chained_to(self, row: EventRow) -> None:
-        """The store has this row: it is the chain's head."""
+        """The store has this row: it is the chain's new head."""
         self.head_seq = row.seq
         self.head = row.hash
         if self._followers:
             self._remember(row)
 
     async def _chain_up(self, lane: Lane) -> None:
-        """Make what waits, in order, the large ones in threads."""
+        """Encode and chain the waiting events in order, the large ones in threads."""
         while self._unchained:
             first = self._unchained[0]
             if callable(first):
@@ -266,7 +266,7 @@ class EventLog:
             self._publish()
 
     def _break_off(self, error: Exception) -> None:
-        """Where the chain was broken off nothing can follow."""
+        """Drop the waiting events: nothing can follow a break in the chain."""
         self._store.refuse(self.session_id, f"an event could not be written down: {error}")
         self._store.unreserve(sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained))
         self._unchained.clear()
@@ -284,7 +284,7 @@ class EventLog:
     async def release(self, seq: int) -> None:
         """Make the withheld event `seq` durable, then show it and what follows it.
 
-        Raises StorageError when it could not be made durable now; then it is shown once a later commit is.
+        Raises StorageError when it could not be made durable now; it is then shown after a later commit.
         """
         if seq in self._withheld and seq not in self._overdue:
             self._overdue.append(seq)
@@ -325,16 +325,16 @@ class EventLog:
         self._publish()
 
     def close(self) -> None:
-        """Take no more events, and end all followers once they have read what is there."""
+        """Take no more events, and end all followers once they have read the existing ones."""
         self._closed = True
         self._publish()
 
     def reopen(self) -> None:
-        """Take events again after `close`: the session got a kernel once more."""
+        """Take events again after `close`: the session has a kernel again."""
         self._closed = False
 
     async def read(self, after: int, until: int | None = None) -> list[EventRow]:
-        """A batch of visible events behind `after`, possibly empty, durable ones. Does not wait for new ones.
+        """A batch of visible, durable events after `after`, possibly empty. Does not wait for new ones.
 
         Raises StorageError when they can't be made durable now, and RecordGone when they were purged.
         """
@@ -345,7 +345,7 @@ class EventLog:
             try:
                 await self._commit()
             except NotRecorded:
-                # What was recorded before can still be read; `follow` then tells why it ends there.
+                # Earlier events can still be read; `follow` then raises the reason why they end there.
                 until = self._durable
                 if after >= until:
                     return []
@@ -359,9 +359,9 @@ class EventLog:
         return rows
 
     def _end_at(self, last: int) -> None:
-        """The store has nothing after this event. If it has refused that, followers are told so.
+        """The store has nothing after this event. If it refused the rest, followers are told.
 
-        Raises RecordGone where the whole record is gone: a follower would take nothing for the end.
+        Raises RecordGone when the whole record is gone: a follower would take an empty batch for the end.
         """
         failure = self._store.failure_of(self.session_id)
         if not isinstance(failure, NotRecorded):
@@ -375,7 +375,7 @@ class EventLog:
         return [self._memory[index] for index in range(start, start + count)]
 
     async def follow(self, after: int) -> AsyncGenerator[list[EventRow], None]:
-        """Batches of events behind `after`, then live ones, until `close`. Close the iterator when done."""
+        """Batches of events after `after`, then live ones, until `close`. Close the iterator when done."""
         wake = asyncio.Event()
         known_failures = self._failures
         self._followers.add(wake)
@@ -410,13 +410,13 @@ class EventLog:
 
 
 class MemoryStore:
-    """Rows of a session that is not to be recorded; gone with it. Its one execution's caps bound it."""
+    """Rows of a session that is not to be recorded; gone with it. The caps of its one execution limit it."""
 
     def __init__(self) -> None:
         self._rows: list[EventRow] = []
         self._forgotten = 0
         self.full = False
-        """Never: the caps of its execution bound it."""
+        """Always false: the caps of its execution limit it."""
         self._refused: NotRecorded | None = None
 
     def reserve(self, event_type: str, size: int) -> None:
@@ -431,12 +431,12 @@ class MemoryStore:
             self._rows.append(row)
 
     def forget(self) -> None:
-        """Drop all rows so far, when nobody is to read them any more."""
+        """Drop all rows so far, once nobody will read them any more."""
         self._forgotten += len(self._rows)
         self._rows.clear()
 
     async def commit(self, session_id: int | None = None) -> None:
-        """Memory is as durable as it gets. Raises NotRecorded after `refuse`."""
+        """Nothing to do: memory is as durable as it gets. Raises NotRecorded after `refuse`."""
         self.check_writable(session_id)
 
     def refuse(self, session_id: int, why: str) -> None:
@@ -450,19 +450,19 @@ class MemoryStore:
         return self._refused
 
     def check_writable(self, session_id: int | None = None) -> None:
-        """Memory can always be written, but for what can't be written down. Raises NotRecorded after that."""
+        """Memory can always be written. Raises NotRecorded after `refuse`."""
         assert session_id != 0
         if self._refused is not None:
             raise self._refused
 
     def save_session(self, row: SessionRow) -> None:
-        """Nothing: the session itself knows."""
+        """Nothing to do: the session itself knows."""
 
     def save_execution(self, row: ExecutionRow) -> None:
-        """Nothing: nobody looks an execution up that is not recorded."""
+        """Nothing to do: nobody looks up an execution that is not recorded."""
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
-        """Nothing is looked up in what is not recorded."""
+        """Always None: executions that are not recorded are not looked up."""
 
     async def room(self) -> None:
         """There is always room."""

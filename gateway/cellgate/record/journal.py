@@ -1,13 +1,13 @@
 """The record's journal: takes rows without waiting and commits them in groups; `Queries` reads them back.
 
 A row is enqueued in microseconds and waits in memory, limited by `pending_bytes`, until somebody calls
-`commit` or a moment has passed. A reserve beyond that is for small rows alone, so that what others say is
-recorded while one session's large outputs fill the rest. Rows are committed at once, by the redo log
-(``redo``); a thread writes what has gathered there into the tables, by the SQL of ``schema``. Rows of
+`commit` or a moment has passed. A reserve above that limit is for small rows only, so that other sessions are
+still recorded while one session's large outputs fill the rest. Rows are committed at once, by the redo log
+(``redo``); a thread later writes the logged rows into the tables, with the SQL of ``schema``. Rows of
 sessions that have too many for the log, and with sync "full" all rows, are committed by that thread's
-transaction; other sessions don't wait for it. What could not be written is kept and tried again, so that a
-full disk costs waiting, not rows. A session whose rows the tables refuse is recorded no further, and says so
-to who commits for it; others are not concerned. What the rows mean is not known here. All methods belong to
+transaction; other sessions don't wait for it. Rows that could not be written are kept and tried again, so a
+full disk costs time, not rows. A session whose rows the tables refuse is no longer recorded, and its commits
+say so; other sessions are not affected. The journal does not know what the rows mean. All methods belong to
 one event loop.
 """
 
@@ -45,28 +45,28 @@ __all__ = ["EventRow", "ExecutionRow", "Journal", "SessionRow", "Sync"]
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS = 0.05
-"""How long rows that nobody waits for may lie in memory."""
+"""How long rows that nobody waits for may stay in memory."""
 APPLY_SECONDS = 0.5
-"""How long rows may be in the redo log and not in the tables: the longer, the more go there at one go."""
+"""How long rows may be in the redo log and not in the tables: the longer, the larger the batches."""
 ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
 SMALL_ROW = 16 * KIB
 """Bytes of a row that may use the reserve."""
 RESERVE_PART = 4
-"""The reserve is this part of `pending_bytes`: one in so many."""
+"""The reserve is `pending_bytes` divided by this."""
 FLUSH_BYTES = MIB
 LOGGED_AT_ONCE = MOST_BYTES // 2
-"""Bytes of rows in a frame of the redo log, which is longer than they are together."""
+"""Bytes of rows in a frame of the redo log; the encoded frame is larger."""
 RETRY_SECONDS = 1.0
 WATCH_SECONDS = 5.0
-"""Between looks whether the record's files are still ours."""
+"""Seconds between checks that the record's files are still ours."""
 MOST_REWINDS = 8
 MOST_PURGED = 65_536
-"""Purged sessions that are remembered, so that nothing is recorded of them any more."""
+"""Purged sessions that are remembered, so that late rows of them are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What `Journal.open` has opened: the files of a record, and what they say of the time before."""
+    """The files of a record that `Journal.open` has opened, and where the record stood."""
 
     lock: RecordLock
     writer: Database
@@ -76,7 +76,7 @@ class _Opened:
 
 
 class Journal(Queries):
-    """The rows of all sessions in one file. Made by `open`; `close` it in the end."""
+    """The rows of all sessions in one file. Create it with `open`, and `close` it at the end."""
 
     def __init__(self, path: Path, opened: _Opened, limit: int, room_left: Callable[[], bool]) -> None:
         super().__init__(path, opened.reader)
@@ -89,12 +89,12 @@ class Journal(Queries):
         self._limit = limit
         self._backlog = Backlog()
         self._reserved = 0
-        # What small rows have taken of their reserve since there was room for all.
+        # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
         self.full = False
-        """Whether half of what may wait does: time to hold back those who append."""
+        """Whether half of the limit is used: time to slow down those who append."""
         self._in_tables = begun.number
-        # Sessions of which nothing is recorded any more, and why.
+        # Sessions that are no longer recorded, and why.
         self._refused = dict(begun.refused)
         self._purging = set(begun.purges)
         self._purged: deque[int] = deque(maxlen=MOST_PURGED)
@@ -112,7 +112,7 @@ class Journal(Queries):
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(lambda: {"record": str(path)})
         self._lock_is_missed = self._is_blind = False
-        # Who waits for a commit must hear of any fault on the way to it.
+        # An internal error on the way to a commit must reach those who wait for it.
         guard = Supervisor(lambda: {"record": str(path)}, self._fault).guard
         self._guarded_flush = guard(self._flush, "flush of the record")
         self._guarded_write = guard(self._write, "write of the record")
@@ -129,12 +129,12 @@ class Journal(Queries):
     ) -> Journal:
         """Open or make the record at `path`, which no other process may have open.
 
-        With `sync` "normal" a commit outlives any end of the gateway at once and one of the machine after a
-        second, with "full" both at once. About `pending_bytes` of rows may wait in memory, and of
-        small ones a fourth part more. With less than `reserve` bytes free on the disk, nothing new is
-        to be begun: what runs then still has room for its end.
+        With `sync` "normal" a commit survives the end of the gateway at once and a crash of the machine after
+        a second; with "full" it survives both at once. About `pending_bytes` of rows may wait in memory, and
+        a quarter of that in addition for small rows. With less than `reserve` bytes free on the disk nothing
+        new may be started, so that what is running has room to finish.
 
-        Raises StorageError for a folder in use, a file of a newer schema and a file that is no record.
+        Raises StorageError for a folder in use, a newer schema, and a file that is not a record.
         """
         held = await asyncio.to_thread(RecordLock, path)
         path = held.record
@@ -168,7 +168,7 @@ class Journal(Queries):
     # ---- writing ------------------------------------------------------------------------------------------
 
     def new_session_id(self) -> int:
-        """An id that no session ever had."""
+        """An id that no session has ever had."""
         self._last_id += 1
         return self._last_id
 
@@ -182,24 +182,24 @@ class Journal(Queries):
             self._write_soon()
 
     def save_execution(self, row: ExecutionRow) -> None:
-        """Enqueue the execution's row; of an earlier one it replaces `last_seq` and `status`."""
+        """Enqueue the execution's row; in an earlier one it replaces `last_seq` and `status`."""
         if self._takes(row.session_id, check_execution(row)):
             self._backlog.enqueued.executions[row.session_id, row.id] = row
             self._write_soon()
 
     def reserve(self, event_type: str, size: int) -> None:
-        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull as `append`."""
+        """Keep room for a row of about `size` bytes that is made later. Raises StorageFull like `append`."""
         self._take_room(event_type, size + ROW_COST)
         self._reserved += size
         self._measure()
 
     def unreserve(self, size: int) -> None:
-        """The row is here, or does not come."""
+        """The row has arrived, or will not come."""
         self._reserved -= size
         self._measure()
 
     def _measure(self) -> None:
-        """More waits than before, or less: be `full`, or have room again."""
+        """Update `full` and wake `room` after the number of waiting bytes has changed."""
         self.full = 2 * self.pending_bytes >= self._limit
         if self.full and not self._closed:
             self._has_room.clear()
@@ -212,7 +212,7 @@ class Journal(Queries):
         elif event_type in ALWAYS_TAKEN:
             return
         elif size <= SMALL_ROW and self._reserve_used + size <= self._limit // RESERVE_PART:
-            # It is given back only as a whole, above: so memory stays bounded without counting rows apart.
+            # The reserve is released only as a whole, above: that limits memory without counting small rows.
             self._reserve_used += size
         else:
             raise StorageFull(
@@ -222,11 +222,10 @@ class Journal(Queries):
     def append(self, row: EventRow, *, reserved: bool = False) -> None:
         """Enqueue an event; its session must be saved before the loop's next turn.
 
-        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows wait already and it is
-        not small, or the reserve of small rows is used up too; but what says how a session or an execution
-        goes on is always taken: it is small and bounded by their number. So is a row for which room was
-        `reserved`.
-        A row of a session that is not recorded any more is dropped, and `commit` says so.
+        Raises StorageFull, and keeps nothing of the row, when `pending_bytes` of rows already wait and it is
+        not small, or the reserve for small rows is used up too. Rows that change the state of a session or an
+        execution are always taken: they are small, and limited by the number of these. So is a row for which
+        room was `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
         """
         if not self._takes(row.session_id, None):
             return
@@ -245,12 +244,12 @@ class Journal(Queries):
             self._write_soon()
 
     async def commit(self, session_id: int | None = None) -> None:
-        """Return when all that was enqueued before this call is committed, or with `session_id` what was of
-        that session; mostly that is at once.
+        """Return when all rows enqueued before this call are committed, or with `session_id` those of that
+        session; usually that is at once.
 
-        Raises StorageError when it could not be written now. It stays enqueued and is tried again, by the
-        next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is not recorded
-        any more.
+        Raises StorageError when they could not be written now. They stay enqueued and are tried again, by the
+        next `commit` or after a second. Raises NotRecorded or RecordGone when `session_id` is no longer
+        recorded.
         """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
@@ -261,7 +260,7 @@ class Journal(Queries):
                 raise failure
 
     def failure_of(self, session_id: int) -> NotRecorded | RecordGone | None:
-        """Why a session is not recorded any more, None while it is."""
+        """Why a session is no longer recorded, None while it is."""
         if session_id in self._purging:
             return RecordGone("The record of this session was purged")
         if (why := self._refused.get(session_id)) is None:
@@ -269,7 +268,7 @@ class Journal(Queries):
         return NotRecorded(f"This session is not recorded any more: {why}; go on in another session")
 
     def refuse(self, session_id: int, why: str) -> None:
-        """Record nothing more of a session: of what it has to say something can't be stored."""
+        """Record nothing more of a session, because a row of it can't be stored."""
         if session_id not in self._refused:
             logger.error("Session %d is not recorded any more: %s", session_id, why)
             self._refused[session_id] = why
@@ -285,18 +284,18 @@ class Journal(Queries):
 
     @property
     def not_recorded(self) -> int:
-        """How many sessions are not recorded any more, as `failure_of` tells."""
+        """How many sessions are no longer recorded; `failure_of` says why."""
         return len(self._refused)
 
     async def applied(self) -> None:
-        """Return when all that is committed is in the tables. Raises StorageError when that can't be now."""
+        """Return when all committed rows are in the tables. Raises StorageError if that fails now."""
         if not self._backlog.committed.empty:
             await self._landing_of(self._backlog.committed)
 
     async def execution_by_key(self, session_id: int, idempotency_key: str) -> ExecutionRow | None:
         """The newest execution requested under the idempotency key, however old.
 
-        It is asked for before each cell of some clients, so nothing is brought into the tables for it.
+        Some clients cause this query before each cell, so it does not wait for rows to reach the tables.
         """
         row = self._backlog.execution_by_key(session_id, idempotency_key)
         return row or await self._reader.run(schema.execution_by_key, session_id, idempotency_key)
@@ -312,13 +311,13 @@ class Journal(Queries):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes in memory that are not in the tables yet, with those that are still being made."""
+        """Bytes in memory that are not in the tables yet, including rows that are still being made."""
         return self._backlog.size + self._reserved
 
     def check_writable(self, session_id: int | None = None) -> None:
         """Raises StorageError while the last group could not be written, or the disk is nearly full.
 
-        Raises NotRecorded or RecordGone when this session is not recorded any more.
+        Raises NotRecorded or RecordGone when this session is no longer recorded.
         """
         if session_id is not None and (failure := self.failure_of(session_id)) is not None:
             raise failure
@@ -338,7 +337,7 @@ class Journal(Queries):
         return self._failure is None
 
     async def room(self) -> None:
-        """Return when the journal is not `full`, however long the storage takes; also when it is closed."""
+        """Return when the journal is not `full`, however long that takes, or when it is closed."""
         await self._has_room.wait()
 
     def _write_soon(self) -> None:
@@ -366,11 +365,11 @@ class Journal(Queries):
             self._apply_timer = None
 
     def _log(self) -> None:
-        """Commit by the redo log what it takes of what is enqueued; the rest is held for a transaction."""
+        """Commit the enqueued rows that the redo log takes; the rest is held for a transaction."""
         backlog = self._backlog
         if backlog.enqueued.empty:
             return
-        # The flush that was to come stays: to cancel it, and to set it again, costs every cell time.
+        # A scheduled flush stays: to cancel it and schedule it again would cost every cell time.
         for part in backlog.take_enqueued(LOGGED_AT_ONCE):
             if not self._log_part(part):
                 for one in part.by_session().values():
@@ -384,7 +383,7 @@ class Journal(Queries):
             self._apply_timer = self._loop.call_later(APPLY_SECONDS, self._guarded_write)
 
     def _log_part(self, group: Group) -> bool:
-        """Commit the group by the redo log; whether that could be done."""
+        """Commit the group by the redo log; returns whether that was possible."""
         if not self.healthy or not self._redo.append(group):
             return False
         self._backlog.log(group)
@@ -393,13 +392,13 @@ class Journal(Queries):
         return True
 
     def _write_next(self) -> None:
-        """At the loop's next turn, so that what this one enqueues stays together, of all sessions."""
+        """Write at the loop's next turn, so that rows of all sessions from this turn stay together."""
         if not self._wanted:
             self._wanted = True
             self._loop.call_soon(self._guarded_write)
 
     def _write(self) -> None:
-        """Hand the writer what is to go into the tables, or do it as soon as it has written what it has."""
+        """Give the writer the next group, or do so as soon as it has finished the current one."""
         backlog = self._backlog
         self._wanted = not backlog.writing.empty
         if self._wanted or self._broken is not None:
@@ -407,14 +406,14 @@ class Journal(Queries):
         self._log()
         group = backlog.take()
         if group.empty:
-            group.settle(None)  # what they waited for is not recorded any more
+            group.settle(None)  # the rows that they waited for are no longer recorded
             return
         if backlog.writing_logged:
             self._cancel_apply()
             self._redo.switch()
         else:
             self._cancel_flush()
-            # It has no number, which only the log needs: the tables have what they had of the log.
+            # Only commits of the log have numbers: this group does not change how much of it the tables have.
             group.number = self._in_tables
         self._landed.clear()
         acknowledged = backlog.writing_logged
@@ -462,18 +461,18 @@ class Journal(Queries):
         self._flush_timer = self._loop.call_later(RETRY_SECONDS, self._guarded_retry)
 
     def _fault(self, name: str, error: Exception) -> None:
-        """A mistake of ours, which is in the log by now."""
+        """An internal error, which has been logged."""
         self._stop(StorageError("The record's writer has stopped; the gateway's log says why"))
 
     def _stop(self, why: StorageError) -> None:
-        """Nothing can be written any more: closed, or the writer failed by a mistake of ours."""
+        """Nothing can be written any more: the journal is closed, or an internal error stopped the writer."""
         self._failure = self._broken = why
         self._backlog.settle(why)
 
     async def close(self) -> None:
-        """Write what is enqueued and close the file. May be called again.
+        """Write the enqueued rows and close the file. May be called again.
 
-        Raises StorageError when that can't be; what was committed is there at the next start all the same.
+        Raises StorageError when they can't be written; committed rows are still there at the next start.
         """
         if self._closing is None:
             self._closing = Supervisor().share(self._close(), "close record")
@@ -484,7 +483,7 @@ class Journal(Queries):
         self._has_room.set()
         clean = False
         try:
-            # What begins purges ends before what carries them on.
+            # The tasks that start purges end before the eraser that carries them out.
             await self._tasks.cancel()
             await self._eraser.close()
             await self.commit()
@@ -506,11 +505,11 @@ class Journal(Queries):
             self._lock.release()
 
     async def _watch(self) -> float:
-        """Look whether somebody has removed the files below us; the seconds until the next look."""
+        """Check that nobody has removed the files; returns the seconds until the next check."""
         try:
             await self._look()
         except OSError as error:
-            # It says nothing of the files: a network file system may just not answer.
+            # This says nothing about the files: a network file system may just not answer.
             if not self._is_blind:
                 logger.error("The files of the record %s can't be looked at for now: %s", self._path, error)
             self._is_blind = True
@@ -535,7 +534,7 @@ class Journal(Queries):
             await self._forget_log()
 
     async def _forget_log(self) -> None:
-        """Once all is in the tables, no log has to be there at the next start."""
+        """Once all rows are in the tables, the next start need not expect a log."""
         try:
             await self.applied()
             await self._writer.run(schema.expect_log, None)
@@ -547,14 +546,14 @@ class Journal(Queries):
     async def purge(self, session_id: int, *, by: str, reason: str) -> Purge | None:
         """Remove the record of a session that has ended, but for a tombstone; None when there is none.
 
-        When this returns nobody finds the session any more, and its key is free. What is returned tells when
-        its rows are removed, and when their bytes are gone from the database, its log and the redo log,
-        however long readers keep these in use. Raises StorageError.
+        When this returns, nobody can find the session any more and its key is free. The `Purge` says when its
+        rows are removed, and when their bytes are gone from the database, its log and the redo log, however
+        long readers keep these in use. Raises StorageError.
         """
         if session_id in self._purging:
             return None
         self._purging.add(session_id)
-        # Once the tombstone is written somebody must carry on, whoever has left meanwhile.
+        # Once the tombstone is written the purge must go on, even if the caller is cancelled.
         purging = self._purge(session_id, by, reason)
         return await self._tasks.complete(purging, f"purge of session {session_id}")
 
@@ -570,14 +569,14 @@ class Journal(Queries):
         return self._eraser.add(session_id, self._redo.number) if begun else None
 
     def _erased(self, session_id: int) -> None:
-        """Nothing is left of it; what somebody says of it all the same is still not taken for a long time."""
+        """Nothing is left of the session; rows of it that still arrive are dropped for a long time yet."""
         if len(self._purged) == MOST_PURGED:
             self._purging.discard(self._purged[0])
         self._purged.append(session_id)
         self._refused.pop(session_id, None)
 
     async def _out_of_log(self, number: int) -> None:
-        """Return when the redo log holds no commit up to `number`. Raises StorageError when that can't be."""
+        """Return when the redo log holds no commit up to `number`. Raises StorageError if that fails."""
         for _ in range(MOST_REWINDS):
             if not self._redo.holds(number):
                 return
@@ -593,7 +592,7 @@ class Journal(Queries):
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:
-    """The log, once the tables know that it must be there; on a full disk one that takes nothing."""
+    """The log, once the tables note that it must exist; on a full disk, a closed one that takes nothing."""
     try:
         await writer.run(schema.expect_log, redo_log.seed)
     except StorageFull as error:

@@ -1,21 +1,21 @@
-"""The redo log: rows that are committed and not in the tables yet. This module writes it.
+"""The redo log: rows that are committed but not yet in the tables. This module writes it.
 
-A cell leaves a kilobyte or two. A transaction of SQLite for them costs ten times what appending them to a
-file does, and a wait for another thread besides. So small groups of rows are committed by a frame here
-(``frames`` has the format), and ``journal`` has the rows of many frames written into the tables by one
-transaction, a moment later. What a gateway that was killed left here, ``salvage`` takes into the tables.
+A cell produces a kilobyte or two. A SQLite transaction for them costs ten times as much as appending them to
+a file, and waits for another thread besides. So small groups of rows are committed as a frame here
+(``frames`` has the format), and a moment later ``journal`` has the rows of many frames written into the
+tables by one transaction. ``salvage`` takes what a killed gateway left here into the tables.
 
-An append is a write into a file whose space was taken when it was made: a copy into the system's memory that
-neither waits for a disk nor finds it full, so it may be done on the event loop. Where it takes long all the
-same, as on some network file systems, the log is left alone for a while. It outlives the gateway at once and
-the machine after the next `sync`; who needs more has no log (``--journal-sync full``).
+An append writes into a file whose space was allocated when it was created: a copy into the page cache, which
+neither waits for a disk nor finds it full, so it may run on the event loop. Where it is slow anyway, as on
+some network file systems, the log is left unused for a while. An append survives the gateway at once and the
+machine after the next `sync`; if that is not enough, ``--journal-sync full`` does without a log.
 
-Numbers rise by one with each commit here. The tables know the last one that they have. A small file
-beside the log has the last one that the log took: so damage of the log is found even where whole frames
-are gone, and the number of commits that are missing is known.
+Numbers rise by one with each commit. The tables hold the number of their last commit, and a small file
+beside the log that of the last commit that the log took. So damage to the log is found even where whole
+frames are gone, and the number of missing commits is known.
 
 While the rows of one half go into the tables, the other half is appended to. A half is overwritten with
-zeros once all its rows are in the tables for good, because they may be purged there.
+zeros once all its rows are safely in the tables, because they may be purged there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from cellgate_kernels.regular import read_regular
 logger = logging.getLogger(__name__)
 
 SLOW_SECONDS = 0.25
-"""An append that takes longer held up everybody."""
+"""An append that takes longer has held up every session."""
 PAUSE_SECONDS = 60.0
 
 _LAST_MAGIC = b"CGL1"
@@ -63,7 +63,7 @@ def beside(record: Path) -> Path:
 
 
 def last_beside(record: Path) -> Path:
-    """Where the number of the last commit that the redo log took is."""
+    """Where the file with the number of the redo log's last commit is."""
     return record.with_name(record.name + ".last")
 
 
@@ -76,7 +76,7 @@ def read_beside(path: Path, most: int = LOG_BYTES) -> bytes | None:
 
 
 def read_last(path: Path) -> tuple[bytes, int] | None:
-    """The log's seed and the last number that the file at `path` tells, None for no or a damaged file."""
+    """The log's seed and last number, from the file at `path`; None for a missing or damaged file."""
     data = read_beside(path, _LAST_BYTES)
     if data is None or len(data) < _LAST_BYTES or not data.startswith(_LAST_MAGIC):
         return None
@@ -101,7 +101,7 @@ class _Half:
 
 
 class RedoLog:
-    """The log that a journal appends to, and the numbers of all its commits. Made by `create`."""
+    """The log that a journal appends to, and the number of its last commit. Made by `create`."""
 
     def __init__(self, record: Path, number: int, seed: bytes, descriptors: tuple[int, int] | None) -> None:
         self.number = number
@@ -116,9 +116,9 @@ class RedoLog:
 
     @classmethod
     def create(cls, record: Path, number: int) -> RedoLog:
-        """An empty one beside `record`, after the commit `number`. Where it can't be made, it takes nothing.
+        """An empty log beside `record`, after the commit `number`. If it can't be made, it takes nothing.
 
-        Both files appear whole, so that a half-made one is never taken for a damaged one.
+        Both files appear whole, so that a half-made one is never mistaken for a damaged one.
         """
         seed = secrets.token_bytes(SEED_BYTES)
         number_now = _NUMBER.pack(number)
@@ -138,12 +138,12 @@ class RedoLog:
 
     @classmethod
     def without(cls, record: Path, number: int) -> RedoLog:
-        """One that takes nothing."""
+        """A log that takes nothing."""
         return cls(record, number, b"", None)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the files at their paths are those that are written to."""
+        """Whether the files at the log's paths are those that are open here."""
         if self._descriptors is None:
             return True
         try:
@@ -162,7 +162,7 @@ class RedoLog:
         return self._descriptors is not None and self._usable_from < math.inf
 
     def retire(self) -> None:
-        """Take nothing any more."""
+        """Take no more commits."""
         self._usable_from = math.inf
 
     @property
@@ -172,12 +172,12 @@ class RedoLog:
 
     @property
     def descriptor(self) -> int | None:
-        """The file, to be synced by another thread; None where there is none."""
+        """The log's file, for another thread to sync; None without one."""
         return None if self._descriptors is None else self._descriptors[0]
 
     @property
     def crowded(self) -> bool:
-        """Whether half is used of the half that is appended to."""
+        """Whether more than half of the half that is appended to is used."""
         return self._half.used * 2 > HALF_BYTES
 
     @property
@@ -190,14 +190,14 @@ class RedoLog:
         return self._halves[self._half is self._halves[0]]
 
     def append(self, group: Group) -> bool:
-        """Commit the group, which gets its number; or tell that it can't be done here."""
+        """Commit the group and give it its number; returns whether that was possible."""
         if self._descriptors is None or group.size > MOST_BYTES or time.monotonic() < self._usable_from:
             return False
         number = self.number + 1
         try:
             data = frame(number, group, self._start)
         except UNENCODABLE:
-            # Numbers that MessagePack does not know, which JSON does, or text that nothing can encode.
+            # Numbers that JSON has and MessagePack does not, or text that can't be encoded at all.
             return False
         half = self._half
         if half.dirty > half.used:
@@ -212,12 +212,12 @@ class RedoLog:
         return True
 
     def switch(self) -> None:
-        """All rows in the log are on their way to the tables: append to the other half, if that is empty."""
+        """All logged rows are on their way to the tables: append to the other half, if that is empty."""
         if not self._other.dirty:
             self._half = self._other
 
     def rewind(self, number: int) -> None:
-        """The tables have all up to `number` for good: overwrite each half that holds no later commit."""
+        """The tables have all commits up to `number` on disk: overwrite each half that holds no later one."""
         if self._descriptors is None:
             return
         for half in self._halves:
@@ -230,7 +230,7 @@ class RedoLog:
         return any(half.dirty > half.used or 0 < half.first <= number for half in self._halves)
 
     def _write(self, data: bytes, half: _Half) -> bool:
-        """Append a frame, then write down its number; before the commit is acknowledged."""
+        """Append a frame, then its number to the other file; both before the commit is acknowledged."""
         assert self._descriptors is not None
         log, last = self._descriptors
         position = half.start + half.used
@@ -242,7 +242,7 @@ class RedoLog:
         return packed + _CHECK.pack(zlib.crc32(packed, self._last_start))
 
     def _put(self, writes: tuple[tuple[int, bytes, int], ...]) -> bool:
-        """Write bytes to places in files, in this order; whether all are written."""
+        """Write bytes at positions of files, in this order; returns whether all were written."""
         begun = time.monotonic()
         whole = True
         try:
@@ -260,7 +260,7 @@ class RedoLog:
         return whole
 
     def close(self, *, clean: bool) -> None:
-        """Close the files; they go when the end is `clean`: all is in the tables, which know that.
+        """Close the files, and remove them if the end is `clean`: all rows are in the tables, which note it.
 
         May be called again.
         """
@@ -273,7 +273,7 @@ class RedoLog:
 
 
 def _make(path: Path, content: bytes) -> int:
-    """A file with this content, at `path` once it has it; open for writing."""
+    """A file that appears at `path` once it has this content; returns its descriptor, open for writing."""
     draft = path.with_name(path.name + ".new")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -289,9 +289,9 @@ def _make(path: Path, content: bytes) -> int:
 
 
 def sync_files(redo: int | None, record: Path) -> None:
-    """Have the disk keep what was committed: the log first, then what went from it into the tables.
+    """Sync what was committed: the log first, then the rows that went from it into the tables.
 
-    Raises OSError. It waits for the disk: not for the event loop.
+    Raises OSError. It waits for the disk, so it must not run on the event loop.
     """
     if redo is not None:
         os.fdatasync(redo)

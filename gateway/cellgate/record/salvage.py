@@ -1,9 +1,9 @@
-"""What a gateway that did not end in order left in its redo log, and what of it is missing.
+"""Recovers what a gateway that did not end in order left in its redo log, and finds what is missing.
 
-The last number that the log took stands in a file of its own, and the tables know whether there must be a
-log, and which (its seed). So a number that is neither in the tables nor in a whole frame is missing: it is
-counted, noted in the audit trail, and the damaged log is kept under another name. What can be used of the
-rest is used: all frames up to the first gap; after it the rows of those sessions whose chain they continue.
+A separate file holds the last number that the log took, and the tables note whether there must be a log, and
+which one (its seed). So a number that is neither in the tables nor in a whole frame is missing: it is counted
+and noted in the audit trail, and the damaged log is kept under another name. The rest is used as far as
+possible: all frames up to the first gap, and after it the rows of those sessions whose chain they continue.
 ``redo`` writes the log, ``opening`` decides when it is read.
 """
 
@@ -27,12 +27,12 @@ from cellgate.wire.errors import StorageError
 logger = logging.getLogger(__name__)
 
 FIRST_WITH_SEED = 5
-"""The schema from which on the tables know the log's seed; logs of earlier ones tell no last number."""
+"""The first schema whose tables hold the log's seed; logs of earlier ones have no last number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files beside a record. `last`: the number they say was the last, None when they don't."""
+    """The files beside a record. `last`: the last number according to them, None if they don't say."""
 
     frames: Frames
     last: int | None
@@ -41,7 +41,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Numbers from `first` to `last` of which so many are `missing`; `certain`: and no others."""
+    """Of the numbers `first` to `last`, how many are `missing`; `certain`: and no others are."""
 
     first: int
     last: int
@@ -61,28 +61,36 @@ class Loss:
 def look(record: Path, version: int, seed: bytes | None) -> Found:
     """Read the files beside `record`, whose tables have this schema and expect a log with this seed.
 
-    Of a record in use, look here first and at the tables then: so nothing is missed that moves. Raises
-    StorageError for files that can't be read and for rows of another version.
+    For a record in use, look here first and at the tables afterwards: then no row is missed that moves from
+    one to the other. Raises StorageError for files that can't be read and for rows of another version.
     """
     try:
         told = read_last(last_beside(record))
         data = read_beside(beside(record))
     except OSError as error:
         raise StorageError(f"The redo log of {record} can't be read: {error.strerror}") from error
-    seeds = {known for known in (seed, told and told[0]) if known}
+    there = data is not None
+    seeds: set[bytes] = set()
+    if seed:
+        seeds.add(seed)
+    last = None
+    if told is not None:
+        told_seed, told_last = told
+        if told_seed:
+            seeds.add(told_seed)
+        if seed in {None, told_seed}:
+            last = told_last
     former = version < FIRST_WITH_SEED
-    if not seeds and not former:
-        # The tables miss no log: what is there is what was given up, and all of it is in them.
-        data = data and b""
-    frames = find_frames(data or b"", seeds, former=former)
-    last = told[1] if told is not None and seed in {None, told[0]} else None
-    return Found(frames, last, data is not None)
+    if data is None or not (seeds or former):
+        # Without a seed the tables expect no log: one that is there was retired, and they have all its rows.
+        data = b""
+    return Found(find_frames(data, seeds, former=former), last, there)
 
 
 def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
     """What is missing when the tables have all commits up to `applied`; None when nothing is.
 
-    `expected`: the tables say that a gateway was at work with a log.
+    `expected`: the tables say that a gateway was using a log.
     """
     highest = max(found.last or 0, found.frames.highest, applied)
     whole = sum(applied < number <= highest for number in found.frames.groups)
@@ -102,7 +110,7 @@ def loss(found: Found, applied: int, *, expected: bool) -> Loss | None:
 
 
 def runs(found: Found, applied: int) -> Iterator[Group]:
-    """The commits that are not in the tables, those that follow on each other together."""
+    """The commits that are not in the tables, consecutive ones together."""
     run = Group(number=applied)
     for number in sorted(number for number in found.frames.groups if number > applied):
         if number != run.number + 1:
@@ -115,8 +123,8 @@ def runs(found: Found, applied: int) -> Iterator[Group]:
 def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: bool) -> int:
     """Put what was found into the tables, and note what is missing; inside a transaction.
 
-    Returns the number of the last commit. The files stay where they are until `put_away`; a damaged log has
-    a second name from here on, which the trail tells.
+    Returns the number of the last commit. The files stay where they are until `put_away`; a damaged log also
+    gets a second name, which the trail holds.
     """
     applied = schema.applied(db)
     lost = loss(found, applied, expected=expected)
@@ -144,19 +152,19 @@ def take_in(db: sqlite3.Connection, record: Path, found: Found, *, expected: boo
 
 
 def _keep(path: Path) -> str:
-    """Give the log another name too; returns it."""
+    """Give the log a second name; returns it."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept = path.with_name(f"{path.name}.damaged-{stamp}")
     try:
         os.link(path, kept)
     except OSError:
-        # A file system without second names.
+        # A file system without hard links.
         shutil.copyfile(path, kept)
         kept.chmod(0o600)
     return kept.name
 
 
 def put_away(record: Path) -> None:
-    """Remove the files: what they told is in the tables."""
+    """Remove the files: their rows are in the tables."""
     beside(record).unlink(missing_ok=True)
     last_beside(record).unlink(missing_ok=True)

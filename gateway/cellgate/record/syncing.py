@@ -1,8 +1,8 @@
-"""Has the disk keep what was committed, soon after; so a loss of power costs the last second at most.
+"""Syncs commits to the disk soon after they are made, so that a power failure costs at most the last second.
 
-A thread of its own waits for the disk, nobody else does. Only when the tables' own log is on the disk are
-the rows overwritten that were in the redo log for them. It is not for ``--journal-sync full``, where each
-commit is on the disk before it is acknowledged.
+Only a separate thread waits for the disk. Rows in the redo log are overwritten only after the database's log
+that holds them is on the disk. Not used with ``--journal-sync full``, where each commit is on the disk before
+it is acknowledged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from cellgate_kernels.tasks import Supervisor, guarded
 logger = logging.getLogger(__name__)
 
 SYNC_SECONDS = 0.5
-"""From a commit to the sync that it is part of, when none is under way."""
+"""Time from a commit to the sync that includes it, when none is running."""
 
 
 class Syncer:
-    """Of one journal. `in_tables` tells up to which number the tables have all commits."""
+    """The syncer of one journal. `in_tables` returns the number up to which the tables have all commits."""
 
     def __init__(self, record: Path, redo: RedoLog, in_tables: Callable[[], int]) -> None:
         self._record = record
@@ -43,21 +43,23 @@ class Syncer:
         self._closed = False
 
     def soon(self) -> None:
-        """Something was committed."""
+        """Schedule a sync, after a commit."""
         if self._timer is None and not self._closed:
             self._timer = self._loop.call_later(SYNC_SECONDS, guarded(self.now, "sync of the record"))
 
     def now(self) -> None:
-        """Sync at once, or as soon as the one that is under way is over."""
+        """Sync at once, or as soon as the running sync has ended."""
         self._cancel_timer()
         if self._closed:
             return
         if self._running:
             self._again = True
             return
-        self._running, self._again = True, False
+        self._running = True
+        self._again = False
         self._idle.clear()
-        waiters, self._waiters = self._waiters, []
+        waiters = self._waiters
+        self._waiters = []
         number = self._in_tables()
         guarded_synced = Supervisor(failed=lambda *_: self._give_up(waiters)).guard(
             self._synced, "end of a sync"
@@ -68,7 +70,7 @@ class Syncer:
         )
 
     async def done(self) -> None:
-        """Return when all that is committed now is on the disk, and the redo log overwritten where it may be.
+        """Return when all current commits are on the disk, and the redo log is overwritten where possible.
 
         Raises StorageError when the disk fails.
         """
@@ -96,14 +98,14 @@ class Syncer:
             self.now()
 
     def _give_up(self, waiters: Iterable[asyncio.Future[None]]) -> None:
-        """After a mistake of ours: nobody waits for ever, and the next commit tries anew."""
+        """After an internal error: nobody waits forever, and the next commit tries again."""
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(StorageError("The record could not be synced; the log says why"))
         self._idle.set()
 
     async def close(self) -> None:
-        """End what is under way and begin nothing any more. May be called again."""
+        """Wait for the running sync and start no more. May be called again."""
         self._closed = True
         self._cancel_timer()
         await self._idle.wait()
