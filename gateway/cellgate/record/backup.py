@@ -1,8 +1,8 @@
-"""Copies of a record: made of one moment while a gateway writes, and put back into a data folder.
+"""Copies of a record: made as of one moment while a gateway writes, and restored to a data folder.
 
-A copy is a single file in the newest schema with all that was committed when it was begun, also what was in
-the redo log alone. It is checked like any record before it is called good. Nothing here asks a gateway; what
-it reads it reads as ``verify_store`` does.
+A copy is a single file in the newest schema with all rows that were committed when it was started, including
+those only in the redo log. It is checked like any record before it counts as good. Nothing here talks to a
+gateway; it reads the way ``verify_store`` does.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What was made: its size, and what the check of it found."""
+    """A finished copy: its size, and what the check of it found."""
 
     bytes: int
     findings: list[Finding]
 
     @property
     def problems(self) -> list[Finding]:
-        """What is not valid."""
+        """The findings that are not valid."""
         return [found for found in self.findings if not found.valid]
 
 
 def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Copied:
     """Write a copy of the record to `target`, readable by its owner only; a gateway may be using the record.
 
-    `progress` is told how many pages of how many are copied. Raises StorageError, and leaves no file, when
-    the copy can't be made or `target` exists and is not to be replaced.
+    `progress` is called with the pages copied and the pages in all. Raises StorageError, and leaves no file,
+    when the copy can't be made, or `target` exists and is not to be replaced.
     """
     record = resolved(record)
     if not record.is_file():
@@ -72,8 +72,8 @@ def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) ->
 def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress: Progress) -> Copied:
     """Make the copy at `source` the record of a data folder that no gateway uses.
 
-    A record that is there is kept under another name, if it is to be replaced at all. With `anyway` a copy
-    is taken in which the check finds something. Raises StorageError; then the folder is as it was.
+    An existing record is kept under another name, if it is to be replaced at all. With `anyway` a copy is
+    taken even if the check finds problems. Raises StorageError; then the folder is unchanged.
     """
     if not source.is_file():
         raise StorageError(f"There is no file {source}")
@@ -105,7 +105,7 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """A path beside the target, with an empty file of ours; what is left there at the end is removed."""
+    """A path beside the target, with a new empty file; whatever is left there at the end is removed."""
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
         os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -132,7 +132,7 @@ def _make(source: Path, draft: Path, progress: Progress) -> list[Finding]:
 
 
 def _copy(source: Path, draft: Path, progress: Progress) -> None:
-    """Copy the tables, and the redo log as it was a moment before them: together they miss nothing."""
+    """Copy the redo log and the tables, the log a moment earlier: together they miss nothing."""
     with closing(schema.open_reader(source)) as db, damage_told(f"The record {source}"):
         version = version_of(db, source)
         if not version:
@@ -144,7 +144,7 @@ def _copy(source: Path, draft: Path, progress: Progress) -> None:
             db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             if _expected(db, version) == seed:
                 break
-            # A gateway has started or ended in between.
+            # A gateway has started or ended in between: the log does not belong to these tables.
             db.execute("ROLLBACK")
         else:
             raise StorageError(f"Gateways keep starting and stopping with {source}; try again")
@@ -161,20 +161,21 @@ def _expected(db: sqlite3.Connection, version: int) -> bytes | None:
 
 
 def _read_log(record: Path) -> tuple[bytes | None, bytes | None]:
-    """The redo log and its last number: the number first, for what is counted later is in the log too."""
-    last, log = read_beside(last_beside(record)), read_beside(beside(record))
+    """The redo log and its last number, which is read first: all commits up to it are then in the log."""
+    last = read_beside(last_beside(record))
+    log = read_beside(beside(record))
     return log, last
 
 
 def _finish(draft: Path) -> list[Finding]:
-    """Bring the copy up to date, take in the log, end purges, and check it."""
+    """Bring the copy up to date, take in the log, finish purges, and check it."""
     with closing(open_copy(draft)) as db:
         purge.finish_all(db)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         assert version == VERSION
     findings = list(check_record(draft))
     for path in draft.parent.glob(f"{draft.name}.redo.damaged-*"):
-        # The copy tells of the damage; the damaged log itself stays with the record.
+        # The copy's audit trail notes the damage; the damaged log itself stays with the record.
         path.unlink()
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -185,7 +186,7 @@ def _finish(draft: Path) -> list[Finding]:
 
 
 def _publish(draft: Path, target: Path, *, replace: bool) -> None:
-    """Give the finished copy its name, which is taken from no other file unless that is to be replaced."""
+    """Give the finished copy its name, overwriting no other file unless that is to be replaced."""
     if replace:
         draft.replace(target)
     else:
@@ -194,7 +195,7 @@ def _publish(draft: Path, target: Path, *, replace: bool) -> None:
         except FileExistsError as error:
             raise StorageError(f"{target} exists; choose another name, or replace it with --force") from error
         except OSError:
-            # A file system without second names.
+            # A file system without hard links.
             if os.path.lexists(target):
                 raise StorageError(f"{target} exists; choose another name") from None
             draft.rename(target)
@@ -206,7 +207,7 @@ def _publish(draft: Path, target: Path, *, replace: bool) -> None:
 
 
 def _set_aside(record: Path) -> None:
-    """Keep a record that is replaced, with all its files, under a name that tells when."""
+    """Keep a record that is replaced, with all its files, under a name with the time."""
     kept = record.with_name(f"{record.name}.replaced-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
     for suffix in ("", "-wal", "-journal", ".redo", ".last"):
         with suppress(FileNotFoundError):

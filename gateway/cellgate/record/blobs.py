@@ -1,8 +1,8 @@
-"""Equal parts of rows, such as an image that is shown a hundred times, are stored once.
+"""Stores equal parts of rows once, such as an image that is shown a hundred times.
 
-A row's body is kept as it was made, byte for byte; but a long run of bytes in it that needs no escapes, as
-base64 has them, goes into a table of its own and is put back when the row is read. What a body says is not
-known here. It runs inside transactions of ``schema``.
+A row's body is preserved byte for byte; but a long run of bytes without quotes and escapes, such as base64,
+goes into a separate table and is put back when the row is read. The meaning of a body is not known here.
+This runs inside transactions of ``schema``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 
 LEAST = 4096
-"""Bytes from which on a run is worth a place of its own."""
+"""Bytes of the shortest run that is stored separately."""
 
 _STEP = 4 * LEAST
 _USE = struct.Struct(">QQ")
@@ -21,7 +21,7 @@ _INTEGER = (1 << 63) - 1
 
 
 def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[bytes, bytes | None]:
-    """The body without its long runs, and where which of them belongs; the runs are stored."""
+    """Store the long runs of a body; returns the rest, and where each run belongs."""
     if len(body) < LEAST:
         return body, None
     kept: list[bytes] = []
@@ -31,14 +31,17 @@ def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[byte
         kept.append(body[done:start])
         uses.append(_USE.pack(start, _store(db, session_id, body[start:end])))
         done = end
-    return (b"".join([*kept, body[done:]]), b"".join(uses)) if uses else (body, None)
+    if not uses:
+        return body, None
+    kept.append(body[done:])
+    return b"".join(kept), b"".join(uses)
 
 
 def long_runs(body: bytes) -> Iterator[tuple[int, int]]:
-    """Where the runs of LEAST bytes and more begin and end.
+    """Start and end of each run of at least LEAST bytes.
 
-    Each of them covers a multiple of LEAST, so nothing else is looked at: a text of ten million line feeds
-    has as many short runs, and whoever looks at each keeps all others' commits waiting for seconds.
+    Each of them covers a multiple of LEAST, so only these places are examined: a text of ten million line
+    feeds has as many short runs, and examining each would delay all other commits for seconds.
     """
     done = 0
     for place in range(0, len(body), LEAST):
@@ -53,13 +56,16 @@ def long_runs(body: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_run(body: bytes, place: int) -> int:
-    """In steps: one search for either mark would let no other thread run before its end."""
+    """Searches in steps: one long search would hold the GIL to its end."""
     while place < len(body):
         step = place + _STEP
         quote = body.find(b'"', place, step)
-        escape = body.find(b"\\", place, step if quote < 0 else quote)
-        if max(quote, escape) >= 0:
-            return quote if escape < 0 else escape
+        limit = step if quote < 0 else quote
+        escape = body.find(b"\\", place, limit)
+        if escape >= 0:
+            return escape
+        if quote >= 0:
+            return quote
         place = step
     return len(body)
 
@@ -75,7 +81,7 @@ def _store(db: sqlite3.Connection, session_id: int, run: bytes) -> int:
 
 
 def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
-    """The sizes of what belongs into a body."""
+    """The sizes of the runs that belong into a body."""
     query = "SELECT LENGTH(body) FROM blobs WHERE id = ?"
     for at in range(0, len(uses) - _USE.size + 1, _USE.size):
         _, blob = _USE.unpack_from(uses, at)
@@ -83,13 +89,14 @@ def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
 
 
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
-    """The body as it was made. Raises ValueError when what belongs into it is gone."""
+    """The original body. Raises ValueError when a run that belongs into it is gone."""
     if uses is None:
         return kept
     if len(uses) % _USE.size:
         raise ValueError("the list of its parts is damaged")
     parts: list[bytes] = []
-    done = size = 0
+    done = 0  # bytes of `kept` that are used
+    size = 0  # bytes of the body so far
     for start, blob in _USE.iter_unpack(uses):
         found = db.execute("SELECT body FROM blobs WHERE id = ?", (blob & _INTEGER,)).fetchone()
         length = start - size
@@ -102,7 +109,7 @@ def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:
 
 
 def damaged(db: sqlite3.Connection) -> Iterator[int]:
-    """The ids of the runs that are not what they were stored as."""
+    """The ids of the stored runs that have changed."""
     for blob, digest, body in db.execute("SELECT id, hash, body FROM blobs"):
         if sha256(body).digest() != digest:
             yield blob

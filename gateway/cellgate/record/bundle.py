@@ -1,10 +1,10 @@
 """A session as one archive: notebook, workspace files, lock, rows and a README, streamed as a zip file.
 
-Whoever has it needs no Cellgate: the notebook runs in plain Jupyter. Its last file but one lists all others
-with their hashes, and the archive's comment is the SHA-256 of all its bytes before, so that ``verify`` finds
-any change. User code made the workspace: names are never followed, only regular files are taken, and only
-within a bound. Records hold kernels' words: only what fits its grammar goes into the texts. All of it belongs
-into a thread (``Journal.long_read``).
+Using it takes no Cellgate: the notebook runs in plain Jupyter. The manifest lists all files before it with
+their hashes, and the archive's comment is the SHA-256 of all bytes before it, so that ``verify`` finds any
+change. The workspace was made by user code: links are never followed, and only regular files within a limit
+are taken. Records hold words of kernels: only those that fit their grammar go into the texts. All of this
+runs in a thread (``Journal.long_read``).
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ from cellgate_kernels import trees
 from cellgate_kernels.environment import count, distributions, is_python
 from cellgate_kernels.kernel_info import known_info
 
-README, LOCK, ROWS = "README.md", "requirements.txt", "audit.ndjson"
-MANIFEST, SIGNATURE = "manifest.json", "signature.json"
+README = "README.md"
+LOCK = "requirements.txt"
+ROWS = "audit.ndjson"
+MANIFEST = "manifest.json"
+SIGNATURE = "signature.json"
 WORK = "work"
 COMMENT = b"cellgate sha256:"
 
 MOST_FILES = 10_000
 UNSEEN = f"(what lies deeper than {trees.DEEPEST} names, comes after {trees.MOST} entries or can't be read)"
-"""Stands in `left_out` for all that a walk of the workspace did not see."""
+"""Stands in `left_out` for everything that the walk of the workspace did not see."""
 _CHUNK = 256 * 1024
 _UNFIT = re.compile(r'[\\\x00-\x1f\x7f:*?"<>|]')
-"""What some system can't have in a name, or would take for a path."""
+"""Characters that some system can't have in a name, or takes for a path separator."""
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """`files`: SHA-256 by name, in the archive's order. `left_out`: workspace files that are not in it, the
-    first of them by name and the others by their number.
+    first of them by name, the rest as a count.
     """
 
     notebook: str
@@ -56,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the manifest's bytes."""
+    """A signature of the manifest's bytes."""
 
     key: str
     signature: str
@@ -64,9 +67,10 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What goes in. `notebook` and `rows` are parts of bytes; of `workspace` go in `most_bytes` at most.
+    """What goes into a bundle. `notebook` and `rows` are parts of bytes; at most `most_bytes` of `workspace`
+    go in.
 
-    `check_there` is called behind the files and raises when the session was purged: then they were too.
+    `check_there` is called after the files and raises when the session was purged, and its files with it.
     """
 
     session: str
@@ -80,7 +84,7 @@ class Contents:
 
 
 class _Sink(io.RawIOBase):
-    """Takes what is written and gives it out; a file that can't be sought, as a connection can't."""
+    """Collects what is written until it is taken; not seekable, like a connection."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -94,7 +98,7 @@ class _Sink(io.RawIOBase):
         return len(self._parts[-1])
 
     def take(self, *, but: int = 0) -> bytes:
-        """All that was written since, without the last `but` bytes, which are dropped."""
+        """All bytes written since the last call, without the last `but`, which are dropped."""
         taken = b"".join(self._parts)
         taken = taken[: len(taken) - but]
         self._parts.clear()
@@ -110,7 +114,7 @@ class _Writer:
     digests: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, parts: Iterable[bytes]) -> Iterator[bytes]:
-        """Write a file; yields what the archive has ready."""
+        """Write a file; yields the archive's bytes as they become ready."""
         info = zipfile.ZipInfo(name, self.moment)
         info.compress_type = zipfile.ZIP_DEFLATED
         info.external_attr = (stat.S_IFREG | 0o644) << 16
@@ -146,6 +150,7 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
         if key is not None:
             signature = Signature(key.public, key.sign(manifest_statement(manifest)))
             yield from writer.add(SIGNATURE, [msgspec.json.encode(signature)])
+        # Room for the digest, so that the archive's directory already has the comment's final length.
         archive.comment = bytes(len(COMMENT) + 64)
     last = sink.take(but=len(COMMENT) + 64)
     yield last
@@ -162,36 +167,34 @@ def _notebook_name(contents: Contents) -> str:
 
 
 def _files(root: Path, most_bytes: int, left_out: list[str]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The regular files below `root` by relative name; others are noted in `left_out`, the first of them.
+    """The regular files below `root` by relative name; others are noted in `left_out`, up to a limit.
 
-    Folders are entered by descriptor, so that nobody can swap one for a link meanwhile.
+    Folders are entered by descriptor, so that nobody can replace one with a link in between.
     """
-    room, count, uncounted = most_bytes, 0, 0
+    room = most_bytes
+    count = 0
+    unnamed = 0
     walk = trees.Walk(root, ordered=True)
     for entry in walk:
         if entry.is_folder:
             continue
         opened = _open(entry.name, entry.folder)
-        if opened is None or opened[1] > room or count >= MOST_FILES or not _fits(entry.path):
-            if opened is not None:
-                os.close(opened[0])
-            uncounted += _leave_out(entry.path, left_out)
-            continue
-        file, size = opened
-        room, count = room - size, count + 1
-        yield entry.path, _content(file, size)
-    if uncounted:
-        left_out.append(f"and {uncounted} more")
+        if opened is not None:
+            file, size = opened
+            if size <= room and count < MOST_FILES and _fits(entry.path):
+                room -= size
+                count += 1
+                yield entry.path, _content(file, size)
+                continue
+            os.close(file)
+        if len(left_out) < MOST_FILES:
+            left_out.append(entry.path.encode("utf-8", "backslashreplace").decode())
+        else:
+            unnamed += 1
+    if unnamed:
+        left_out.append(f"and {unnamed} more")
     if not walk.complete:
         left_out.append(UNSEEN)
-
-
-def _leave_out(path: str, left_out: list[str]) -> bool:
-    """Note a path, unless there are too many; whether there were."""
-    if len(left_out) >= MOST_FILES:
-        return True
-    left_out.append(path.encode("utf-8", "backslashreplace").decode())
-    return False
 
 
 def _open(name: str, folder: int) -> tuple[int, int] | None:
@@ -215,7 +218,7 @@ def _fits(path: str) -> bool:
 
 
 def _content(file: int, size: int) -> Iterator[bytes]:
-    """What is in the file, but no more than it had when it was found."""
+    """The file's content, but no more than its size when it was opened."""
     with os.fdopen(file, "rb", buffering=0) as opened:
         while size > 0 and (part := opened.read(min(size, _CHUNK))):
             size -= len(part)
@@ -225,7 +228,7 @@ def _content(file: int, size: int) -> Iterator[bytes]:
 # ---- texts ------------------------------------------------------------------------------------------------
 
 
-# How to make kernels of other languages known to Jupyter, by what they call themselves.
+# How to register kernels of other languages with Jupyter, by the name of their implementation.
 _REGISTERED_BY = {
     "bash_kernel": "environment/bin/python -m bash_kernel.install --sys-prefix",
     "deno": "environment/bin/deno jupyter --install",
@@ -237,18 +240,19 @@ _IMAGE = re.compile(r"[A-Za-z0-9./:@_-]{0,300}", re.ASCII)
 
 
 def lock(environment: Mapping[str, Any]) -> str:
-    """The environment's packages as a requirements file of pip's.
+    """The environment's packages as a requirements file for pip.
 
-    Records hold what kernels told, and old ones hold it as it came: what is no package is left out.
+    Records hold what kernels reported, old ones without checks: entries that are not packages are left out.
     """
-    told = environment.get("packages")
+    reported = environment.get("packages")
     kernel = _words(environment.get("kernel_info"))
-    if not told and (name := kernel.get("implementation")) in _REGISTERED_BY:
+    name = kernel.get("implementation")
+    if not reported and name in _REGISTERED_BY:
         packages, _ = distributions({name: kernel.get("implementation_version", "")})
         return document(map(pin_line, packages)) or _UNKNOWN
-    if not isinstance(told, dict) or not told:
+    if not isinstance(reported, dict) or not reported:
         return _UNKNOWN
-    packages, left_out = distributions(told)
+    packages, left_out = distributions(reported)
     left_out += count(environment.get("packages_left_out"))
     lines = [comment_line(f"Python {_python(environment)}, as a kernel told before anybody used it")]
     if environment.get("packages_of") == WITHOUT_VARIABLES:
@@ -259,19 +263,19 @@ def lock(environment: Mapping[str, Any]) -> str:
 
 
 def _python(environment: Mapping[str, Any]) -> str:
-    """Python's version, as far as it is one."""
-    told = environment.get("python")
-    return told if isinstance(told, str) and is_python(told) else "3"
+    """Python's version, or just 3 if the record has no valid one."""
+    version = environment.get("python")
+    return version if isinstance(version, str) and is_python(version) else "3"
 
 
-def _words(told: Any) -> dict[str, str]:
-    """The words of a kernel_info that may be repeated."""
-    known = known_info(told) if isinstance(told, dict) else {}
+def _words(kernel_info: Any) -> dict[str, str]:
+    """The texts of a kernel_info that are safe to repeat."""
+    known = known_info(kernel_info) if isinstance(kernel_info, dict) else {}
     return {name: value for name, value in known.items() if isinstance(value, str)}
 
 
 def _image(environment: Mapping[str, Any]) -> str:
-    """What the README says of the image; empty without one."""
+    """The README's line about the image; empty without one."""
     words = [environment.get(name, "") for name in ("image", "image_digest")]
     if not words[0] or not all(isinstance(word, str) and _IMAGE.fullmatch(word) for word in words):
         return ""
@@ -280,7 +284,8 @@ def _image(environment: Mapping[str, Any]) -> str:
 
 def _readme(contents: Contents, notebook: str) -> str:
     environment = contents.environment
-    python, image = _python(environment), _image(environment)
+    python = _python(environment)
+    image = _image(environment)
     name = notebook.removeprefix(f"{WORK}/")
     command = _REGISTERED_BY.get(_words(environment.get("kernel_info")).get("implementation", ""))
     register = f"\n{command}" if command else ""

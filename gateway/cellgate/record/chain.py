@@ -1,8 +1,8 @@
 """The hash chain that makes the record of a session verifiable.
 
-Pure: bytes in, bytes out. Each row's hash is SHA-256 over the hash before it and the row's body, so a row
-can't be changed, moved or taken out without every later hash giving it away. What a body says is not its
-affair; ``events`` makes the links, the audit verifies them.
+Pure: bytes in, bytes out. Each row's hash is SHA-256 over the previous hash and the row's body, so a row
+can't be changed, moved or removed without every later hash giving it away. The content of bodies does not
+matter here; ``events`` makes the links, ``verify`` and its kin check them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 GENESIS = bytes(32)
-"""What stands before the first row."""
+"""Takes the place of a hash before the first row."""
 
 
 def link(previous: bytes, body: bytes) -> bytes:
-    """The 32 bytes of the hash of a row that follows the row with hash `previous`."""
+    """The hash, 32 bytes, of a row that follows the row with hash `previous`."""
     linked = sha256(previous)
     linked.update(body)  # not joined: a body may be large
     return linked.digest()
@@ -24,7 +24,7 @@ def link(previous: bytes, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a check found.
+    """The outcome of a check.
 
     `rows`: how many rows hold, counted from the first. `head`: the hash of the last of them.
     `first_bad`: the sequence number at which the chain breaks, or None; that row is missing, misplaced or not
@@ -40,14 +40,16 @@ class Verification:
 def verify(rows: Iterable[tuple[int, bytes, bytes]], *, head: bytes | None = None) -> Verification:
     """Check rows of (seq, body, hash), in stored order from the session's first; stops at the first bad one.
 
-    A chain can't know of rows missing at its end: for that, give the `head` that is known from elsewhere, as
+    A chain can't show that rows are missing at its end: for that, pass a `head` known from elsewhere, such as
     from an exported notebook.
     """
-    found, count = GENESIS, 0
+    found = GENESIS
+    count = 0
     for seq, body, stored in rows:
         expected = link(found, body)
         if seq != count + 1 or stored != expected:
             return Verification(valid=False, rows=count, head=found, first_bad=count + 1)
-        found, count = expected, seq
+        found = expected
+        count = seq
     complete = head is None or head == found
     return Verification(valid=complete, rows=count, head=found, first_bad=None if complete else count + 1)

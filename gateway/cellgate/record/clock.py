@@ -1,4 +1,4 @@
-"""The time as the record and the wire tell it."""
+"""The time as the record and the wire give it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import lru_cache
 
 
 def now() -> str:
-    """The present as RFC 3339 UTC with six digits and `Z`: what every client of the field can parse."""
+    """The current time as RFC 3339 UTC with six decimals and `Z`, which every client can parse."""
     seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
     return f"{_second(seconds)}.{microseconds:06}Z"
 
 
 @lru_cache(maxsize=2)
 def _second(seconds: int) -> str:
-    # Six events a cell are told the time: the calendar is the same for all of them.
+    # A cell has about six events, mostly within one second: format its date only once.
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

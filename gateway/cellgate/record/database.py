@@ -1,4 +1,4 @@
-"""What keeps a database off the event loop: a connection with a thread of its own.
+"""Keeps a database off the event loop: a connection with its own thread.
 
 It knows no SQL (that is ``schema``) and decides nothing about when to write (that is ``journal``).
 """
@@ -35,7 +35,7 @@ class Database:
     def run(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
-        """Run a function of the connection in the thread, after all before. Raises StorageError."""
+        """Call `query` with the connection in the thread, after all earlier calls. Raises StorageError."""
         return asyncio.wrap_future(self._submit(query, *args, **kwargs))
 
     def start(
@@ -45,7 +45,7 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> None:
-        """As `run`, but call `guarded_then` on the loop with the outcome: a turn of the loop sooner."""
+        """Like `run`, but calls `guarded_then` on the loop with the outcome, one turn of the loop sooner."""
         loop = asyncio.get_running_loop()
         running = self._submit(query, *args, **kwargs)
         running.add_done_callback(lambda done: loop.call_soon_threadsafe(guarded_then, done))
@@ -66,19 +66,20 @@ class Database:
         return self._thread.submit(call)
 
     async def close(self) -> None:
-        """Disconnect after all that runs, and end the thread. May be called again."""
-        connection, self._connection = self._connection, None
+        """Disconnect after all running calls, and end the thread. May be called again."""
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown()
 
 
 def has_room(folder: Path, reserve: int) -> bool:
-    """Whether the file system of `folder` has `reserve` bytes left; True where it does not say.
+    """Whether the file system of `folder` has `reserve` bytes left; True where it does not report that.
 
     One system call of microseconds on a local file system, which SQLite's WAL needs anyway.
     """
     if not reserve:
         return True
-    told = os.statvfs(folder)
-    return not told.f_blocks or told.f_bavail * told.f_frsize >= reserve
+    found = os.statvfs(folder)
+    return not found.f_blocks or found.f_bavail * found.f_frsize >= reserve

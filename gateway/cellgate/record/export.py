@@ -1,10 +1,10 @@
-"""A session read from the database and written out, part by part: notebook, audit trail and their check.
+"""Reads a session from the database and writes it out, part by part: notebook, audit trail and their check.
 
-All of it belongs into a thread of its own (``Journal.long_read``): it reads a whole session, and holds no
-more of it than one cell. It sees the rows up to a given head and no later one, so that an export is of one
-moment however long it takes. It reads in short steps, so it never keeps the database's log from being
-written back; rows never change and are only ever removed all at once, by a purge, so a step that misses one
-ends the export. What a bundle holds besides is ``bundle``'s affair.
+All of this runs in a separate thread (``Journal.long_read``): it reads a whole session, but holds only one
+cell in memory. It sees the rows up to a given head and none after it, so an export shows one moment, however
+long it takes. It reads in short steps, so it never keeps the database's log from being checkpointed. Rows
+never change and are removed only by a purge of the whole session, so a missing row ends the export.
+``bundle`` adds what else a bundle holds.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.limits import MIB
 
 PART = 256 * 1024
-"""Bytes that a part has at least, but for the last."""
-STEP_ROWS, STEP_BYTES = 256, 2 * MIB
-"""What one step reads at most; a row that is larger is a step by itself."""
+"""Least bytes of each part except the last."""
+STEP_ROWS = 256
+"""Rows that one step reads at most."""
+STEP_BYTES = 2 * MIB
+"""Bytes that one step reads at most; a larger row is a step by itself."""
 
 
 class Reading:
-    """The rows of a session, up to the `head` of row `until`. As `Rows` they are given whole or not at all.
+    """The rows of a session up to row `until`, whose hash is `head`. As `Rows` they are complete or an error.
 
-    `going_on` is called before each step and ends the reading by raising.
+    `going_on` is called before each step and stops the reading by raising.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class Reading:
             )
 
     def all(self) -> Iterator[EventRow]:
-        """All rows, whole as by `read`. Raises StorageError when the last is another than it was."""
+        """All rows, complete as by `read`. Raises StorageError when the last one is not as it was."""
         head = chain.GENESIS
         for row in self.read(1, self.until):
             head = row.hash
@@ -70,7 +72,7 @@ class Reading:
             raise StorageError("The record of this session changed while it was read")
 
     def as_found(self) -> Iterator[EventRow]:
-        """The rows that are there, for who looks for gaps itself."""
+        """The rows that are there, for callers that look for gaps themselves."""
         return self._steps(1, self.until)
 
     def _steps(self, first: int, last: int) -> Iterator[EventRow]:
@@ -84,13 +86,13 @@ class Reading:
             after = rows[-1].seq
 
     def check_there(self) -> None:
-        """Raises RecordGone when the session was purged since the reading began."""
+        """Raises RecordGone when the session has been purged since the reading started."""
         if not schema.is_there(self._db, self.session.id):
             raise RecordGone("The record of this session was purged while it was read")
 
 
 def read_notebook(reading: Reading, export: Export) -> Notebook:
-    """The notebook of all rows. Raises RecordGone and StorageError when some are not there any more."""
+    """The notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
     survey = Survey()
     for row in reading.all():
         survey.add(row)
@@ -123,7 +125,7 @@ def check(reading: Reading) -> chain.Verification:
 
 
 def in_parts(pieces: Iterator[bytes], going_on: Callable[[], None]) -> Iterator[bytes]:
-    """The same bytes in parts of a good size, for as long as it is `going_on`."""
+    """The same bytes in parts of at least `PART`; stops when `going_on` raises."""
     held: list[bytes] = []
     size = 0
     for piece in pieces:

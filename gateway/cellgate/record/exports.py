@@ -1,10 +1,9 @@
 """Sessions leaving the gateway: notebooks, audit trails and bundles, streamed from the record.
 
-Each export is made by a thread, with a connection of its own (``Journal.long_read``), at the gateway's own
-pace and into a spill; its client reads from there. So a client that reads slowly keeps no thread, no
-connection, no turn and nothing of the database, and costs no memory. This module finds out how far the record
-goes and who may make an export now, then lets ``export`` and ``bundle`` write. Whose session it
-is was checked by ``sessions.reader``.
+Each export is made by a thread with a separate connection (``Journal.long_read``), at the gateway's own pace
+and into a spill; its client reads from there. So a client that reads slowly occupies no thread, connection,
+turn, database lock or memory. This module finds out how far the record goes and whether an export may be made
+now, then lets ``export`` and ``bundle`` write. ``sessions.reader`` has checked whose session it is.
 """
 
 from __future__ import annotations
@@ -39,15 +38,18 @@ from cellgate_kernels.tasks import Supervisor
 Parts = AsyncGenerator[bytes, None]
 Making = Callable[[Reading], Iterator[bytes]]
 
-MOST_AT_ONCE, MOST_WAITING, PATIENCE = 4, 32, 60.0
-"""Exports and checks that are made at once, that wait for it, and for how many seconds. What is made and
-being sent is none of them.
-"""
+# Exports that are complete and only being sent count for none of these.
+MOST_AT_ONCE = 4
+"""Exports and checks that are made at once."""
+MOST_WAITING = 32
+"""Those that may wait for a turn."""
+PATIENCE = 60.0
+"""Seconds that each of these waits at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A session and how far its record goes: `rows` of them, the last with the hash `head`."""
+    """A session and how far its record goes: up to row `rows`, whose hash is `head`."""
 
     session: SessionRow
     rows: int
@@ -59,7 +61,7 @@ class Moment:
 
 
 class Exports:
-    """Makes exports of moments. `key` signs them, if there is one. `close` it before the journal."""
+    """Makes exports of moments, signed with `key` if there is one. `close` it before the journal."""
 
     def __init__(self, journal: Journal, version: str, key: SigningKey | None, spills: Spills) -> None:
         self._journal = journal
@@ -72,7 +74,7 @@ class Exports:
         self._makers = Supervisor(dict)
 
     async def close(self) -> None:
-        """Give up what is being made."""
+        """Cancel the exports that are being made."""
         await self._makers.cancel()
 
     async def moment(self, session: SessionRow) -> Moment:
@@ -85,19 +87,19 @@ class Exports:
 
     def notebook(self, moment: Moment, *, outputs: bool = True) -> Parts:
         """The notebook's bytes."""
-        told = self._told(outputs=outputs, cap=NOTEBOOK_CAP)
-        return self._parts(moment, lambda reading: export.notebook_parts(reading, told, self._key))
+        options = self._told(outputs=outputs, cap=NOTEBOOK_CAP)
+        return self._parts(moment, lambda reading: export.notebook_parts(reading, options, self._key))
 
     def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
-        """The archive's bytes. Files of the workspace are those that are there when their turn comes."""
+        """The archive's bytes. Workspace files are as they are when the archive gets to them."""
         return self._parts(moment, lambda reading: self._bundle(reading, workspace))
 
     def _bundle(self, reading: Reading, workspace: Path | None) -> Iterator[bytes]:
-        told = self._told(outputs=True, cap=None)
-        notebook = export.read_notebook(reading, told)
+        options = self._told(outputs=True, cap=None)
+        notebook = export.read_notebook(reading, options)
         contents = Contents(
             session=reading.session.key,
-            exported_at=told.exported_at,
+            exported_at=options.exported_at,
             environment=notebook.environment,
             notebook=(part.encode() for part in notebook.write(self._key)),
             rows=export.audit_parts(reading),
@@ -112,7 +114,7 @@ class Exports:
         return self._parts(moment, export.audit_parts)
 
     async def verify(self, moment: Moment) -> ChainCheck:
-        """The wire's answer to whether the chain holds; with a key, its head is signed."""
+        """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
         async with self._turns.turn():
             found = await self._journal.long_read(partial(_check, moment))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
@@ -128,7 +130,7 @@ class Exports:
         return Export(gateway_version=self._version, exported_at=now(), outputs=outputs, cap=cap)
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
-        """What `make` gives. Who leaves early ends the making too."""
+        """The parts that `make` yields. A reader that leaves early cancels the export."""
         spill = self._spills.open()
         making = self._makers.start(self._make(moment, make, spill), f"export {moment.session.key}")
         try:

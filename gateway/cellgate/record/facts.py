@@ -1,9 +1,9 @@
-"""What the rows of a session say about it: the facts that its other rows and its notebook repeat.
+"""The facts about a session that its events hold, and that its table rows and its notebook repeat.
 
-Pure: events in, in their order, as ``wire.events`` has them. The tables of sessions and executions are an
-index of the events, made for quick answers; what they hold can be told from the events again, and that is how
-``verify`` checks them and how ``notebook`` knows whose cells it shows. A record made before a fact was kept
-does not tell it.
+Pure: events in, in order, as in ``wire.events``. The tables of sessions and executions are an index of the
+events, for quick answers; their contents can be derived from the events again. That is how ``verify_store``
+checks them, and how ``notebook`` knows whose cells it shows. A record from before a fact was kept does not
+have it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from cellgate.wire.events import (
 )
 from cellgate_kernels.decoding import json_decoder
 
-KERNELSPEC, WITHOUT_VARIABLES = "kernelspec", "kernelspec_without_session_variables"
-"""`packages_of` in an environment: whose packages these are. The second: the session has variables of its
-own, with which its kernel may find others. Nobody knows which, because such a kernel is not believed."""
+KERNELSPEC = "kernelspec"
+"""`packages_of` in an environment: these are the packages of the kernelspec."""
+WITHOUT_VARIABLES = "kernelspec_without_session_variables"
+"""As `KERNELSPEC`, but the session has environment variables, with which its kernel may find other packages.
+Which ones is unknown, because such a kernel is not trusted."""
 
 _BEGINNINGS = frozenset({"created", "resumed"})
 _OF_SESSION = (
@@ -55,22 +57,22 @@ _DECODE = {
     )
 }
 TELLING = frozenset(_DECODE)
-"""The types of events that are facts, or tell of some."""
+"""The types of events that carry facts."""
 
 
 def decode_fact(event_type: str, body: bytes) -> Event:
-    """An event of a type that is `TELLING`. Raises msgspec.MsgspecError, and UnicodeDecodeError."""
+    """Decode an event of a type in `TELLING`. Raises msgspec.MsgspecError, and UnicodeDecodeError."""
     return _DECODE[event_type](body)
 
 
 def brief(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What the session's row keeps of an environment: the rows of events alone hold the list of packages."""
+    """What the session's row keeps of an environment: only the events hold the list of packages."""
     return {name: value for name, value in environment.items() if name != "packages"}
 
 
 @dataclass(slots=True)
 class ExecutionFacts:
-    """What an execution's row must say. `created_at` is None where the record is older than the fact."""
+    """The values that an execution's row must have. `created_at` is None if the record is older than it."""
 
     id: str
     number: int
@@ -83,11 +85,11 @@ class ExecutionFacts:
 
 
 class SessionFacts:
-    """Fold events in by `apply`.
+    """The facts of the events that are folded in by `apply`.
 
-    `fields`: of the session's row, those that the events tell. `environment`: the whole of the newest.
+    `fields`: the fields of the session's row that events determine. `environment`: the newest, in full.
     `executions` by id. `files`: the newest size and hash of each file that was put into the workspace.
-    `packages`: what was installed and not removed since the session was made or resumed, by name.
+    `packages`: those installed and not removed since the session was created or resumed, by name.
     """
 
     def __init__(self) -> None:
@@ -100,7 +102,7 @@ class SessionFacts:
 
     @property
     def introduced(self) -> bool:
-        """Whether the record tells who and what the session is: those of version 0.1.0 do not."""
+        """Whether the record says whose and what the session is; records of version 0.1.0 do not."""
         return "principal" in self.fields
 
     def apply(self, event: Event) -> None:
@@ -119,7 +121,7 @@ class SessionFacts:
         self.touch(event.execution, event.seq)
 
     def touch(self, execution: str | None, seq: int) -> None:
-        """An event of the execution has this number; enough for events that are no facts."""
+        """Note the number of an event of the execution; enough for events that carry no facts."""
         if execution is not None and (known := self.executions.get(execution)) is not None:
             known.last_seq = seq
 
@@ -167,7 +169,7 @@ class SessionFacts:
 
     def _file(self, event: FileChanged) -> None:
         if event.execution is not None:
-            return  # an output of a cell, not an input of the session
+            return  # written by a cell, so not an input of the session
         if event.action == "deleted":
             self.files.pop(event.path, None)
         else:

@@ -1,4 +1,4 @@
-"""What a check found, and how rows and cells that don't hold are named. Pure; ``verify`` does the checks."""
+"""The findings of a check, and how bad rows and cells are named in them. Pure; ``verify`` does the checks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from cellgate.record.rows import EventRow
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The outcome of checking one thing. `problem` is None when it is valid, else the first that was found.
+    """The outcome of checking one thing. `problem` is None when it is valid, otherwise the first one found.
 
-    `key`: the public key that signed it, where one did and the signature holds. `sealed` is False for a file
-    that has no seal: then nothing could be checked, and `problem` says so.
+    `key`: the public key that signed it, if one did and the signature is valid. `sealed` is False for a file
+    without a seal: then nothing could be checked, and `problem` says so.
     """
 
     subject: str
@@ -33,15 +33,15 @@ class Finding:
 
 
 class Broken(Exception):
-    """A check failed; the message names the first row or cell that does not hold."""
+    """A check failed; the message names the first bad row or cell."""
 
 
 class NoSeal(Exception):
-    """There is nothing to check a notebook by; the message says why."""
+    """A notebook has nothing to be checked against; the message says why."""
 
 
 class Told(msgspec.Struct):
-    """What the body of every row says of itself."""
+    """What the body of each row says about the row."""
 
     seq: int
     session: str
@@ -53,7 +53,7 @@ _told = msgspec.json.Decoder(Told).decode
 
 
 def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
-    """The rows one by one, each once it is found to follow from those before. Raises Broken."""
+    """The rows one by one, each after it was checked against the rows before it. Raises Broken."""
     head = GENESIS
     for number, row in enumerate(rows, 1):
         if row.seq != number:

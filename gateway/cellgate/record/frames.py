@@ -2,9 +2,9 @@
 
 Pure: bytes in, groups out. ``redo`` writes the file, ``salvage`` reads it.
 
-The file has two halves. A half is frames from its start on, and zeros behind them. A frame is a magic word,
-a number, a length, a check, and the rows, as MessagePack. The check is the CRC-32 of all the rest, begun with
-the log's own random seed: bytes that a client had put into its rows can't pass for a frame of the log.
+The file has two halves. A half is a sequence of frames from its start, followed by zeros. A frame is a magic
+word, a number, a length, a checksum, and the rows as MessagePack. The checksum is the CRC-32 of all the rest,
+started with the log's random seed: bytes that a client has put into its rows can't pass for a frame.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from cellgate_kernels.limits import KIB, MIB
 HALF_BYTES = MIB // 2
 LOG_BYTES = 2 * HALF_BYTES
 MOST_BYTES = 64 * KIB
-"""Of one frame. What is larger would cost more by being written twice than the transaction does."""
+"""Of one frame. Writing a larger group twice would cost more than a transaction does."""
 SEED_BYTES = 16
 
-_MAGIC, _FORMER_MAGIC = b"CGR2", b"CGR1"
+_MAGIC = b"CGR2"
+_FORMER_MAGIC = b"CGR1"
 _BEGINNING = re.compile(re.escape(_MAGIC) + b"|" + re.escape(_FORMER_MAGIC))
 _HEAD = struct.Struct(">4sQI")
 _CHECK = struct.Struct(">I")
@@ -38,12 +39,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Rows).decode
 
 UNENCODABLE = (ValueError, OverflowError, TypeError, RecursionError, msgspec.MsgspecError)
-"""What `encode_rows` raises for rows that MessagePack has no form for."""
+"""What `encode_rows` raises for rows that MessagePack can't represent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What was found: whole frames by number, and whether there were bytes that belong to none of them."""
+    """The whole frames that were found, by number, and whether other bytes were among them."""
 
     groups: dict[int, Group]
     damaged: bool
@@ -60,12 +61,12 @@ def encode_rows(group: Group) -> bytes:
 
 
 def seed_check(seed: bytes) -> int:
-    """What the checks of a log with this seed begin with."""
+    """The start value of the checksums of a log with this seed."""
     return zlib.crc32(seed)
 
 
 def frame(number: int, group: Group, start: int) -> bytes:
-    """The group as a frame of a log whose checks begin with `start`. Raises one of `UNENCODABLE`."""
+    """The group as a frame of a log whose checksums start from `start`. Raises one of `UNENCODABLE`."""
     rows = encode_rows(group)
     head = _HEAD.pack(_MAGIC, number, len(rows))
     return head + _CHECK.pack(zlib.crc32(rows, zlib.crc32(head, start))) + rows
@@ -74,14 +75,17 @@ def frame(number: int, group: Group, start: int) -> bytes:
 def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frames:
     """The whole frames in a log's bytes that were made with one of the seeds.
 
-    `former`: logs of versions without seeds are read too. After bytes that are no frame the search goes on
-    with what looks like the next one. Raises StorageError for a whole frame with rows of another version.
+    `former`: logs of versions without seeds are read too. After bytes that are not a frame the search goes on
+    at what looks like the next one. Raises StorageError for a whole frame with rows of another version.
     """
-    starts = {_MAGIC: [seed_check(seed) for seed in seeds]} | ({_FORMER_MAGIC: [0]} if former else {})
+    starts = {_MAGIC: [seed_check(seed) for seed in seeds]}
+    if former:
+        starts[_FORMER_MAGIC] = [0]
     groups: dict[int, Group] = {}
     damaged = False
     for half in (data[:HALF_BYTES], data[HALF_BYTES:]):
-        position, content = 0, len(half.rstrip(b"\0"))
+        position = 0
+        content = len(half.rstrip(b"\0"))
         while position < content:
             if (end := _whole(half, position, starts)) is not None:
                 number = _HEAD.unpack_from(half, position)[1]
@@ -94,7 +98,7 @@ def find_frames(data: bytes, seeds: Collection[bytes], *, former: bool) -> Frame
 
 
 def _whole(data: bytes, position: int, starts: dict[bytes, list[int]]) -> int | None:
-    """Where the frame that begins here ends, None when there is no whole one."""
+    """The end of the frame at this position, None when there is no whole one."""
     if position + _FRONT > len(data):
         return None
     magic, _, length = _HEAD.unpack_from(data, position)
@@ -102,7 +106,8 @@ def _whole(data: bytes, position: int, starts: dict[bytes, list[int]]) -> int | 
     end: int = position + _FRONT + length
     if magic not in starts or end > len(data) or end - position > MOST_BYTES:
         return None
-    head, rows = data[position : position + _HEAD.size], data[position + _FRONT : end]
+    head = data[position : position + _HEAD.size]
+    rows = data[position + _FRONT : end]
     fits = any(zlib.crc32(rows, zlib.crc32(head, start)) == check for start in starts[magic])
     return end if fits else None
 

@@ -1,4 +1,4 @@
-"""What goes into one transaction of the record: rows, and who waits for them to be written.
+"""The contents of one transaction of the record: rows, and the waiters for their commit.
 
 A plain data structure; ``journal`` fills it, writes it and settles it.
 """
@@ -15,7 +15,7 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.wire.errors import StorageError
 
 ROW_COST = 384
-"""Bytes that a row takes in memory besides its body."""
+"""Bytes that a row takes in memory in addition to its body."""
 
 
 def cost(row: EventRow) -> int:
@@ -24,7 +24,7 @@ def cost(row: EventRow) -> int:
 
 
 def tell(waiters: Iterable[asyncio.Future[None]], error: StorageError | None) -> None:
-    """Tell those that still wait how it went."""
+    """Resolve the futures that are still waiting: with `error`, or as done."""
     for waiter in waiters:
         if waiter.done():
             continue
@@ -36,7 +36,7 @@ def tell(waiters: Iterable[asyncio.Future[None]], error: StorageError | None) ->
 
 @dataclass(slots=True)
 class Group:
-    """Of a session or an execution only the last row counts. `number`: the commit's, once it has one."""
+    """Only the last row of a session or an execution counts. `number`: the commit's, once it has one."""
 
     sessions: dict[int, SessionRow] = field(default_factory=dict)
     executions: dict[tuple[int, str], ExecutionRow] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class Group:
         return bool(sessions) and not self.session_ids().isdisjoint(sessions)
 
     def drop(self, session_id: int) -> int:
-        """Forget all rows of a session; returns how much smaller the group is now."""
+        """Drop all rows of a session; returns how many bytes smaller the group is now."""
         self.sessions.pop(session_id, None)
         self.executions = {key: row for key, row in self.executions.items() if key[0] != session_id}
         freed = sum(cost(row) for row in self.events if row.session_id == session_id)
@@ -69,7 +69,7 @@ class Group:
         return freed
 
     def absorb(self, later: Group) -> None:
-        """Add what came later, and who waits for it."""
+        """Add the rows and waiters of a later group."""
         self.sessions |= later.sessions
         self.executions |= later.executions
         self.events += later.events
@@ -87,7 +87,7 @@ class Group:
         return max(found, key=attrgetter("number"), default=None)
 
     def by_session(self) -> dict[int, Group]:
-        """The same rows in a group for each session; nobody waits for those."""
+        """The same rows as one group per session, without waiters."""
         parts: defaultdict[int, Group] = defaultdict(Group)
         for session in self.sessions.values():
             parts[session.id].sessions[session.id] = session
@@ -100,6 +100,6 @@ class Group:
         return parts
 
     def settle(self, error: StorageError | None) -> None:
-        """Tell who waits how it went."""
+        """Resolve all waiters: with `error`, or as done."""
         tell(self.waiters, error)
         self.waiters = []

@@ -1,9 +1,9 @@
-"""Notebooks and bundles from anywhere, as bytes: how large and dense they may be, and how they are read.
+"""Reads notebooks and bundles from anywhere, and limits how large and dense they may be.
 
-A few bytes of JSON become an object of fifty to seventy bytes, so the size of a file does not bound the
-memory that decoding it takes; the number of its values does. Whoever reads a notebook or a bundle that
-somebody hands in, such as ``verify``, ``replay`` and ``run``, reads it through here. What a notebook means
-is not checked here.
+A few bytes of JSON become an object of fifty to seventy bytes, so the size of a file does not limit the
+memory that decoding it takes; the number of its values does. Everything that reads a submitted notebook or
+bundle, such as ``verify``, ``replay`` and ``run``, reads it through here. The meaning of a notebook is not
+checked here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 
 MOST_BYTES = 512 * MIB
-"""The largest notebook, or list of rows, that is held in memory as a whole."""
+"""The largest notebook or list of rows that is read into memory as a whole."""
 MOST_MANIFEST = 64 * MIB
 MOST_VALUES = 16_000_000
-"""Values in one notebook; each costs up to some seventy bytes once it is decoded."""
+"""Values in one notebook; each takes up to seventy bytes once it is decoded."""
 MOST_LIST = 16 * MIB
 """Bytes of an archive's list of entries: enough for 10,000 of the longest names."""
 UNREADABLE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, ValueError)
-"""What zipfile raises for an archive that is damaged or odd, such as RuntimeError for an encrypted one."""
+"""What zipfile raises for a damaged or unusual archive, such as RuntimeError for an encrypted one."""
 
-# What else zipfile reads, it decompresses without a limit: 1 MiB of bzip2 can hold 20 GB.
+# zipfile decompresses the other methods without a limit: 1 MiB of bzip2 can hold 20 GB.
 _COMPRESSIONS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _SEPARATORS = (b"[", b"{", b",", b":")
@@ -45,7 +45,7 @@ def check_size(content: bytes, what: str) -> None:
     """Raises InvalidInput when decoding `content` as JSON would take too much memory."""
     if len(content) > MOST_BYTES:
         raise too_large(what, MOST_BYTES)
-    # Most notebooks pass by the first count; only in a dense one is text told from structure.
+    # Most notebooks pass the first count; only for dense ones are strings removed before counting.
     if _values(content) > MOST_VALUES and _values(_STRINGS.sub(b"", content)) > MOST_VALUES:
         raise InvalidInput(f"{what} has more than {MOST_VALUES:,} values: that is too many to read at once")
 
@@ -55,12 +55,12 @@ def _values(content: bytes) -> int:
 
 
 def too_large(what: str, most: int) -> InvalidInput:
-    """The error for something that has more than `most` bytes."""
+    """The error for content of more than `most` bytes."""
     return InvalidInput(f"{what} is larger than {most // MIB} MiB: that is too large to read at once")
 
 
 def decode_notebook(content: bytes, what: str) -> dict[str, Any]:
-    """A notebook's JSON object. Raises InvalidInput that begins with `what`, the file's name."""
+    """A notebook's JSON object. Raises InvalidInput, whose message begins with `what`, the file's name."""
     check_size(content, what)
     try:
         return _decode(content.removeprefix(b"\xef\xbb\xbf"))
@@ -80,11 +80,11 @@ def read_file(path: Path, most: int = MOST_BYTES) -> bytes:
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:
-    """A bundle, open for reading. Raises one of `UNREADABLE` for what is none, or what no gateway writes.
+    """A bundle, open for reading. Raises one of `UNREADABLE` for a file that no gateway would write.
 
-    The number of its entries is bounded, and none of them shares its bytes with another.
+    The number of its entries is limited, and no two of them share bytes.
     """
-    # ZipFile closes a file that it opened itself, and no other.
+    # _Archive closes the file: ZipFile closes only files that it has opened itself.
     archive = _Archive(_Reader(io.FileIO(path)))
     try:
         if sum(info.compress_size for info in archive.infolist()) > path.stat().st_size:
@@ -110,18 +110,21 @@ class _Archive(zipfile.ZipFile):
 
 
 class _Reader(io.BufferedReader):
-    """A file of which no large part is read at once. The list of an archive's entries is read in one."""
+    """A file that refuses large reads: zipfile reads the list of an archive's entries in a single one."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         wanted = MOST_LIST + 1 if size is None or size < 0 else size
-        # The list is read by the length that the archive tells; the rest in much smaller parts.
-        if wanted > MOST_LIST + 1 or len(content := super().read(wanted)) > MOST_LIST:
+        # The list is read by the length that the archive gives; everything else in much smaller parts.
+        if wanted > MOST_LIST + 1:
+            raise zipfile.BadZipFile("it has too many files")
+        content = super().read(wanted)
+        if len(content) > MOST_LIST:
             raise zipfile.BadZipFile("it has too many files")
         return content
 
 
 def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
-    """What is in an entry, in parts of 1 MiB. Raises KeyError, and `UNREADABLE` for a damaged one."""
+    """An entry's content, in parts of 1 MiB. Raises KeyError, and `UNREADABLE` for a damaged one."""
     if archive.getinfo(name).compress_type not in _COMPRESSIONS:
         raise zipfile.BadZipFile(f"{name} is compressed in another way than bundles are")
     with archive.open(name) as entry:
@@ -130,9 +133,9 @@ def entry_parts(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 def read_entry(archive: zipfile.ZipFile, name: str, most: int = MOST_BYTES) -> bytes:
-    """An entry as a whole. Raises InvalidInput when it has more than `most` bytes; else as `entry_parts`.
+    """A whole entry. Raises InvalidInput when it has more than `most` bytes; otherwise like `entry_parts`.
 
-    The size that the archive tells is not believed.
+    The size that the archive gives is not trusted.
     """
     parts: list[bytes] = []
     size = 0

@@ -1,7 +1,7 @@
 """The installation's Ed25519 key: it signs what leaves the gateway, so that others can tell who wrote it.
 
-A key is a file of its owner in the data folder, made on demand; without it nothing is signed. What is signed
-is ``seal``'s affair. `cryptography` is loaded only when a key is used.
+A key is a private file in the data folder, made on demand; without it nothing is signed. ``seal`` defines
+what is signed. `cryptography` is imported only when a key is used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SigningKey:
 
 
 def load_key(data_dir: Path) -> SigningKey | None:
-    """The installation's key, if it has one. Raises StorageError for a file that is none, or not private."""
+    """The installation's key, if it has one. Raises StorageError if its file is invalid or not private."""
     path = data_dir / KEY_FILE
     try:
         descriptor = open_regular(path, follow=False)
@@ -46,7 +46,7 @@ def load_key(data_dir: Path) -> SigningKey | None:
                 f"The signing key {path} can be read by other users; chmod 600 it, or make a new one"
             )
         text = file.read(128)
-    # Not before: it takes 7 MB of memory, and most gateways have no key.
+    # Imported late: it takes 7 MB of memory, and most gateways have no key.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
     try:
@@ -56,7 +56,7 @@ def load_key(data_dir: Path) -> SigningKey | None:
 
 
 def make_key(data_dir: Path) -> SigningKey:
-    """A new key, stored for its owner only. Raises StorageError when there is one already."""
+    """A new key, in a file that only its owner can read. Raises StorageError when there already is one."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey  # noqa: PLC0415
 
     key = Ed25519PrivateKey.generate()
@@ -74,7 +74,7 @@ def make_key(data_dir: Path) -> SigningKey:
 
 
 def signature_holds(public: str, signature: str, message: bytes) -> bool:
-    """Whether the key of this public half made the signature; False for what is no key or no signature."""
+    """Whether the key with this public half made the signature; False if either is malformed."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ def signature_holds(public: str, signature: str, message: bytes) -> bool:
 
 
 def _bytes(digits: str) -> bytes:
-    """The bytes of lower-case hex digits and nothing else: one text for one value. Raises ValueError."""
+    """The bytes of lower-case hex digits only, so that a value has one spelling. Raises ValueError."""
     value = bytes.fromhex(digits)
     if value.hex() != digits:
         raise ValueError("not plain hex")

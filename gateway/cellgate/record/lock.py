@@ -1,8 +1,8 @@
-"""The lock that keeps a record to one gateway, and how its holder learns that its files were taken away.
+"""The lock that gives a record to one gateway, and how its holder notices that its files were removed.
 
 Two things are locked: the file ``.lock`` beside the record, and the data folder itself. A file can be removed
-while it is held, and whoever comes then makes a new one and locks that; the folder stays. Where a folder
-can't be locked, as on some network file systems, the file has to do. Where the record is a link to a file
+while its lock is held, and another gateway would then create and lock a new one; the folder stays. Where a
+folder can't be locked, as on some network file systems, the file has to do. If the record is a link to a file
 elsewhere, ``.lock`` is beside that file.
 """
 
@@ -21,13 +21,13 @@ _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENO
 
 
 class RecordLock:
-    """Held from the moment it is made until `release`; the end of the process releases it too.
+    """Held from its creation until `release`; the end of the process releases it too.
 
-    `record` is where the record really is: the path for all that is done with it.
+    `record` is the record's real path, to be used for everything else.
     """
 
     def __init__(self, record: Path) -> None:
-        """Raises StorageError when somebody else holds it, and what `resolved` does."""
+        """Raises StorageError when another process holds it, and what `resolved` raises."""
         self.record = resolved(record)
         self._known_as = record
         self._path = self.record.with_name(self.record.name + ".lock")
@@ -70,7 +70,7 @@ class RecordLock:
                 raise self._in_use() from error
             if self.is_ours:
                 return
-            # It was removed between the two calls; what was locked has no name any more.
+            # It was removed between the two calls: the locked file no longer has a name.
             os.close(self._descriptors.pop())
         raise StorageError(f"{self._path} keeps being removed; stop what does that")
 
@@ -82,7 +82,7 @@ class RecordLock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the file at the lock's path is the one that is locked."""
+        """Whether the file at the lock's path is the locked one."""
         held = os.fstat(self._descriptors[-1])
         return _identity(self._path) == (held.st_dev, held.st_ino)
 
@@ -92,11 +92,11 @@ class RecordLock:
 
     @property
     def record_is_ours(self) -> bool:
-        """Whether the file at the record's path is still the one that it was at `watch`."""
+        """Whether the file at the record's path is still the same as at `watch`."""
         return _identity(self._known_as, follow=True) == self._identity
 
     def release(self) -> None:
-        """Give the record free. May be called again."""
+        """Release the record. May be called again."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 

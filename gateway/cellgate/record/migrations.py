@@ -1,8 +1,7 @@
-"""The versions of the record's schema, and the way from each to the next.
+"""The versions of the record's schema, and the step from each to the next.
 
-`PRAGMA user_version` counts how many steps a file has had. All that are missing are one transaction, together
-with what the redo log holds (``opening``). What is read and written in the newest schema is ``schema``'s
-affair.
+`PRAGMA user_version` counts the steps that a file has had. All missing steps are one transaction, together
+with the rows of the redo log (``opening``). ``schema`` reads and writes the newest schema.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from cellgate.record import trail
 from cellgate.wire.errors import StorageError
 
 APPLICATION_ID = 0x43454C47
-"""Marks the file as ours ("CELG")."""
+"""Marks the file as Cellgate's ("CELG")."""
 
 _SCRIPTS = (
     """
@@ -112,20 +111,20 @@ _SCRIPTS = (
 
 
 def _begin_trail(db: sqlite3.Connection) -> None:
-    """Records that are older than the trail are entered as if they began with it."""
+    """Enter records that are older than the trail as if they had begun with it."""
     for session in db.execute("SELECT id, principal, key FROM sessions ORDER BY id").fetchall():
         trail.begun(db, *session)
 
 
 _STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {2: _begin_trail}
-"""What SQL alone can't do, by the version that it leads to."""
+"""Steps that SQL alone can't do, by the version that they lead to."""
 
 VERSION = len(_SCRIPTS)
 """The newest schema's number."""
 
 
 def version_of(db: sqlite3.Connection, path: Path) -> int:
-    """The schema's number, 0 for an empty file. Raises StorageError for no record, or a newer one."""
+    """The schema's number, 0 for an empty file. Raises StorageError for a foreign file or a newer schema."""
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     (application,) = db.execute("PRAGMA application_id").fetchone()
     (tables,) = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
@@ -140,7 +139,7 @@ def version_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(db: sqlite3.Connection, version: int) -> None:
-    """Bring the file from this version to the newest schema; inside a transaction."""
+    """Bring the file from this version to the newest schema; call it inside a transaction."""
     for number, script in enumerate(_SCRIPTS[version:], version + 1):
         for statement in script.split(";"):
             db.execute(statement)

@@ -1,9 +1,9 @@
 """A session's rows as a Jupyter notebook of nbformat 4.5: one code cell per execution.
 
-Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. What an event
-does to a cell's outputs is ``cellgate_kernels.outputs``, where a cell's rows are ``survey``, how it is
-written is ``text``. The result is valid by construction, given events as the kernel layer makes them; the
-tests hold it against nbformat's own schema.
+Pure: rows in, cells and metadata out, one cell at a time; the same rows make the same notebook. ``survey``
+finds a cell's rows, ``cellgate_kernels.outputs`` applies events to its outputs, and ``text`` writes it. The
+result is valid by construction, given events as the kernel layer makes them; the tests check it against
+nbformat's own schema.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _packages = json_decoder(PackagesChanged).decode
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """What is said of an export besides what the rows say, and how much of the outputs it shows.
+    """Facts about an export that are not in the rows, and how much of the outputs it shows.
 
-    `outputs`: whether there are any. `cap`: characters of one value of an output from which on it is cut or
-    left out, None for no bound; the record has it all.
+    `outputs`: whether it has any. `cap`: values of outputs with more characters are cut or left out, None for
+    no limit; the record has them all.
     """
 
     gateway_version: str
@@ -60,10 +60,10 @@ class Export:
 
 
 class Notebook:
-    """The notebook of a session as far as its rows were surveyed.
+    """The notebook of a session, up to the last surveyed row.
 
-    Cells are in the order in which they started; one that never did stays at its place in the queue. Without
-    outputs they have neither outputs nor a count, only what is known of their run.
+    Cells are in the order in which they started; one that never started keeps its place in the queue. Without
+    outputs they have neither outputs nor a count, only the metadata of their run.
     """
 
     def __init__(self, session: SessionRow, survey: Survey, rows: Rows, export: Export) -> None:
@@ -73,7 +73,7 @@ class Notebook:
         self._export = export
 
     def cells(self) -> Iterator[dict[str, Any]]:
-        """The cells, each made when it is asked for."""
+        """The cells, made one at a time on demand."""
         for place in self._survey.in_order():
             yield self._cell(place).to_notebook(self._export)
 
@@ -82,7 +82,7 @@ class Notebook:
         for row in place.rows(self._rows):
             cell.apply(row, outputs=self._export.outputs)
         if "hash_seed" not in self._survey.facts.environment:
-            # Notebooks of records from before it was told did not name variables either, and are sealed.
+            # Records from before this fact made notebooks without names of variables, and those are sealed.
             cell.flags.pop("env", None)
         if self._export.outputs:
             for display_id, seq in self._survey.changed_elsewhere(place):
@@ -97,16 +97,18 @@ class Notebook:
         return {**kernel, "cellgate": self._provenance(), **self._widgets()}
 
     def _widgets(self) -> dict[str, Any]:
-        """The widgets' last states: they are outputs that the notebook has in one place."""
+        """The widgets' last states: outputs that a notebook keeps in one place."""
+        if not self._export.outputs:
+            return {}
         states = WidgetStates()
-        for seq in self._survey.widgets if self._export.outputs else ():
+        for seq in self._survey.widgets:
             for row in self._rows.read(seq, seq):
                 states.apply(_decode(row.body))
         return states.metadata()
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """All that is known of where the newest kernel's cells ran, with what the session installed."""
+        """All that is known of the newest kernel's environment, with packages that the session installed."""
         facts = self._survey.facts
         known = facts.environment or self._session.environment
         if not facts.packages:
@@ -115,8 +117,10 @@ class Notebook:
         return {**known, "packages": {**known.get("packages", {}), **installed}}
 
     def _provenance(self) -> dict[str, Any]:
-        """Where the notebook comes from; of the environment whatever the record holds."""
-        session, facts, export = self._session, self._survey.facts, self._export
+        """Where the notebook comes from, with as much of the environment as the record holds."""
+        session = self._session
+        facts = self._survey.facts
+        export = self._export
         known = {
             "session": session.key,
             "principal": session.principal,
@@ -151,7 +155,7 @@ class Notebook:
         return {"nbformat": 4, "nbformat_minor": 5, "metadata": self.metadata(), "cells": cells}
 
     def write(self, key: SigningKey | None = None) -> Iterator[str]:
-        """The notebook as nbformat would write it, sealed, in parts: one cell is in memory at a time."""
+        """The notebook as nbformat would write it, sealed, in parts; only one cell is in memory at a time."""
         digests: list[str] = []
         before = text.OPENING
         for cell in self.cells():
@@ -170,7 +174,7 @@ class Notebook:
 
 @dataclass(slots=True)
 class _Cell:
-    """An execution as its events tell it so far."""
+    """An execution according to its events so far."""
 
     execution: str
     cell_id: str
@@ -184,7 +188,8 @@ class _Cell:
     area: OutputArea = field(default_factory=OutputArea)
 
     def apply(self, row: EventRow, *, outputs: bool) -> None:
-        self.last_seq, self.hash = row.seq, row.hash.hex()
+        self.last_seq = row.seq
+        self.hash = row.hash.hex()
         match row.type:
             case "queued":
                 self._queue(_queued(row.body))
@@ -199,7 +204,7 @@ class _Cell:
                 self.area.apply(event_type, _decode(row.body))
 
     def _queue(self, event: Queued) -> None:
-        """What the request says of the cell; only what is unusual is told of it."""
+        """Take the source from the request, and those options that are not the default."""
         self.source = event.code
         if event.silent:
             self.flags["silent"] = True
@@ -231,13 +236,16 @@ class _Cell:
         return None
 
     def _timing(self) -> dict[str, Any]:
-        """Jupyter's keys, for the messages that came: a kernel that was lost or never asked gave no reply."""
+        """Jupyter's keys for the messages that came; a kernel that is gone or was not asked has no reply."""
         times: dict[str, str] = {}
         if self.started is not None:
-            times["iopub.status.busy"] = times["iopub.execute_input"] = self.started.at
+            times["iopub.status.busy"] = self.started.at
+            times["iopub.execute_input"] = self.started.at
         ended = self.finished
         if ended is not None and ended.status not in _UNANSWERED and not ended.kernel.replaced:
-            times["shell.execute_reply"] = times["iopub.status.idle"] = ended.finished_at or ended.at
+            ended_at = ended.finished_at or ended.at
+            times["shell.execute_reply"] = ended_at
+            times["iopub.status.idle"] = ended_at
         return {"execution": times} if times else {}
 
     def _known(self, shown: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -268,7 +276,7 @@ class _Cell:
         if self.started is None and ended.status in _UNANSWERED:
             return {"note": f"This cell did not run{why}."}
         if ended.status in _ENDED_BY_ITSELF:
-            # What failed without an error output told of it otherwise, as IPython does of a magic's misuse.
+            # A failure without an error output was reported otherwise: IPython prints usage errors of magics.
             return {}
         if ended.error is not None:
             return {"note": f"{ended.error.ename}: {ended.error.evalue}"}
@@ -280,13 +288,13 @@ def _changed_packages(event: PackagesChanged) -> dict[str, Any]:
 
 
 def _note(note: str) -> dict[str, Any]:
-    """A remark of the gateway's among a cell's outputs; its metadata tell it from the cell's own."""
+    """A remark by the gateway among a cell's outputs; its metadata distinguishes it from the cell's own."""
     data = {"text/plain": f"[cellgate: {note}]"}
     return {"output_type": "display_data", "data": data, "metadata": {"cellgate": {"note": True}}}
 
 
 def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
-    """The output without what is longer than `cap`: texts keep both ends, other values go altogether."""
+    """The output without values longer than `cap`: texts keep both ends, other values are left out."""
     match output["output_type"]:
         case "stream":
             return {**output, "text": _both_ends(output["text"], cap)}
@@ -296,11 +304,11 @@ def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:
             if not large:
                 return output
             kept = {mime: value for mime, value in data.items() if mime not in large}
-            told = "".join(
+            notes = "".join(
                 f"[cellgate: {mime}, {len(data[mime])} characters, is in the bundle]" for mime in large
             )
             plain = _both_ends(data["text/plain"], cap) if "text/plain" in data else ""
-            return {**output, "data": {**kept, "text/plain": f"{plain}\n{told}".strip("\n")}}
+            return {**output, "data": {**kept, "text/plain": f"{plain}\n{notes}".strip("\n")}}
     return output
 
 
@@ -315,7 +323,7 @@ def _both_ends(value: str, cap: int) -> str:
 
 
 def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, Any]:
-    """`kernelspec` and `language_info`, as far as the session's environment tells them."""
+    """`kernelspec` and `language_info`, as far as the session's environment has them."""
     language = _language_info(environment.get("kernel_info", {}).get("language_info"))
     kernelspec = {
         "name": kernel,
@@ -327,7 +335,7 @@ def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, A
 
 
 def _language_info(told: Any) -> dict[str, Any] | None:
-    """What a kernel says of its language, without what nbformat does not allow."""
+    """What a kernel says about its language, without fields that nbformat does not allow."""
     if not isinstance(told, dict) or not isinstance(told.get("name"), str):
         return None
     fields = {key: told[key] for key, kind in _OF_LANGUAGE.items() if isinstance(told.get(key), kind)}
@@ -335,7 +343,7 @@ def _language_info(told: Any) -> dict[str, Any] | None:
 
 
 def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """What is told of the environment besides Jupyter's own metadata."""
+    """The parts of the environment that Jupyter's own metadata does not hold."""
     known = {key: value for key, value in environment.items() if key not in {"kernel_info", "display_name"}}
     kernel_info = environment.get("kernel_info", {})
     for key in ("implementation", "implementation_version"):

@@ -1,9 +1,8 @@
-"""Opens a record to write: brings it to the newest schema, with all that its redo log holds.
+"""Opens a record for writing: brings it to the newest schema, and takes in the rows of its redo log.
 
-Both are one transaction. So a log that this version can't read stops the start before anything is changed,
-and the version that wrote it can still be started; and no step to a newer schema is made without the rows
-that were committed under the former one. Which statements there are is ``schema``'s and ``migrations``'
-affair.
+Both happen in one transaction. So a log that this version can't read stops the start before anything is
+changed, and the version that wrote it can still be started; and no migration happens without the rows that
+were committed under the former schema. The SQL is in ``schema`` and ``migrations``.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ WAL_BYTES = 64 * 1024 * 1024
 
 
 def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
-    """The connection that writes, of a file in the newest schema and readable by its owner only.
+    """A connection for writing, to a file in the newest schema that only its owner can read.
 
-    What a redo log held is in its tables. Raises StorageError for a file that is no record, or of a newer
-    schema, or that is too damaged to be opened.
+    The rows of a redo log are then in its tables. Raises StorageError for a file that is not a record, has a
+    newer schema, or is too damaged to be opened.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -50,7 +49,7 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {sync}")
         db.execute("PRAGMA foreign_keys = ON")
-        # What is purged is gone from the file too, not only from its index.
+        # Purged bytes are overwritten in the file, not only unlinked from its tables.
         db.execute("PRAGMA secure_delete = ON")
         db.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
         db.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
@@ -71,8 +70,8 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
 class Beginnings:
     """Where a record stands when it is opened.
 
-    `number`: of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions of
-    which acknowledged rows could not be stored, and why. `purges`: those that were begun and are not over.
+    `number`: that of the last commit. `last_session`: the highest id a session ever had. `refused`: sessions
+    whose acknowledged rows could not all be stored, and why. `purges`: those begun but not finished.
     """
 
     number: int
@@ -90,7 +89,7 @@ def beginnings(db: sqlite3.Connection) -> Beginnings:
 
 @contextmanager
 def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
-    """Raise StorageError for values that a sound record does not have; see `RecordDamaged` for `verified`."""
+    """Turn errors from values that no sound record has into RecordDamaged, which explains `verified`."""
     try:
         yield
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
@@ -98,7 +97,7 @@ def damage_told(record: str, *, verified: bool = False) -> Iterator[None]:
 
 
 def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
-    """Migrate the record and take in what its redo log holds. Raises also sqlite3.Error and OSError."""
+    """Migrate the record and take in its redo log. Raises StorageError, sqlite3.Error and OSError."""
     version = version_of(db, path)
     seed = schema.expected_log(db) if version >= salvage.FIRST_WITH_SEED else None
     found = salvage.look(path, version, seed)
@@ -114,7 +113,7 @@ def bring_up_to_date(db: sqlite3.Connection, path: Path) -> None:
 
 
 def open_copy(path: Path) -> sqlite3.Connection:
-    """A record in a single file that nobody else has open, brought up to date, without a log of any kind."""
+    """A record that nobody else has open, brought up to date, in a single file without any log."""
     with closing(open_writer(path, "full")):
         pass
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)

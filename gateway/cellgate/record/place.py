@@ -1,8 +1,8 @@
 """Where a record really is.
 
-SQLite follows a link at a record's path and keeps its own log beside the file that the link leads to. So all
-else that belongs to a record (redo log, lock, what is set aside) is beside that file too, whoever opens it: a
-journal, a check, a backup. Each of them asks here first, and from then on knows that path alone.
+SQLite follows a link at a record's path and keeps its own log beside the target. So everything else that
+belongs to a record (redo log, lock, files set aside) is beside the target too, whether a journal, a check or
+a backup opens it. Each of them resolves the path here first, and then uses only that.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def wal_beside(record: Path) -> Path:
 
 
 def resolved(record: Path) -> Path:
-    """The file that the record is, also where there is a link at its path.
+    """The record's own file, also where there is a link at its path.
 
-    Raises StorageError for a link that leads to nothing, because a new record would be begun in the place of
-    one whose disk is missing, and for files that were left beside the link when the record was moved.
+    Raises StorageError for a dangling link, because a new record would replace one whose disk is missing, and
+    for files that were left beside the link when the record was moved.
     """
     if not record.is_symlink():
         return record

@@ -1,10 +1,10 @@
-"""Removes all that is recorded of a session but for a tombstone in the audit trail. The SQL, step by step.
+"""Removes the record of a session except for a tombstone in the audit trail: the SQL, step by step.
 
-A purge begins with one short transaction: the session is gone for all who look, its tombstone stands. Its
-rows are then removed a few at a time, so that they never keep the writer from other sessions' rows, and what
-was begun is known after any end of the gateway. Deleted bytes are overwritten with zeros (`secure_delete`),
-in the database's log at first. `empty_log` has them written into the database and the log cut to nothing.
-When to do what is ``eraser``'s affair.
+A purge begins with one short transaction: the session is gone for all readers, and its tombstone is written.
+Its rows are then removed a few at a time, so that the writer is never kept from other sessions' rows; an
+unfinished purge is known after any end of the gateway. Deleted bytes are overwritten with zeros
+(`secure_delete`), at first in the database's log. `empty_log` checkpoints that log and truncates it.
+``eraser`` decides when each step runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cellgate.record.transactions import transaction
 
 STEP_ROWS = 200
 STEP_BYTES = 1024 * 1024
-"""Of bodies that one step removes, but for a single row that is larger."""
+"""Bytes of bodies that one step removes, unless a single row is larger."""
 
 _SOME_EVENTS = """SELECT seq, length(body) FROM events WHERE session_id = ? ORDER BY seq LIMIT ?"""
 _SOME_BLOBS = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
@@ -28,11 +28,11 @@ _SOME_EXECUTIONS = """DELETE FROM executions WHERE session_id = ?1 AND number IN
 
 
 def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> bool:
-    """Take the session's row away and write its tombstone; False when there is none.
+    """Remove the session's row and write its tombstone; False when there is no such session.
 
     Its other rows stay until `remove_some` has been called often enough.
     """
-    # The rows of its events refer to the session's row, and go after it.
+    # The rows of its events reference the session's row, and are removed after it.
     db.execute("PRAGMA foreign_keys = OFF")
     try:
         with transaction(db):
@@ -42,14 +42,17 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
             if found is None:
                 return False
             principal, key, created_at, last_seq, head = found
-            told = {
+            tombstone = {
                 "session_id": session_id,
                 "principal": principal,
                 "session": key,
                 "created_at": created_at,
+                "rows": last_seq,
+                "head": head.hex(),
+                "by": by,
+                "reason": reason,
             }
-            told |= {"rows": last_seq, "head": head.hex(), "by": by, "reason": reason}
-            trail.append(db, trail.PURGED, told)
+            trail.append(db, trail.PURGED, tombstone)
             db.execute("INSERT INTO purges VALUES (?)", (session_id,))
             db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
     finally:
@@ -58,12 +61,12 @@ def begin(db: sqlite3.Connection, session_id: int, *, by: str, reason: str) -> b
 
 
 def begun(db: sqlite3.Connection) -> list[int]:
-    """The sessions whose purge has begun and is not over."""
+    """The sessions whose purge has begun but not finished."""
     return [session_id for (session_id,) in db.execute("SELECT session_id FROM purges ORDER BY session_id")]
 
 
 def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
-    """Remove a bounded part of what is left of the session; whether there may be more."""
+    """Remove a limited part of what is left of the session; returns whether there may be more."""
     with transaction(db):
         events = _within_limit(db.execute(_SOME_EVENTS, (session_id, STEP_ROWS)).fetchall())
         if events:
@@ -77,7 +80,7 @@ def remove_some(db: sqlite3.Connection, session_id: int) -> bool:
             db.execute(_ABANDONED, (blob,))
         if blobs or db.execute(_SOME_EXECUTIONS, (session_id, STEP_ROWS)).rowcount:
             return True
-        # Parts whose body is gone already, as in a damaged file.
+        # Uses of blobs that are already gone, as in a damaged file.
         db.execute("DELETE FROM blob_uses WHERE session_id = ?", (session_id,))
         db.execute("DELETE FROM refused WHERE session_id = ?", (session_id,))
     return False
@@ -95,9 +98,9 @@ def _within_limit(found: list[tuple[int, int]]) -> list[int]:
 
 
 def empty_log(db: sqlite3.Connection) -> bool:
-    """Write the database's log into the database and cut it to nothing; False while others keep it in use.
+    """Checkpoint the database's log and truncate it; False while others keep it in use.
 
-    It waits for nobody. The larger part is done while others write; they wait for what is left only.
+    It waits for nobody. Most of the work is done while others write; they wait only for the rest.
     """
     db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     (busy, _, _) = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -105,14 +108,15 @@ def empty_log(db: sqlite3.Connection) -> bool:
 
 
 def end(db: sqlite3.Connection, session_ids: Collection[int]) -> None:
-    """Nothing is left of these sessions anywhere."""
+    """Note that nothing is left of these sessions anywhere."""
     with transaction(db):
         db.executemany("DELETE FROM purges WHERE session_id = ?", [(number,) for number in session_ids])
 
 
 def finish_all(db: sqlite3.Connection) -> None:
-    """Do all that is left of purges that were begun, for who has the file to himself."""
-    for session_id in (sessions := begun(db)):
+    """Finish all purges that were begun, for a caller that has the file to itself."""
+    sessions = begun(db)
+    for session_id in sessions:
         while remove_some(db, session_id):
             pass
     end(db, sessions)

@@ -1,7 +1,7 @@
-"""What a gateway reads of the record it writes. Reads see what is committed, not what is still enqueued.
+"""How a gateway reads the record that it writes. Reads see committed rows, not those still enqueued.
 
-One thread and one connection serve all short reads. The SQL is ``schema``'s; what the rows mean is not known
-here.
+One thread and one connection serve all short reads. The SQL is in ``schema``; the meaning of the rows is not
+known here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class GivenUp(Exception):
-    """Nobody waits for a long reading any more."""
+    """Nobody waits for a long read any more."""
 
 
 class Queries(ABC):
@@ -37,7 +37,7 @@ class Queries(ABC):
 
     @abstractmethod
     async def applied(self) -> None:
-        """Return when all that is committed is in the tables, where reads look. Raises StorageError."""
+        """Return when all committed rows are in the tables, where reads look. Raises StorageError."""
 
     async def _read(
         self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -61,7 +61,7 @@ class Queries(ABC):
         return await self._read(schema.sessions, principal, states, limit, after)
 
     async def unfinished_sessions(self) -> list[SessionRow]:
-        """All sessions that have not ended; at the start those that a former gateway left."""
+        """All sessions that have not ended; at the start, those that a former gateway left behind."""
         return await self._read(schema.unfinished_sessions)
 
     async def session_folders(self) -> list[tuple[int, str]]:
@@ -85,7 +85,7 @@ class Queries(ABC):
         return await self._read(schema.unfinished_executions, session_id)
 
     async def last_event(self, session_id: int) -> tuple[int, bytes] | None:
-        """The sequence number and the hash of the last event, as a chain begins where there is none.
+        """The sequence number and the hash of the last event, or the start of a chain if there is none.
 
         None when there is no such session.
         """
@@ -111,13 +111,14 @@ class Queries(ABC):
         return await self._read(schema.events, session_id, after, until, limit, max_bytes)
 
     async def long_read(self, work: Callable[[sqlite3.Connection, Callable[[], None]], T]) -> T:
-        """What `work` gives, in a thread and with a connection of its own: it may hold up nobody else.
+        """Run `work` in a separate thread with a separate connection, so that it holds up nobody else.
 
-        It is given a function that it must call now and then, which raises GivenUp once the caller was
-        cancelled. How many go on at once is the callers' affair.
+        It gets a function that it must call now and then, which raises GivenUp once the caller is cancelled.
+        Callers limit how many run at once.
         """
         await self.applied()
-        database, stop = Database("record-export"), Event()
+        database = Database("record-export")
+        stop = Event()
         try:
             await database.open(lambda: schema.open_reader(self._path))
             return await database.run(work, partial(_go_on, stop))
@@ -128,7 +129,7 @@ class Queries(ABC):
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None
     ) -> AsyncGenerator[list[EventRow], None]:
-        """All events that `events` would give without its bounds, in batches of its size.
+        """All events that `events` would return without its limits, in batches of its size.
 
         Raises RecordGone when the session is purged before its end, which is `until` if that is given.
         """

@@ -1,8 +1,8 @@
-"""The one writer of lines that an installer reads: requirements, constraints, wheels, a bundle's lock.
+"""The only writer of lines that an installer reads: requirements, constraints, wheels, a bundle's lock.
 
-Pure. A line is made from typed values only and is checked as it will be read: one line, no option, no
-variable that an installer would fill in, no comment, no continuation; and what a parser reads from it is what
-it was made from. Whatever does not pass is refused with InvalidInput, so a `Line` goes into a file as it is.
+Pure. A line is made only from typed values and checked the way it will be read: one line, no option, no
+variable that an installer would expand, no comment, no continuation; and a parser must read from it what it
+was made from. All else is refused with InvalidInput, so a `Line` can go into a file as it is.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from cellgate_kernels.distributions import MOST_NAME, MOST_VERSION, Distribution
 from cellgate_kernels.errors import InvalidInput
 
 Line = NewType("Line", str)
-"""What only this module makes: one line, without its end."""
+"""One line without its line end; only this module makes them."""
 
 MOST_LINE = 4000
 """Characters."""
 
-# pip and uv join lines at a backslash, fill in ${NAME}, and cut at a # after white space.
+# pip and uv join lines at a backslash, expand ${NAME}, and cut at a # after white space.
 _TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+*!,;|~<>=()\[\]@:/%?&'\"-]*", re.ASCII)
 _OPTION = re.compile(r"\s-")
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -32,7 +32,7 @@ _COMMENT = re.compile(r"[A-Za-z0-9 .,:;()+_'-]*", re.ASCII)
 
 
 def requirement_line(requirement: Requirement) -> Line:
-    """A requirement by name, with extras, versions and a marker. Raises InvalidInput."""
+    """A requirement by name, with its extras, versions and marker. Raises InvalidInput."""
     if requirement.url is not None:
         raise InvalidInput("A requirement may not name an address")
     names = [requirement.name, *requirement.extras]
@@ -43,25 +43,30 @@ def requirement_line(requirement: Requirement) -> Line:
         raise InvalidInput("A requirement's versions hold characters that no version has")
     marker = _marker(requirement)
     extras = ",".join(sorted(map(canonicalize_name, requirement.extras)))
-    line = canonicalize_name(requirement.name) + (f"[{extras}]" if extras else "") + ",".join(clauses)
-    return _checked(f"{line}; {marker}" if marker else line, requirement)
+    line: str = canonicalize_name(requirement.name)
+    if extras:
+        line += f"[{extras}]"
+    line += ",".join(clauses)
+    if marker:
+        line += f"; {marker}"
+    return _checked(line, requirement)
 
 
 def pin_line(package: Distribution) -> Line:
-    """The requirement of a package of exactly this version, by its own name."""
+    """The requirement of exactly this version of a package, under its own name."""
     text = f"{package.name}=={package.version}"
     return _checked(text, Requirement(text))
 
 
 def hashed_line(package: Distribution, sha256: str) -> Line:
-    """The requirement of a package of exactly this version, from a file of this hash. Raises InvalidInput."""
+    """The requirement of exactly this version of a package, with its file's hash. Raises InvalidInput."""
     if not is_sha256(sha256):
         raise InvalidInput("A package's hash can't be used")
     return Line(f"{pin_line(package)} --hash=sha256:{sha256}")
 
 
 def comment_line(text: str) -> Line:
-    """A line for people. Raises InvalidInput when it is no plain text."""
+    """A comment for people. Raises InvalidInput when it is not plain text."""
     if not _COMMENT.fullmatch(text) or len(text) > MOST_LINE:
         raise InvalidInput("A comment holds characters that it may not have")
     return Line(f"# {text}")
@@ -73,7 +78,7 @@ def document(lines: Iterable[Line]) -> str:
 
 
 def is_sha256(text: str) -> bool:
-    """Whether this is a SHA-256 in hexadecimal digits."""
+    """Whether this is a SHA-256 in lower-case hexadecimal digits."""
     return _SHA256.fullmatch(text) is not None
 
 
@@ -82,12 +87,12 @@ def _marker(requirement: Requirement) -> str:
     try:
         return "" if requirement.marker is None else str(requirement.marker)
     except (ValueError, RecursionError):
-        # A value that holds both kinds of quotes has no form that could be read again.
+        # A value with both kinds of quotes has no form that could be parsed again.
         raise InvalidInput("A requirement's marker can't be written") from None
 
 
 def _checked(text: str, meant: Requirement | None) -> Line:
-    """The text as a line, if it is one and is read as what is meant."""
+    """The text as a line, if it is a valid one and is parsed as what is meant."""
     if not _TEXT.fullmatch(text) or _OPTION.search(text) or len(text) > MOST_LINE:
         raise InvalidInput("A requirement has characters that no requirement needs")
     try:

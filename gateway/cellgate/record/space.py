@@ -1,19 +1,24 @@
-"""How much room the file system of a folder has. It only asks; who reserves is ``files.ledger``."""
+"""How much space the file system of a folder has. It only measures; ``files.ledger`` reserves."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+_UNKNOWN = 1 << 62
+"""Stands for a size that a file system does not report; some have 0 blocks in all."""
+
 
 def free(folder: Path | int) -> int:
     """Bytes that can be written to the disk of a folder or an open file."""
-    told = os.statvfs(folder)
-    # Some file systems don't say: they have 0 blocks in all.
-    return told.f_bavail * told.f_frsize if told.f_blocks else 1 << 62
+    found = os.statvfs(folder)
+    if not found.f_blocks:
+        return _UNKNOWN
+    return found.f_bavail * found.f_frsize
 
 
 def half_of_disk(folder: Path) -> int:
-    """Half of the bytes that the folder's disk has in all."""
-    told = os.statvfs(folder)
-    return told.f_blocks * told.f_frsize // 2 or 1 << 62
+    """Half of the folder's disk, in bytes."""
+    found = os.statvfs(folder)
+    half = found.f_blocks * found.f_frsize // 2
+    return half or _UNKNOWN

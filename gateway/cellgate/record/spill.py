@@ -1,10 +1,10 @@
-"""What is made of an answer and not sent yet: in memory, and beyond a bound in an unnamed file.
+"""Answers that are made but not sent yet: in memory, and above a limit in an unnamed file.
 
-A thread writes an answer at its own pace and a client reads it at its own, so that who reads slowly, or not
-at all, keeps nothing but bytes on the disk. All spills together take at most half of what is free there,
-beyond the reserve that the record needs; when that is not enough, the one that was not read for longest is
-given up. What the bytes are is not known here; when a client that nobody else waits for has been silent for
-too long is ``http.listener``'s affair.
+A thread writes an answer at its own pace and a client reads it at its own, so a client that reads slowly, or
+not at all, occupies only disk space. All spills together take at most half of the free space, not counting
+the reserve that the record needs; when that is not enough, the one that has not been read for longest is
+discarded. The content of the bytes does not matter here; ``http.listener`` decides when a client that nobody
+else waits for has been silent for too long.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from cellgate.wire.errors import StorageError, StorageFull, not_written
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.threads import Lane
 
-MEMORY = PART = 256 * 1024
-"""Bytes of an answer that stay in memory, and that a reader of a file is given at a time."""
+MEMORY = 256 * 1024
+"""Bytes of an answer that stay in memory."""
+PART = 256 * 1024
+"""Bytes that a reader of a file gets at a time."""
 STALLED = 30.0
-"""Seconds without a reading after which a spill is given up, if others need its room."""
+"""Seconds without a read after which a spill is discarded, if others need its room."""
 
 
 class Spills:
@@ -44,7 +46,7 @@ class Spills:
         self._open: WeakSet[Spill] = WeakSet()
 
     def open(self) -> Spill:
-        """An empty one."""
+        """An empty spill."""
         spill = Spill(self, asyncio.get_running_loop())
         with self._lock:
             self._open.add(spill)
@@ -59,7 +61,7 @@ class Spills:
             self._used += count
 
     def _give_up_stalled(self) -> bool:
-        """Whether there was one that is whole and was not read for long."""
+        """Discard the complete spill that was not read for longest; False if none has stalled."""
         for spill in sorted(self._open, key=lambda spill: spill.last_read):
             if time.monotonic() - spill.last_read < STALLED:
                 return False
@@ -69,19 +71,19 @@ class Spills:
         return False
 
     def give_back(self, count: int) -> None:
-        """The file with so many bytes is gone."""
+        """A file of this many bytes is gone."""
         with self._lock:
             self._used -= count
 
     @property
     def used(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files together."""
         return self._used
 
 
 class Spill:
-    """The bytes of one answer. A thread may `write` inside `writing`; then the loop says `end`. `parts` are
-    for one reader, on the loop. It is gone when the reader and the thread are done.
+    """The bytes of one answer. A thread may `write` inside `writing`; then the loop calls `end`. `parts` is
+    for one reader, on the loop. The spill is gone when the reader and the thread are done.
     """
 
     def __init__(self, spills: Spills, loop: asyncio.AbstractEventLoop) -> None:
@@ -102,7 +104,7 @@ class Spill:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep it for the thread that writes, even if its reader leaves."""
+        """Keep the spill for the thread that writes, even if its reader leaves."""
         self._stay()
         try:
             yield
@@ -145,20 +147,21 @@ class Spill:
         self._taken += count
 
     def end(self, error: CellgateError | None = None) -> None:
-        """There is nothing to come: all was written, or `error` says why not."""
+        """Nothing more will come: all was written, or `error` says why not."""
         with self._lock:
             self._error = self._error or error
             self._ended = True
         self._news.set()
 
     def give_up(self) -> int:
-        """Close the file for the sake of others, unless it is in use; the bytes that its disk has again."""
+        """Close the file to make room for others, unless it is in use; returns the bytes that this frees."""
         with self._lock:
             if self._users != 1 or not self._ended or self._file is None:
                 return 0
             self._error = StorageFull("This answer was not read for so long that others got its room")
             self._file.close()
-            taken, self._taken = self._taken, 0
+            taken = self._taken
+            self._taken = 0
             return taken
 
     def _tell(self) -> None:
@@ -167,9 +170,9 @@ class Spill:
     # The reader
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """All bytes: when they are whole, or as they come once they are many. Close it in any case.
+        """All bytes: once complete, or as they come when they are many. Always close the iterator.
 
-        Raises the writer's error as soon as there is one, so that nobody takes what is there for the whole.
+        Raises the writer's error as soon as there is one, so that nobody mistakes a part for the whole.
         """
         offset = 0
         try:
@@ -189,9 +192,10 @@ class Spill:
             if self._file is not None and (ended or self._size - offset >= PART):
                 return await self._spills.lane.run(self._read, offset)
             if ended:
-                # Given away: from now on it counts as what is held for its client.
+                # Handed over: from now on these bytes count as held for the client.
                 with self._lock:
-                    rest, self._memory = self._memory, bytearray()
+                    rest = self._memory
+                    self._memory = bytearray()
                 return bytes(rest)
             await self._news.wait()
 
@@ -216,13 +220,14 @@ class Spill:
             self._users += 1
 
     def _leave(self) -> None:
-        """The last one out closes the file: its descriptor may be another's after that."""
+        """The last user closes the file: its descriptor may be reused after that."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return
             self._memory = bytearray()
-            taken, self._taken = self._taken, 0
+            taken = self._taken
+            self._taken = 0
         if self._file is not None:
             self._file.close()
         self._spills.give_back(taken)
