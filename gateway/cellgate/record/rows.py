@@ -1,6 +1,6 @@
 """The rows of the record as values.
 
-Where they are stored is ``schema``, when is ``journal``, what they mean together is ``notebook``.
+``schema`` stores them, ``journal`` decides when, and ``notebook`` knows what they mean together.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class SessionRow:
     """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
 
     `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
-    event that was written: the store keeps them up to date itself. `folder` names the session's workspace and
-    never changes; it is empty for sessions older than the column, whose workspace is named after their id.
+    written event; the store itself keeps them up to date. `folder` names the session's workspace and never
+    changes; it is empty for sessions older than the column, whose workspaces are named after their ids.
     """
 
     id: int
@@ -52,7 +52,7 @@ class SessionRow:
         metadata: dict[str, Any] | None = None,
         folder: str = "",
     ) -> SessionRow:
-        """The row of a session that begins now, before it has a kernel."""
+        """The row of a new session, before it has a kernel."""
         return cls(
             id=session_id,
             principal=principal,
@@ -74,7 +74,7 @@ class SessionRow:
 class ExecutionRow(msgspec.Struct, frozen=True):
     """Where in its session's events an execution is; the events say everything else about it.
 
-    `number`: its place in the order of the session's executions, from 1. `status` is None until it has ended.
+    `number`: its place in the order of the session's executions, from 1. `status` is None until it ends.
     """
 
     session_id: int
@@ -90,9 +90,9 @@ class ExecutionRow(msgspec.Struct, frozen=True):
 
 
 class EventRow(msgspec.Struct, frozen=True):
-    """One thing that happened. `body`: the event's JSON as it is hashed, stored and streamed.
+    """One event. `body`: its JSON as it is hashed, stored and streamed.
 
-    `seq` rises by one per session from 1; `hash` is the row's link of the chain.
+    `seq` rises by one within a session, from 1; `hash` is the row's link in the chain.
     """
 
     session_id: int

@@ -1,8 +1,8 @@
-"""HTML and CSS of user code's, reduced to what shows something: nothing that runs, loads, sends or navigates.
+"""Reduces HTML and CSS from user code to what is displayed: nothing that runs, loads, sends or navigates.
 
 nh3 (the Rust library ammonia) parses as browsers do and keeps listed elements and attributes; ``style``
-elements are taken out before, and their rules kept apart. Pure. A page made of it has the policy of ``pages``
-as well, so that what one of the two overlooks the other stops.
+elements are taken out first, and their rules are filtered separately. Pure. Pages made from it also have the
+policy of ``pages``, so that each of the two catches what the other misses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import nh3
 import tinycss2
 
 MOST_CSS = 1 << 20
-"""Characters of one ``style`` element; a longer one is left out."""
+"""Characters of one ``style`` element; longer ones are left out."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -22,13 +22,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 DEEPEST = 500
-"""Elements in one another; browsers themselves stop at about as many."""
+"""Levels of nested elements; browsers themselves stop at about as many."""
 
 _SHAPES = _words("""
     svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient radialGradient stop
     clipPath
 """)
-# Without links that can't be seen; with boxes to tick, by which some displays are folded without a script.
+# Without image maps, whose links are invisible; with checkboxes, which fold some displays without a script.
 _TAGS = (
     (nh3.ALLOWED_TAGS - {"map", "area"}) | _SHAPES | _words("address big font input label main section tfoot")
 )
@@ -36,7 +36,7 @@ _LOST = _words("""
     script style title noscript template iframe object embed applet frameset noframes noembed textarea select
     math foreignObject
 """)
-"""Elements that go with all that is in them."""
+"""Elements that are removed with all their content."""
 _EVERYWHERE = _words("""
     id class style title lang dir align valign width height border cellpadding cellspacing colspan rowspan
     scope headers span start reversed open role face size color bgcolor nowrap datetime
@@ -50,7 +50,7 @@ _OF_SHAPES = _words("""
 """)
 _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp|bmp|svg\+xml);base64,[A-Za-z0-9+/=\s]*")
 
-# What CSS may call. None of it loads anything; url, image-set, src and whatever is invented next do.
+# Functions that CSS may call. None of them loads anything, unlike url, image-set, src and future ones.
 _FUNCTIONS = _words("""
     rgb rgba hsl hsla hwb lab lch oklab oklch color color-mix calc min max clamp var attr counter counters
     linear-gradient radial-gradient conic-gradient repeating-linear-gradient repeating-radial-gradient
@@ -66,18 +66,18 @@ _SCOPES = _words("applet button caption marquee object select svg math table td 
 _NAME = re.compile(r"[-\w]*\Z")
 _OWN_PART = re.compile(r"url\(#[-\w.:]+\)", re.IGNORECASE)
 _UNSAFE = ("\\", "<", "@", "/*", "{", "}")
-"""An escape may spell any name; the others end what they stand in."""
+"""An escape may spell any name; the others may end the construct that they are in."""
 
 
 def _harmless(value: str) -> bool:
-    """Whether a value of CSS only calls functions that load nothing."""
+    """Whether a CSS value calls only functions that load nothing."""
     if any(mark in value for mark in _UNSAFE):
         return False
     return all(name in _FUNCTIONS or not name for name in _called(value))
 
 
 def _called(value: str) -> Iterator[str]:
-    """What stands before each opening bracket; of a name that is too long for any, its end."""
+    """The name before each opening parenthesis; only the end of a name that is too long for any function."""
     at = value.find("(")
     while at >= 0:
         found = _NAME.search(value[max(0, at - _LONGEST_NAME) : at].rstrip())
@@ -86,7 +86,7 @@ def _called(value: str) -> Iterator[str]:
 
 
 def declarations(text: str) -> str:
-    """The declarations, as of a ``style`` attribute, that load nothing."""
+    """The declarations that load nothing, as for a ``style`` attribute."""
     return ";".join(part for part in text.split(";") if ":" in part and _harmless(part))
 
 
@@ -123,14 +123,14 @@ _cleaner = nh3.Cleaner(
 
 
 def markup(text: str) -> str:
-    """A balanced piece of HTML, whatever `text` is, with what is on the lists only."""
+    """A balanced piece of HTML, whatever `text` is, with listed elements and attributes only."""
     return _cleaner.clean(text)
 
 
 def too_deep(text: str) -> bool:
-    """Whether its elements are nested deeper than anybody's are: parsing takes the square of the depth.
+    """Whether its elements are nested unreasonably deep: parsing time grows with the square of the depth.
 
-    An estimate: an end tag ends the nearest element of its name, unless a table's cell or the like is nearer.
+    An estimate: an end tag closes the nearest element of its name, unless a table cell or the like is nearer.
     """
     stack: list[str] = []
     for tag in _TAG.finditer(text):
@@ -153,7 +153,7 @@ def too_deep(text: str) -> bool:
 
 
 def _end_before(stack: list[str], name: str) -> None:
-    """A list's next item ends the one before it, with the paragraph that is in that; so do cells and rows."""
+    """An item of a list closes the previous one and a paragraph in it; so do cells and rows."""
     for place in range(len(stack) - 1, -1, -1):
         if stack[place] not in _ENDED_BY_NEXT:
             return
@@ -163,17 +163,20 @@ def _end_before(stack: list[str], name: str) -> None:
 
 
 def split_styles(text: str) -> tuple[str, list[str]]:
-    """`text` without its ``style`` elements, and what is in them.
+    """`text` without its ``style`` elements, and the contents of these.
 
-    It need not find them as a browser would: `markup` removes what it leaves, `rules` reads what it takes.
+    It need not find them as a browser would: `markup` removes those it leaves, `rules` checks those it takes.
     """
     lowered = text.lower()
-    # Letters that become longer in lower case would shift all places after them.
+    # A letter that becomes longer in lower case would shift all positions after it.
     if len(lowered) != len(text) or "<style" not in lowered:
         return text, []
-    kept, styles, at = [], [], 0
+    kept: list[str] = []
+    styles: list[str] = []
+    at = 0
     while (start := lowered.find("<style", at)) >= 0:
-        opened, end = lowered.find(">", start), lowered.find("</style", start)
+        opened = lowered.find(">", start)
+        end = lowered.find("</style", start)
         if opened < 0 or end < opened:
             break
         kept.append(text[at:start])

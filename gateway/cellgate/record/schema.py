@@ -1,8 +1,8 @@
 """The SQL of the record: how its rows are written and read, each statement as a function of a connection.
 
-It starts no threads and knows no event loop: ``journal`` calls it in threads of its own. Another database
-would be another module with these functions. Statements are not committed here, except by `write`. What
-happens to whole records is in ``migrations``, ``purge`` and ``upkeep``.
+It starts no threads and knows no event loop: ``journal`` calls it in its threads. Another database would be
+another module with these functions. Nothing is committed here, except by `write`. Operations on whole records
+are in ``migrations``, ``purge`` and ``upkeep``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sync = Literal["normal", "full"]
 
 
 class Refused(Exception):
-    """Rows don't continue their session's chain as the tables have it."""
+    """Rows don't continue their session's chain in the tables."""
 
 
 REFUSED = (
@@ -47,7 +47,7 @@ REFUSED = (
     RecursionError,
     msgspec.MsgspecError,
 )
-"""Errors that a row itself causes: trying again would not help."""
+"""Errors that are caused by a row itself: retrying would not help."""
 
 ROWS_OF_A_STATEMENT = 256
 LAST = 2**63 - 1
@@ -76,12 +76,12 @@ _decode = json_decoder(dict[str, Any]).decode
 def storage_error(
     error: sqlite3.Error, record: Path | None = None, *, verified: bool = False
 ) -> StorageError:
-    """What the rest of the gateway learns of an error of the database; see `RecordDamaged` for `verified`."""
+    """A database error as the rest of the gateway sees it; see `RecordDamaged` for `verified`."""
     code = getattr(error, "sqlite_errorcode", None)
-    # SHMSIZE: the index of the log could not grow; SQLite gives that a code of its own.
+    # SHMSIZE: the index of the log could not grow, for which SQLite has a separate code.
     if code in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}:
         return StorageFull("There is no space left for the record; free some on the disk of the data folder")
-    # Our own finding has no code: a row whose parts are not what they were.
+    # `event_row` raises this class without a code, for a row whose parts have changed.
     ours = code is None and type(error) is sqlite3.DatabaseError
     if ours or (code is not None and code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}):
         name = "The record" if record is None else f"The record {record}"
@@ -106,7 +106,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
 def open_eraser(path: Path) -> sqlite3.Connection:
     """A connection that can write and never waits for another one. The file must exist.
 
-    Raises StorageError, as for want of open files.
+    Raises StorageError, such as when no more files can be opened.
     """
     uri = f"{path.absolute().as_uri()}?mode=rw"
     try:
@@ -121,11 +121,11 @@ def open_eraser(path: Path) -> sqlite3.Connection:
 def write(
     db: sqlite3.Connection, group: Group, barred: Mapping[int, str], *, acknowledged: bool
 ) -> dict[int, str]:
-    """Insert or replace sessions and executions and append events, in one transaction, and note its number.
+    """Insert or replace sessions and executions, append events and note the number, in one transaction.
 
-    Rows that can't be stored are left out with all rows of their session, so that they cost no other session
-    anything, and so are those of `barred` sessions. Returns for each such session what was wrong. Rows that
-    were `acknowledged` are kept all the same, in a table for such.
+    If a row can't be stored, all rows of its session are left out, so that no other session is affected; so
+    are the rows of `barred` sessions. Returns the reason for each session left out. If its rows were
+    `acknowledged`, they are kept in the table `refused`.
     """
     if not group.concerns(barred):
         try:
@@ -145,7 +145,7 @@ def write(
 def put_apart(
     db: sqlite3.Connection, group: Group, barred: Mapping[int, str], *, acknowledged: bool = True
 ) -> dict[int, str]:
-    """Write the rows session by session; as `write`, but inside a transaction."""
+    """Write the rows session by session; like `write`, but inside a transaction of the caller."""
     refused: dict[int, str] = {}
     for session_id, part in group.by_session().items():
         if (reason := barred.get(session_id)) is None:
@@ -163,18 +163,18 @@ def put_apart(
 
 
 def not_following(db: sqlite3.Connection, group: Group) -> dict[int, str]:
-    """The sessions of the group whose rows can't come next after what is in the tables, and why.
+    """The sessions of the group whose rows can't directly follow those in the tables, and why.
 
-    For rows that were committed after some that are lost: without an event of the session among them nothing
-    tells that none is missing before them.
+    For rows that were committed after lost ones: if none of them is an event, whose hash would prove it,
+    nothing shows that no row of the session is missing before them.
     """
     parts = group.by_session()
     heads = _heads(db, [*parts])
     found: dict[int, str] = {}
     for session_id, part in parts.items():
         row = part.sessions.get(session_id)
-        told = None if row is None else (row.head_seq, row.head)
-        if not part.events and told != heads.get(session_id):
+        head = None if row is None else (row.head_seq, row.head)
+        if not part.events and head != heads.get(session_id):
             found[session_id] = "rows before these are lost"
     return found
 
@@ -184,7 +184,7 @@ def _write(db: sqlite3.Connection, group: Group) -> None:
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             trail.begun(db, row.id, row.principal, row.key)
             db.execute(_INSERT_SESSION, (*_session_values(row), row.folder))
-    # Rows of a session are next to each other in the tables, and are found sooner when they come so.
+    # Rows of a session are adjacent in the tables, so inserting them together is faster.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
     _insert(db, _SAVE_EXECUTIONS, [*map(_execution_values, executions)])
     if group.events:
@@ -193,7 +193,7 @@ def _write(db: sqlite3.Connection, group: Group) -> None:
 
 @dataclass(slots=True)
 class _Move:
-    """A chain's head: in the tables (`last`, `head`), and with what is being appended."""
+    """A chain's head: in the tables (`last`, `head`), and with the rows that are being appended."""
 
     last: int
     head: bytes
@@ -204,24 +204,28 @@ class _Move:
 def _append(db: sqlite3.Connection, events: list[EventRow]) -> None:
     """Append events, those of a session together. Raises Refused unless they continue their chains.
 
-    Each head is compared and set. That the first row of a session follows from the head, its hash proves;
-    that the others do is how they were made.
+    Each head is compared and set. Only the hash of a session's first row is checked against the head: the
+    other rows were chained to it when they were made.
     """
     rows: list[tuple[object, ...]] = []
     heads = _heads(db, [*dict.fromkeys(event.session_id for event in events)])
     moves: dict[int, _Move] = {}
     for event in events:
-        session_id, seq = event.session_id, event.seq
-        if (move := moves.get(session_id)) is None:
+        session_id = event.session_id
+        seq = event.seq
+        move = moves.get(session_id)
+        if move is None:
             if session_id not in heads:
                 raise Refused("there is no such session")
             last, head = heads[session_id]
             if seq == last + 1 and link(head, event.body) != event.hash:
                 raise Refused(f"row {seq} does not follow from row {last} as it is recorded")
-            move = moves[session_id] = _Move(last, head, last, head)
+            move = _Move(last, head, last, head)
+            moves[session_id] = move
         if seq != move.seq + 1:
             raise Refused(f"row {seq} can't follow on row {move.seq}")
-        move.seq, move.hash = seq, event.hash
+        move.seq = seq
+        move.hash = event.hash
         body, uses = blobs.take_out(db, session_id, event.body)
         rows.append((session_id, seq, event.type, event.execution, body, event.hash, uses))
     _insert(db, _APPEND, rows)
@@ -240,7 +244,7 @@ def _heads(db: sqlite3.Connection, sessions: list[int]) -> dict[int, tuple[int, 
 
 
 def _insert(db: sqlite3.Connection, statement: str, rows: list[tuple[object, ...]]) -> None:
-    """Many rows by each statement: before and after one, its thread has to wait for the event loop's."""
+    """Insert many rows by each statement: before and after one, this thread has to wait for the GIL."""
     for first in range(0, len(rows), ROWS_OF_A_STATEMENT):
         some = rows[first : first + ROWS_OF_A_STATEMENT]
         places = f"({', '.join('?' * len(some[0]))})"
@@ -293,36 +297,33 @@ def _execution_values(row: ExecutionRow) -> tuple[object, ...]:
 
 
 def applied(db: sqlite3.Connection) -> int:
-    """The number of the last commit that is in the tables. Raises StorageError when it was damaged."""
+    """The number of the last commit that is in the tables. Raises RecordDamaged when it has changed."""
     found = db.execute("SELECT number, complement FROM applied").fetchall()
-    if (
-        len(found) != 1
-        or not all(isinstance(value, int) for value in found[0])
-        or found[0][0] != ~found[0][1]
-    ):
-        raise RecordDamaged("The record", "the number of its last commit is not what it was")
-    number: int = found[0][0]
-    return number
+    if len(found) == 1:
+        number, complement = found[0]
+        if isinstance(number, int) and isinstance(complement, int) and number == ~complement:
+            return number
+    raise RecordDamaged("The record", "the number of its last commit is not what it was")
 
 
 def set_applied(db: sqlite3.Connection, number: int) -> None:
-    """The commits up to this number are in the tables; inside a transaction."""
+    """Note that the commits up to this number are in the tables; call it inside their transaction."""
     db.execute(_APPLIED, (number, ~number))
 
 
 def expected_log(db: sqlite3.Connection) -> bytes | None:
-    """The seed of the redo log that there must be, None when the last gateway ended in order."""
+    """The seed of the redo log that must exist, None when the last gateway ended in order."""
     found = db.execute("SELECT log FROM applied").fetchone()
     return found[0] if found and isinstance(found[0], bytes) else None
 
 
 def expect_log(db: sqlite3.Connection, seed: bytes | None) -> None:
-    """From now on rows may be in a redo log with this seed alone, or for None in no log any more."""
+    """Note that rows may now be only in a redo log with this seed, or, for None, that no log has any."""
     db.execute("UPDATE applied SET log = ?", (seed,))
 
 
 def refused_sessions(db: sqlite3.Connection) -> dict[int, tuple[str, int]]:
-    """The sessions of which acknowledged rows could not be stored: why at first, and how many events."""
+    """Sessions with acknowledged rows that could not be stored: the first reason, and how many events."""
     found: dict[int, tuple[str, int]] = {}
     for session_id, reason, events in db.execute(
         "SELECT session_id, reason, events FROM refused ORDER BY id"
@@ -346,7 +347,7 @@ def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | No
 def sessions(
     db: sqlite3.Connection, principal: str | None, states: Collection[str] | None, limit: int, after: int
 ) -> list[SessionRow]:
-    """Sessions with an id above `after`, by id; of all principals for None, in any state for None."""
+    """Sessions with an id above `after`, by id; None stands for all principals, or any state."""
     clauses = ["id > ?"]
     parameters: list[object] = [after]
     if principal is not None:
@@ -369,7 +370,7 @@ def session_folders(db: sqlite3.Connection) -> list[tuple[int, str]]:
 
 
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
-    """Of the sessions that have ended the one that was not used for longest."""
+    """The ended session that has been unused for longest."""
     return next(_sessions(db, "WHERE state = 'ended' ORDER BY last_activity, id LIMIT 1"), None)
 
 
@@ -415,12 +416,12 @@ def _executions(db: sqlite3.Connection, clause: str, *parameters: object) -> lis
 
 
 def is_there(db: sqlite3.Connection, session_id: int) -> bool:
-    """Whether there is a session of this id; a purge takes its row away before all others."""
+    """Whether there is a session with this id; a purge removes its row before all others."""
     return db.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None
 
 
 def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | None:
-    """The sequence number and the hash of a session's last event, as the chain begins when it has none.
+    """The sequence number and the hash of a session's last event, or the start of the chain if it has none.
 
     None when there is no such session.
     """
@@ -433,7 +434,7 @@ def last_event(db: sqlite3.Connection, session_id: int) -> tuple[int, bytes] | N
 
 
 def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
-    """A stored row's columns as the event they are. Raises sqlite3.DatabaseError when a part is gone."""
+    """The event of a stored row's columns. Raises sqlite3.DatabaseError when a part of it is gone."""
     session_id, seq, event_type, execution, body, digest, uses = values
     try:
         whole = blobs.put_back(db, body, uses)
@@ -443,7 +444,7 @@ def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
 
 
 class StoredRows:
-    """The rows of a session as they stand in the table, whatever is missing; for who has time, one by one."""
+    """The rows of a session as they are in the table, including gaps; for callers that have time."""
 
     def __init__(self, db: sqlite3.Connection, session_id: int) -> None:
         self._db = db
@@ -485,7 +486,7 @@ def events(
     values_of = (session_id, after, LAST if until is None else until, limit)
     found: list[EventRow] = []
     size = 0
-    # The parts of a row that are stored elsewhere must be of the same moment as the row.
+    # The blobs of a row must be read from the same snapshot as the row.
     with snapshot(db), closing(db.execute(query, values_of)) as cursor:
         for values in cursor:
             row = event_row(db, values)

@@ -1,8 +1,8 @@
-"""What makes an exported notebook tell by itself that it was changed.
+"""The seal by which an exported notebook shows on its own whether it was changed.
 
 The seal, in ``metadata.cellgate.seal``, holds the SHA-256 of every cell's text, in order, and one digest over
-all of these and all the rest of the file; with a key of the installation, a signature of that digest too.
-Reading a whole file and judging it is ``verify``.
+all of these and the rest of the file; if the installation has a key, also a signature of that digest.
+``verify`` reads and checks whole files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MANIFEST = b"cellgate bundle 1\n"
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`cells`: a digest a cell; `digest`: over them and the rest. `key` and `signature`, or neither."""
+    """`cells`: one digest per cell; `digest`: over them and the rest. `key` and `signature`, or neither."""
 
     cells: list[str]
     digest: str
@@ -30,19 +30,19 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 def cell_digest(text: str) -> str:
-    """Of a cell's text as it stands in the file."""
+    """The digest of a cell's text as it is in the file."""
     return sha256(text.encode()).hexdigest()
 
 
 def notebook_digest(cells: list[str], metadata: dict[str, Any]) -> str:
-    """Of a whole notebook: its cells' digests, and its metadata without the seal."""
+    """The digest of a whole notebook: over its cells' digests and its metadata without the seal."""
     known = {key: value for key, value in metadata["cellgate"].items() if key != "seal"}
     tail = tail_text({**metadata, "cellgate": known}, empty=not cells)
     return sha256(_NOTEBOOK + "".join(cells).encode() + tail.encode()).hexdigest()
 
 
 def make_seal(cells: list[str], metadata: dict[str, Any], key: SigningKey | None) -> Seal:
-    """The seal of a notebook; signed, given a key."""
+    """The seal of a notebook, signed if there is a key."""
     digest = notebook_digest(cells, metadata)
     if key is None:
         return Seal(cells, digest)
@@ -50,7 +50,7 @@ def make_seal(cells: list[str], metadata: dict[str, Any], key: SigningKey | None
 
 
 def signed(seal: Seal) -> bool | None:
-    """Whether the seal's signature holds; None without one."""
+    """Whether the seal's signature is valid; None without one."""
     if seal.key is None and seal.signature is None:
         return None
     if seal.key is None or seal.signature is None:
@@ -59,10 +59,10 @@ def signed(seal: Seal) -> bool | None:
 
 
 def head_statement(principal: str, session: str, rows: int, head: str) -> bytes:
-    """What is signed when the head of a chain is: whose chain, how long, and its last hash."""
+    """The statement signed for the head of a chain: whose it is, how long, and its last hash."""
     return _HEAD + msgspec.json.encode([principal, session, rows, head])
 
 
 def manifest_statement(manifest: bytes) -> bytes:
-    """What is signed of a bundle: the list of its files with their hashes."""
+    """The statement signed for a bundle: the list of its files with their hashes."""
     return _MANIFEST + manifest

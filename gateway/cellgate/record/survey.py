@@ -1,7 +1,7 @@
-"""One pass over a session's rows that finds where each cell's are, so that cells can be made one by one.
+"""One pass over a session's rows that finds the rows of each cell, so that cells can be made one by one.
 
-Pure: rows in, places out. It keeps no outputs: of a session with gigabytes of them it holds a few hundred
-bytes a cell. Cells are made of the rows at these places by ``notebook``.
+Pure: rows in, places out. It keeps no outputs: even for gigabytes of them it holds only a few hundred bytes
+per cell. ``notebook`` makes cells from the rows at these places.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from cellgate_kernels.limits import MIB
 _CELL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _WIDGETS = frozenset({"comm_open", "comm_msg"})
 MOST_WIDGET_BYTES = 64 * MIB
-"""Bytes of rows that the state of all widgets of a notebook may be made of: it is in memory as a whole."""
+"""Bytes of rows from which the state of a notebook's widgets is made: all of it is held in memory."""
 _GAP = 16
-"""Rows of others that are read along rather than asked around."""
+"""Up to this many rows of other executions are read and skipped, which is cheaper than another query."""
 
 
 class _Shown(msgspec.Struct):
-    """What an event of an output may name."""
+    """The part of an output's event that names its display."""
 
     display_id: Any = None
 
@@ -40,14 +40,14 @@ _decode = json_decoder(_Shown).decode
 
 
 class Rows(Protocol):
-    """A session's rows, to be read again."""
+    """A session's rows, which can be read repeatedly."""
 
     def read(self, first: int, last: int) -> Iterable[EventRow]:
         """The rows from seq `first` to `last`, in order."""
 
 
 class ListedRows:
-    """Rows in memory, of a session from its first."""
+    """A session's rows in memory, starting with the first."""
 
     def __init__(self, rows: list[EventRow]) -> None:
         self._rows = rows
@@ -59,9 +59,9 @@ class ListedRows:
 
 @dataclass(slots=True)
 class Place:
-    """Where the rows of an execution are, what its cell is called, and how to tell the rows again.
+    """Where the rows of an execution are, the id of its cell, and how to recognise the rows later.
 
-    `count` and `hash`: how many rows there are, and the last one's hash, in which all before it are.
+    `count` and `hash`: how many rows there are, and the last one's hash, which covers all before it.
     """
 
     execution: str
@@ -74,7 +74,7 @@ class Place:
     displays: set[str] = field(default_factory=set)
 
     def add(self, row: EventRow) -> None:
-        """This row is one of them."""
+        """Add one of the execution's rows."""
         self.count += 1
         self.hash = row.hash
         if self.ranges and row.seq - self.ranges[-1][1] <= _GAP:
@@ -83,21 +83,23 @@ class Place:
             self.ranges.append((row.seq, row.seq))
 
     def rows(self, source: Rows) -> Iterator[EventRow]:
-        """Its rows, in order. Raises StorageError unless they are all there and the last is as it was."""
-        count, last = 0, GENESIS
+        """Its rows, in order. Raises StorageError unless all are there and the last one is unchanged."""
+        count = 0
+        last = GENESIS
         for first, end in self.ranges:
             for row in source.read(first, end):
                 if row.execution == self.execution:
-                    count, last = count + 1, row.hash
+                    count += 1
+                    last = row.hash
                     yield row
         if (count, last) != (self.count, self.hash):
             raise StorageError("The record of this session changed while it was read")
 
 
 class Survey:
-    """Add all rows in order, then ask. `head` is the last row's hash, `seq` its number.
+    """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
-    `widgets`: the numbers of the rows that tell of widgets; of those beyond a bound only their count.
+    `widgets`: the numbers of the rows of widgets; those above a limit are only counted.
     """
 
     def __init__(self) -> None:
@@ -113,8 +115,9 @@ class Survey:
         self._taken: set[str] = set()
 
     def add(self, row: EventRow) -> None:
-        """The next row."""
-        self.seq, self.head = row.seq, row.hash
+        """Add the next row."""
+        self.seq = row.seq
+        self.head = row.hash
         place = self._place(row) if row.execution is not None else None
         if row.type in TELLING:
             event = decode_fact(row.type, row.body)
@@ -143,13 +146,14 @@ class Survey:
         if place is None:
             known = row.execution
             cell_id = known if _CELL_ID.fullmatch(known) else sha256(known.encode()).hexdigest()[:32]
-            place = self.places[known] = Place(known, cell_id, row.seq)
+            place = Place(known, cell_id, row.seq)
+            self.places[known] = place
             self._taken.add(cell_id)
         place.add(row)
         return place
 
     def _name(self, place: Place, cell_id: Any) -> None:
-        """A client's own name of the cell, where it is one and no other cell has it."""
+        """Use a client's own id of the cell, if it is valid and no other cell has it."""
         if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in self._taken:
             place.cell_id = cell_id
             self._taken.add(cell_id)
@@ -161,13 +165,13 @@ class Survey:
             place.displays.add(display_id)
 
     def changed_elsewhere(self, place: Place) -> Iterator[tuple[str, int]]:
-        """Displays of this cell that other cells know too, each with the number of its last event."""
+        """Displays that this cell shares with other cells, each with the number of its last event."""
         for display_id in sorted(place.displays):
             if len(self._shown_in[display_id]) > 1:
                 yield display_id, self._shown_last[display_id]
 
     def in_order(self) -> Iterator[Place]:
-        """The places are those of the queue; those that started share theirs out in the order they began."""
+        """Places in order of the queue, but those that started swap among themselves into starting order."""
         begun = sorted((place.started, place.execution) for place in self.places.values() if place.started)
         following = iter(begun)
         for place in self.places.values():

@@ -1,7 +1,7 @@
-"""Notebooks as text, cell by cell, the very bytes that nbformat would write for the whole.
+"""Writes notebooks as text, cell by cell: exactly the bytes that nbformat would write for the whole.
 
-``nbformat.write`` needs all of a notebook at once, twice; this needs one cell. The tests hold it against
-nbformat's own writer. What a cell is does not matter here; what the bytes prove is ``seal``'s affair.
+``nbformat.write`` holds a whole notebook in memory twice; this holds one cell. The tests compare it with
+nbformat's own writer. The content of cells does not matter here; ``seal`` hashes the text.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _SPLIT = frozenset({"application/javascript", "image/svg+xml"})
 
 
 def cell_text(cell: Mapping[str, Any]) -> str:
-    """A cell as it stands in a file; texts of several lines must be `split` before."""
+    """A cell as it is in a file; texts of several lines must be `split` first."""
     return to_text(cell, "\n  ")
 
 
 def tail_text(metadata: Mapping[str, Any], *, empty: bool) -> str:
-    """All that follows the last cell."""
+    """Everything after the last cell."""
     after = "]" if empty else "\n ]"
     shown = to_text(metadata, "\n ")
     return f'{after},\n "metadata": {shown},\n "nbformat": 4,\n "nbformat_minor": 5\n}}\n'
 
 
 def to_text(value: Any, newline: str = "\n") -> str:
-    """`value` as JSON: an indent of one, sorted keys, no escapes but those that JSON needs."""
+    """`value` as JSON: an indent of one, sorted keys, only the escapes that JSON requires."""
     parts: list[str] = []
     _write(value, newline, parts)
     return "".join(parts)
@@ -57,7 +57,7 @@ def _write(value: Any, newline: str, parts: list[str]) -> None:
 
 
 def split(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """The cell with texts as lists of their lines, as nbformat has them in files."""
+    """The cell with texts as lists of lines, as nbformat has them in files."""
     known = dict(cell)
     known["source"] = cell["source"].splitlines(True)
     if "outputs" in cell:

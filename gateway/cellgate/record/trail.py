@@ -1,8 +1,8 @@
-"""The installation's audit trail: one chain of what happened to whole records.
+"""The installation's audit trail: one chain of events that concern whole records.
 
-An entry says that a session's record was begun, or that it was purged, when, by whom and at which head. So a
-record can't vanish without its entry being missed, nor the entry without breaking the chain. Damage that cost
-commits is an entry too. What happened inside a session is that session's own chain. It runs inside
+An entry says that a session's record was begun, or when, by whom and at which head it was purged. So a record
+can't disappear without contradicting its entry, nor an entry without breaking the chain. Damage that cost
+commits is an entry too. Events inside a session are in that session's own chain. This runs inside
 transactions of ``schema``, ``migrations``, ``salvage`` and ``purge``.
 """
 
@@ -34,7 +34,7 @@ class TrailRow:
 
 
 def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -> None:
-    """Add an entry; inside a transaction."""
+    """Add an entry; call it inside a transaction."""
     last = db.execute("SELECT seq, hash FROM trail ORDER BY seq DESC LIMIT 1").fetchone()
     seq, head = last or (0, GENESIS)
     moment = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
@@ -43,16 +43,16 @@ def append(db: sqlite3.Connection, event_type: str, fields: Mapping[str, Any]) -
 
 
 def begun(db: sqlite3.Connection, session_id: int, principal: str, key: str) -> None:
-    """Note that there is a record of this session from now on; inside a transaction."""
+    """Note that this session's record was begun; call it inside a transaction."""
     append(db, BEGUN, {"session_id": session_id, "principal": principal, "session": key})
 
 
 def damaged(db: sqlite3.Connection, fields: Mapping[str, Any]) -> None:
-    """Note that commits were lost, or may have been; inside a transaction."""
+    """Note that commits were lost, or may have been; call it inside a transaction."""
     append(db, DAMAGED, fields)
 
 
 def rows(db: sqlite3.Connection) -> Iterator[TrailRow]:
-    """All entries in their order."""
+    """All entries, in order."""
     for values in db.execute("SELECT seq, type, body, hash FROM trail ORDER BY seq"):
         yield TrailRow(*values)

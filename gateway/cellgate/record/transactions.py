@@ -1,4 +1,4 @@
-"""All or nothing: a transaction, and a part of one that may fail alone. Used by all modules that hold SQL."""
+"""A transaction, a read snapshot, and a savepoint, which may fail alone. Used by all modules with SQL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of what is written inside."""
+    """Commit all writes inside, or none."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -23,7 +23,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def snapshot(db: sqlite3.Connection) -> Iterator[None]:
-    """All that is read inside is of one moment. Keep it short: it holds the database's log."""
+    """All reads inside see one moment. Keep it short: it keeps the database's log from being reset."""
     db.execute("BEGIN")
     try:
         yield
@@ -34,7 +34,7 @@ def snapshot(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def savepoint(db: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing of a part of a transaction."""
+    """Keep all writes inside, as a part of a transaction, or none."""
     db.execute("SAVEPOINT part")
     try:
         yield

@@ -1,6 +1,6 @@
-"""Some at once, some more in line, the rest refused: the policy for work that a client can ask for at will.
+"""Limits work that a client can request at will: some runs at once, some more waits, the rest is refused.
 
-Those in line get their turn in order, and none waits for ever. What the work is, is the owner's affair.
+Those that wait get their turn in order, and none waits forever. The owner defines the work.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from cellgate.wire.errors import QueueFull
 
 
 class Turns:
-    """`at_once` go on at the same time; `most_waiting` wait, each for up to `patience` seconds.
+    """`at_once` run at the same time; `most_waiting` wait, each for up to `patience` seconds.
 
-    `refusal` is what the others are told; they may come back after `retry_after` seconds.
+    The others are refused with the message `refusal` and may retry after `retry_after` seconds.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a turn and have it until the context is left. Raises QueueFull."""
+        """Wait for a turn and hold it until the context exits. Raises QueueFull."""
         if self._free.locked():
             await self._wait()
         else:

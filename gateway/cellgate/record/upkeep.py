@@ -1,7 +1,7 @@
-"""The record as a store: how large it is, which records have had their time, and how to make the file small.
+"""The record as a store: how large it is, which session's record is to go next, and how to compact the file.
 
-What goes goes by ``purge``, with a tombstone each; when, is ``sessions.retention``'s affair. SQL for threads
-of ``journal``, or for a command that has the file to itself.
+``purge`` removes a session's record and leaves a tombstone; ``sessions.retention`` decides when. This is SQL
+for threads of ``journal``, or for a command that has the file to itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PAGES = ("page_count", "freelist_count", "page_size")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of a record. `event_bytes`: of rows as stored, without their `blob_bytes`; `free_bytes` of the file."""
+    """Sizes of a record. `event_bytes`: rows as stored, without `blob_bytes`; `free_bytes`: in the file."""
 
     sessions: int
     open_sessions: int
@@ -41,7 +41,7 @@ class Statistics:
 
 
 def statistics(db: sqlite3.Connection) -> Statistics:
-    """The record's numbers; reads all of it."""
+    """The statistics of the record; reads all of it."""
 
     def one(query: str) -> int:
         (value,) = db.execute(query).fetchone()
@@ -67,7 +67,7 @@ def overdue(
 ) -> tuple[SessionRow, str] | None:
     """The ended session whose record should go first, and why; None when all may stay.
 
-    That is the one unused for longest, when it was last used `before` a time, or when the record takes more
+    That is the session unused for longest, if it was last used `before` a time, or if the record uses more
     than `most_bytes` of the file.
     """
     found = schema.longest_ended(db)
@@ -83,7 +83,7 @@ def overdue(
 
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a record that no gateway uses meanwhile. Raises StorageError when one does."""
+    """A connection to a record, which no gateway can use in that time. Raises StorageError when one does."""
     if not path.exists() and not path.is_symlink():
         raise StorageError(f"There is no record at {path}")
     held = RecordLock(path)
@@ -98,7 +98,7 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def statistics_of(path: Path) -> Statistics:
-    """The numbers of a record, which a gateway may be using. Raises StorageError."""
+    """The statistics of a record, which a gateway may be using. Raises StorageError."""
     path = resolved(path)
     if not path.is_file():
         raise StorageError(f"There is no record at {path}")
@@ -110,9 +110,9 @@ def statistics_of(path: Path) -> Statistics:
 
 
 def compact(db: sqlite3.Connection) -> int:
-    """Store long values of old rows once, then give free space back; the number of rows that changed.
+    """Store equal long values of old rows once, then release free space; returns how many rows changed.
 
-    It needs free space of about the record's size for a while.
+    It temporarily needs free space of about the record's size.
     """
     changed = 0
     after = (-1, -1)

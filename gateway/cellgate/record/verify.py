@@ -1,9 +1,9 @@
-"""Checks exported files by themselves, offline: a notebook by its seal, a bundle by its rows as well.
+"""Checks exported files offline: a notebook by its seal, a bundle by its rows as well.
 
-A notebook tells whether it is as it was written, and with a signature by whose gateway. A bundle holds the
-rows too, so that the notebook can be made of them again and compared. It needs no gateway and no database; a
-whole data folder is checked by ``verify_store``. What that proves, and what it does not:
-docs/explanation/record.md.
+A notebook shows whether it is unchanged since it was written, and by its signature, whose gateway wrote it. A
+bundle also holds the rows, so that the notebook can be made from them again and compared. This needs no
+gateway and no database; ``verify_store`` checks a whole data folder. docs/explanation/record.md says what
+this proves, and what it does not.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CHUNK = 1 << 20
 
 
 def check_notebook(data: bytes, name: str) -> Finding:
-    """Whether a notebook is byte for byte what a gateway wrote."""
+    """Check that a notebook is byte for byte as a gateway wrote it."""
     try:
         notebook, seal = _read(data)
         _check_seal(data, notebook, seal)
@@ -70,7 +70,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
         _check_sealed(notebook)
         seal = msgspec.convert(notebook["metadata"]["cellgate"]["seal"], Seal)
         for cell in notebook["cells"]:
-            cell["metadata"]["cellgate"]["execution"] + ""
+            cell["metadata"]["cellgate"]["execution"] + ""  # raises TypeError unless it is a string
         return notebook, seal
     except InvalidInput as error:
         raise Broken(error.message) from None
@@ -79,7 +79,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Seal]:
 
 
 def _check_sealed(notebook: dict[str, Any]) -> None:
-    """Raises NoSeal for a notebook of anybody's that has no place for a seal, or nothing at it."""
+    """Raises NoSeal for a notebook that Cellgate did not write, or that has no seal."""
     if not isinstance(notebook["nbformat"], int) or not isinstance(notebook["cells"], list):
         raise TypeError("it has no cells")
     known = notebook.get("metadata", {}).get("cellgate")
@@ -123,7 +123,7 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
 
 
 def check_bundle(path: Path) -> Finding:
-    """Whether an archive is as it was written, its rows a chain, and its notebook what they make."""
+    """Check that an archive is unchanged, its rows form a chain, and its notebook follows from them."""
     try:
         with open_archive(path) as archive:
             manifest = _check_files(archive)
@@ -131,7 +131,7 @@ def check_bundle(path: Path) -> Finding:
             key = _check_signature(archive)
             count = _check_rows(archive, manifest)
     except (Broken, NoSeal) as broken:
-        # A bundle has a list of its files and a sealed notebook; without them it is not whole.
+        # Every bundle has a manifest and a sealed notebook: here a missing seal is a problem too.
         return Finding(path.name, "bundle", str(broken))
     except InvalidInput as error:
         return Finding(path.name, "bundle", error.message)
@@ -141,7 +141,7 @@ def check_bundle(path: Path) -> Finding:
 
 
 def _check_archive(path: Path) -> None:
-    """The digest in the archive's comment is of all the bytes before it."""
+    """The archive's comment must hold the digest of all bytes before it."""
     left = path.stat().st_size - len(COMMENT) - 64
     digest = sha256()
     with path.open("rb") as file:
@@ -189,7 +189,7 @@ def _check_signature(archive: zipfile.ZipFile) -> str | None:
 
 
 def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
-    """The rows are a chain up to the notebook's head, and the notebook is what they make."""
+    """The rows must form a chain up to the notebook's head, and the notebook must follow from them."""
     data = read_entry(archive, manifest.notebook)
     notebook, seal = _read(data)
     _check_seal(data, notebook, seal)
@@ -201,8 +201,8 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
         survey.add(row)
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
         raise Broken(f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another")
-    said = Export(known["gateway_version"], known["exported_at"], known["outputs"], known["output_cap"])
-    made = Notebook(_session(metadata), survey, ListedRows(rows), said)
+    export = Export(known["gateway_version"], known["exported_at"], known["outputs"], known["output_cap"])
+    made = Notebook(_session(metadata), survey, ListedRows(rows), export)
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
     if (told := differing("cell", names, digests, seal.cells)) is not None:
@@ -216,7 +216,8 @@ def _rows(data: bytes) -> list[EventRow]:
     check_size(data, ROWS)
     rows = []
     for number, line in enumerate(data.splitlines(keepends=True), 1):
-        digest, body = line[9:73], line[81:-2]
+        digest = line[9:73]
+        body = line[81:-2]
         if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
             raise Broken(f"row {number} was changed: it is no line of a trail")
         told = _decode(body)
@@ -227,7 +228,7 @@ def _rows(data: bytes) -> list[EventRow]:
 
 
 def _session(metadata: dict[str, Any]) -> SessionRow:
-    """What the notebook says of its session; whatever the rows tell themselves replaces it."""
+    """The session's row according to the notebook; facts from the rows replace its fields."""
     known = metadata["cellgate"]
     return SessionRow(
         id=0,

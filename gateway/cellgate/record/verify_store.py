@@ -1,7 +1,7 @@
-"""Checks a whole data folder: every session's chain, the tables that repeat what it says, the audit trail.
+"""Checks a whole data folder: every session's chain, the tables that repeat its facts, and the audit trail.
 
-It reads one snapshot through a connection that can't write, so a gateway may run meanwhile. Rows are read
-once, in order. Exported files are ``verify``'s.
+It reads one snapshot through a read-only connection, so a gateway may run at the same time. Rows are read
+once, in order. ``verify`` checks exported files.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _decode = json_decoder(dict[str, Any]).decode
 
 
 def check_record(path: Path) -> Iterator[Finding]:
-    """A finding for each session and one for the audit trail, of the record at `path`; and one for rows that
-    a gateway that was killed, or one that runs, has yet to write into the tables, for commits that are
-    missing, and for purges that are not over.
+    """Check the record at `path`: yields a finding for each session and one for the audit trail; also for
+    rows that are not in the tables yet, because a gateway was killed or is running, for missing commits, and
+    for unfinished purges.
 
     Raises StorageError for a file that can't be read or has another schema.
     """
@@ -57,7 +57,7 @@ def check_record(path: Path) -> Iterator[Finding]:
 
 
 def _look(db: sqlite3.Connection, path: Path) -> tuple[salvage.Found, bytes | None]:
-    """What is beside the record; then begin to read its tables: so nothing is missed that moves."""
+    """Read the files beside the record, then begin a snapshot of its tables: no row is missed that moves."""
     for _ in range(ATTEMPTS):
         seed = schema.expected_log(db)
         found = salvage.look(path, VERSION, seed)
@@ -112,9 +112,9 @@ def _told(why: str, events: int) -> str:
 def check_session(
     db: sqlite3.Connection, session: SessionRow, refused: tuple[str, int] | None = None
 ) -> Finding:
-    """Whether the session's rows are a chain, and its own row and its executions' say what that says.
+    """Check that the session's rows form a chain, and that its own row and its executions' agree with it.
 
-    `refused`: why and how many of its rows could not be stored, if any.
+    `refused`: why, and how many, of its rows could not be stored, if any.
     """
     subject = f"session {session.key} of {session.principal}"
     try:
@@ -132,14 +132,16 @@ def check_session(
 
 def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
     facts = SessionFacts()
-    last, head = 0, GENESIS
+    last = 0
+    head = GENESIS
     rows = schema.StoredRows(db, session.id).read(-schema.LAST, schema.LAST)
     for row in chained(rows, session.key):
         if row.type in _FACTS:
             facts.apply(decode_fact(row.type, row.body))
         else:
             facts.touch(row.execution, row.seq)
-        last, head = row.seq, row.hash
+        last = row.seq
+        head = row.hash
     if last < session.head_seq:
         raise Broken(f"row {last + 1} was removed: there were {session.head_seq}")
     if last > session.head_seq:
@@ -185,10 +187,10 @@ def _check_execution(row: ExecutionRow, told: ExecutionFacts) -> None:
             ("idempotency_key", row.idempotency_key, key),
             ("request_hash", row.request_hash, request),
         ]
-    for name, stored, said in pairs:
-        if stored != said:
+    for name, stored, expected in pairs:
+        if stored != expected:
             where = f"execution {told.number} ({told.id})"
-            raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {said!r}")
+            raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
 
 
 # ---- the audit trail --------------------------------------------------------------------------------------
@@ -231,7 +233,8 @@ def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]]) -> None:
     for session_id in sorted(begun.keys() | there.keys()):
-        told, found = begun.get(session_id), there.get(session_id)
+        told = begun.get(session_id)
+        found = there.get(session_id)
         if told is None:
             assert found is not None
             raise Broken(f"the record of session {found[1]} of {found[0]} is not in the trail: it was added")

@@ -1,8 +1,8 @@
 """The state of a session's Jupyter widgets, folded from the comm messages of its cells.
 
-Pure: events in their order in, the notebook's ``metadata.widgets`` out, as nbclient makes it. A model keeps
-the state of its last message, also when its comm was closed or its kernel is gone: the notebook shows what
-was seen. Source: ipywidgets, "Jupyter widgets messaging protocol", and its schema of the notebook's state.
+Pure: events in, in order, and the notebook's ``metadata.widgets`` out, as nbclient makes it. A model keeps
+its last state even if its comm was closed or its kernel is gone: the notebook shows what the user saw.
+Source: ipywidgets, "Jupyter widgets messaging protocol", and its schema of the notebook's state.
 """
 
 from __future__ import annotations
@@ -17,26 +17,30 @@ STATE = "application/vnd.jupyter.widget-state+json"
 
 
 class WidgetStates:
-    """Fold `comm_open` and `comm_msg` events in by `apply`."""
+    """The states from `comm_open` and `comm_msg` events, which `apply` folds in."""
 
     def __init__(self) -> None:
         self._states: dict[str, dict[str, Any]] = {}
         self._buffers: dict[str, dict[bytes, dict[str, Any]]] = {}
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Fold one event in; one without a state changes nothing."""
-        data, comm_id = event["data"], event["comm_id"]
-        state, paths = data.get("state"), data.get("buffer_paths")
+        """Fold in one event; one without a state changes nothing."""
+        data = event["data"]
+        comm_id = event["comm_id"]
+        state = data.get("state")
         if not isinstance(state, dict):
             return
         self._states.setdefault(comm_id, {}).update(state)
-        for path, buffer in zip(paths if isinstance(paths, list) else (), event["buffers"], strict=False):
-            # The newest buffer of a place in the state is the one that counts.
+        paths = data.get("buffer_paths")
+        if not isinstance(paths, list):
+            return
+        for path, buffer in zip(paths, event["buffers"], strict=False):
+            # A newer buffer at the same path replaces the older one.
             buffers = self._buffers.setdefault(comm_id, {})
             buffers[msgspec.json.encode(path)] = {"data": buffer, "encoding": "base64", "path": path}
 
     def metadata(self) -> dict[str, Any]:
-        """What the notebook's metadata say of widgets; nothing when there are none."""
+        """The notebook's metadata for widgets; empty when there are none."""
         shown = {
             comm_id: self._model(comm_id, state)
             for comm_id, state in self._states.items()
@@ -47,6 +51,9 @@ class WidgetStates:
         return {"widgets": {STATE: {"state": shown, "version_major": 2, "version_minor": 0}}}
 
     def _model(self, comm_id: str, state: dict[str, Any]) -> dict[str, Any]:
-        named = {name: state.get(f"_{name}") for name in _NAMES}
+        model: dict[str, Any] = {name: state.get(f"_{name}") for name in _NAMES}
+        model["state"] = state
         buffers = self._buffers.get(comm_id)
-        return {**named, "state": state, **({"buffers": list(buffers.values())} if buffers else {})}
+        if buffers:
+            model["buffers"] = list(buffers.values())
+        return model

@@ -1,8 +1,8 @@
-"""What the gateway answers: sessions, results, files, packages, reports, as structs.
+"""The gateway's answers as structs: sessions, results, files, packages, reports.
 
-The client decodes these, with what it adds in ``client.values``; the gateway's answers have these fields, and
-`/openapi.json` describes them. Large answers are written in steps and from dictionaries, so a test holds what
-a gateway answers against them. Events are in ``events``, refusals in ``problems``. Pure.
+The client decodes these, and extends them in ``client.values``; the gateway's answers have these fields, and
+`/openapi.json` describes them. Large answers are written in steps and from dictionaries, so a test compares
+the answers of a gateway with these structs. Events are in ``events``, errors in ``problems``. Pure.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SessionPage(Value, frozen=True, kw_only=True):
 
 
 class FileChange(Value, frozen=True, kw_only=True):
-    """A file that a cell or an upload made or changed."""
+    """A file that a cell or an upload created or changed."""
 
     path: str
     size: Annotated[int | None, Meta(description="Bytes.")] = 0
@@ -70,10 +70,10 @@ class PackageChange(Package, frozen=True, kw_only=True):
 
 
 class Result(Value, frozen=True, kw_only=True):
-    """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
+    """An execution with its outputs (as in nbformat). `text` is what a reader of the notebook would see.
 
-    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more; until the end it
-    is queued or running, and the rest is as far as it is known.
+    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more. Before the end
+    it is queued or running, and the other fields hold what is known so far.
     """
 
     session: str
@@ -116,9 +116,9 @@ class ExecutionPage(Value, frozen=True, kw_only=True):
 
 
 class BlocksResult(Value, frozen=True, kw_only=True):
-    """What several blocks gave: `exit_code` 0, 1 for a failed block, 124 for one whose time was over.
+    """The outcome of several blocks: `exit_code` is 0, 1 for a failed block, 124 for one that timed out.
 
-    `problem` says why a block could not be run at all, as the gateway's errors do.
+    `problem` says why a block could not be run at all, in the form of the gateway's errors.
     """
 
     blocks: list[Result] = []
@@ -128,20 +128,20 @@ class BlocksResult(Value, frozen=True, kw_only=True):
 
 
 class EventPage(Value, frozen=True, kw_only=True):
-    """The events that are there now."""
+    """The events that exist now."""
 
     events: list[Event]
     next: Number = None
 
 
 class KeepAlive(Value, frozen=True, kw_only=True):
-    """A sign of life on a quiet stream."""
+    """Sent to keep a quiet stream alive."""
 
     type: Literal["keepalive"] = "keepalive"
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """The answer to a command of a WebSocket."""
+    """The answer to a command on a WebSocket."""
 
     type: Literal["accepted"] = "accepted"
     execution: str | UnsetType = UNSET
@@ -161,7 +161,7 @@ class FileModel(Value, frozen=True, kw_only=True):
 
 
 class FilePage(Value, frozen=True, kw_only=True):
-    """A part of the list of files. `complete` is false where there may be files that were not seen."""
+    """A part of the list of files. `complete` is false if there may be files that are not listed."""
 
     files: list[FileModel]
     next: Next = None
@@ -169,19 +169,19 @@ class FilePage(Value, frozen=True, kw_only=True):
 
 
 class FileChanges(Value, frozen=True, kw_only=True):
-    """The files of a form."""
+    """The files of an uploaded form."""
 
     files: list[FileChange]
 
 
 class Packages(Value, frozen=True, kw_only=True):
-    """What a session has beside its kernel's environment."""
+    """The packages of a session in addition to its kernel's environment."""
 
     packages: list[Package]
 
 
 class PackageChanges(Value, frozen=True, kw_only=True):
-    """What a change of a session's packages did, and all that it has now."""
+    """What a change to a session's packages did, and all that it has now."""
 
     installed: list[Package] = []
     removed: list[Package] = []
@@ -192,7 +192,7 @@ class PackageChanges(Value, frozen=True, kw_only=True):
 
 
 class ChainCheck(Value, frozen=True, kw_only=True):
-    """Whether the hash chain of a session's rows holds."""
+    """Whether the hash chain of a session's rows is intact."""
 
     valid: bool
     rows: Annotated[int, Meta(description="How many rows hold, from the first.")]
@@ -203,7 +203,7 @@ class ChainCheck(Value, frozen=True, kw_only=True):
 
 
 class Changed(Value, frozen=True, kw_only=True):
-    """One thing that is not in the environment as it was recorded; null where it is missing."""
+    """One part of the environment that differs from the recorded one; null where it is missing."""
 
     name: str
     recorded: str | None
@@ -218,14 +218,14 @@ class EnvironmentReport(Value, frozen=True, kw_only=True):
 
 
 class Pair(Value, frozen=True, kw_only=True):
-    """A value as it was recorded and as it is now."""
+    """A recorded value and its current one."""
 
     recorded: str | None
     now: str | None
 
 
 class RestoredFile(Value, frozen=True, kw_only=True):
-    """An input file, and whether the replay had it."""
+    """An input file, and whether it was restored for the replay."""
 
     path: str
     restored: bool
@@ -243,7 +243,7 @@ class DifferingPart(Value, frozen=True, kw_only=True):
 
 
 class CellReport(Value, frozen=True, kw_only=True):
-    """What became of a cell in a replay."""
+    """The outcome of a cell in a replay."""
 
     cell: int
     execution: str | None
@@ -258,7 +258,7 @@ class CellReport(Value, frozen=True, kw_only=True):
 
 
 class ReplayReport(Value, frozen=True, kw_only=True):
-    """What a replay found, cell by cell."""
+    """The findings of a replay, cell by cell."""
 
     session: str
     head: str
@@ -301,7 +301,7 @@ class KernelspecModel(Value, frozen=True, kw_only=True):
 
 
 class GatewayInfo(Value, frozen=True, kw_only=True):
-    """What a gateway says of itself."""
+    """A gateway's description of itself."""
 
     version: str
     backend: str
@@ -322,7 +322,7 @@ class Health(Value, frozen=True, kw_only=True):
 
 
 class Readiness(Value, frozen=True, kw_only=True):
-    """Whether new work is taken, and what is missing if it is not."""
+    """Whether the gateway takes new work, and what is missing if it does not."""
 
     status: Literal["ready", "not_ready"]
     missing: list[str]

@@ -1,7 +1,7 @@
-"""The gateway's own errors, and what each error of the tree is on the wire.
+"""The gateway's own errors, and how each error appears on the wire.
 
-The tree begins in ``cellgate_kernels.errors``. This module adds what only a server knows and the one table
-from an error to its HTTP status and problem title (RFC 9457). It writes no responses: ``http.base`` does.
+The tree of errors begins in ``cellgate_kernels.errors``. This module adds the server's errors, and the only
+table from errors to HTTP statuses and problems (RFC 9457). It writes no responses: ``http.base`` does.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Forbidden(CellgateError):
 
 
 class NotFound(CellgateError):
-    """No such thing, or it belongs to somebody else; the caller can't tell which."""
+    """It does not exist, or belongs to somebody else; the caller can't tell which."""
 
     reason = "not_found"
 
 
 class MethodNotAllowed(CellgateError):
-    """The resource exists and does not know this method. `allowed` goes into the Allow header."""
+    """The resource exists but does not have this method. `allowed` goes into the Allow header."""
 
     reason = "method_not_allowed"
 
@@ -53,31 +53,31 @@ class Conflict(CellgateError):
 
 
 class EnvironmentDiffers(Conflict):
-    """A replay would run with other versions than were recorded."""
+    """A replay would run with versions other than the recorded ones."""
 
     reason = "environment_differs"
 
 
 class JobFailed(CellgateError):
-    """What user code made could not be converted or compared."""
+    """Output of user code could not be converted or compared."""
 
     reason = "conversion_failed"
 
 
 class TooLarge(CellgateError):
-    """The body is larger than the gateway takes."""
+    """The body is larger than the gateway accepts."""
 
     reason = "too_large"
 
 
 class QuotaExceeded(CellgateError):
-    """The session may not have as much of it."""
+    """The request would exceed a limit of the session."""
 
     reason = "quota_exceeded"
 
 
 class UnsupportedMedia(CellgateError):
-    """The body is not of a type that this resource reads."""
+    """The resource does not accept bodies of this type."""
 
     reason = "unsupported_media"
 
@@ -99,7 +99,7 @@ class QueueFull(CellgateError):
 
 
 class PackagesNotAllowed(CellgateError):
-    """The operator's policy allows no packages, or not these."""
+    """The operator's policy allows no packages, or not the requested ones."""
 
     reason = "packages_not_allowed"
 
@@ -117,7 +117,7 @@ class PackageNotFound(PackageError):
 
 
 class PackageConflict(PackageError):
-    """The wanted versions don't go together, or not with the kernel's environment."""
+    """The requested versions conflict with each other or with the kernel's environment."""
 
     reason = "package_conflict"
 
@@ -129,39 +129,39 @@ class PackageIndexUnavailable(PackageError):
 
 
 class AddressInUse(CellgateError):
-    """The gateway can't listen where it should."""
+    """The gateway can't listen on its address."""
 
     reason = "address_in_use"
 
 
 class ShuttingDown(CellgateError):
-    """The gateway takes no new work."""
+    """The gateway accepts no new work."""
 
     reason = "shutting_down"
 
 
 class StorageError(CellgateError):
-    """The record could not be opened, read or written; the message says what the storage answered."""
+    """The record could not be opened, read or written; the message has the storage's reason."""
 
     reason = "storage_error"
 
 
 class StorageFull(StorageError):
-    """There is no space for the record: on the disk, or in memory while the disk takes nothing."""
+    """There is no space for the record: on the disk, or in memory while the disk accepts nothing."""
 
     reason = "storage_full"
 
 
 class NoOpenFiles(StorageError):
-    """The gateway, or its machine, has no open file left. That passes: `retry_after` is in seconds."""
+    """The gateway or its machine can open no more files. That is temporary: `retry_after` is in seconds."""
 
     retry_after = 5.0
 
 
 class RecordDamaged(StorageError):
-    """The record, called `record` here, says what no sound one says, or is none at all; `why` says which.
+    """The record, named `record` in the message, is damaged or not a record at all; `why` says which.
 
-    `verified`: it is told to who checks the record at this moment.
+    `verified`: raised by a check of the record, so the message does not suggest one.
     """
 
     def __init__(self, record: str, why: object, *, verified: bool = False) -> None:
@@ -173,17 +173,17 @@ class RecordDamaged(StorageError):
 
 
 class LogClosed(StorageError):
-    """The session has ended, and its record may be another's to continue."""
+    """The session has ended, and another log may continue its record."""
 
 
 class RecordGone(StorageError):
-    """The session's record was purged while it was read; what was read of it so far is not the whole."""
+    """The session's record was purged while it was read; the part that was read is incomplete."""
 
     reason = "record_gone"
 
 
 class NotRecorded(StorageError):
-    """The record has refused rows of this session and takes no more of it. Others are not concerned."""
+    """The record has refused rows of this session and takes no more of them. Others are not affected."""
 
     reason = "recording_failed"
 
@@ -223,7 +223,7 @@ def status_of(error: CellgateError) -> HTTPStatus:
 
 
 def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
-    """The status of a class of errors: its nearest in the table; 503 for what the backend could not do."""
+    """The status of a class of errors, or of its nearest base in the table; 503 for errors of backends."""
     for each in kind.__mro__:
         if each in _STATUS:
             return _STATUS[each]
@@ -231,24 +231,24 @@ def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
 
 
 def problem_of(error: CellgateError) -> Problem:
-    """The error as the body of an answer."""
+    """The error as the body of a response."""
     return problem(error.reason, status_of(error), error.message)
 
 
 def stream_problem_of(error: CellgateError, *, command: str | int | UnsetType = UNSET) -> StreamProblem:
-    """The error as a line of a stream, or as the answer to the command of this id."""
+    """The error as a line of a stream, or as the answer to the command with this id."""
     return stream_problem(error.reason, status_of(error), error.message, id=command)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the file system refused for want of space."""
+    """Whether the file system refused because there is no space."""
     return error.errno in _NO_ROOM
 
 
 def not_written(error: OSError, full: str, failed: str) -> StorageError:
-    """Turn an OSError into an error of ours: `full` if the disk is full, otherwise `failed` and the reason.
+    """The storage error for an OSError: `full` if the disk is full, otherwise `failed` and the reason.
 
-    This is the one place that decides what a refusal of the file system means.
+    Only this function decides what an error of the file system means.
     """
     if is_full(error):
         return StorageFull(full)
@@ -258,7 +258,7 @@ def not_written(error: OSError, full: str, failed: str) -> StorageError:
 
 @contextmanager
 def storage(failed: str, full: str = "There is no room on the gateway's disk") -> Iterator[None]:
-    """Raise what the file system refuses inside as `not_written` does."""
+    """Turn an OSError raised inside into the error of `not_written`."""
     try:
         yield
     except OSError as error:

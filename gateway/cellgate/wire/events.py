@@ -1,10 +1,10 @@
 """The events of a session, one struct for each type: recorded, streamed, exported, and read by clients.
 
-This is their one declaration. The gateway makes an event as the bytes that are hashed, stored and streamed,
-from the kernel's own dictionaries (``record.events``): making a struct of each first costs a third more, for
-every output of every cell. Whoever reads events decodes them to these structs. A test holds the bytes that a
-gateway has recorded against them, field by field and in order. `docs/reference/events.md` is generated
-from this file.
+This is their only declaration. The gateway encodes an event as the bytes that are hashed, stored and
+streamed, from the kernel's own dictionaries (``record.events``): making a struct of each first would cost a
+third more, for every output of every cell. Readers of events decode them to these structs. A test compares
+the bytes that a gateway has recorded with them, field by field and in order. `docs/reference/events.md` is
+generated from this file.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
 
 
 class KernelInfo(Value, frozen=True, kw_only=True):
-    """The kernel after an execution; `replaced` says that its variables are lost."""
+    """The kernel after an execution; `replaced` means that its variables are lost."""
 
     state: Annotated[str, Meta(description="The session's state: `idle`, `busy`, `dead`, ...")] = ""
     replaced: Annotated[bool, Meta(description="Whether the variables are lost.")] = False
 
 
 class Package(Value, frozen=True, kw_only=True):
-    """A package that a session has beside its kernel's environment."""
+    """A package of a session in addition to its kernel's environment."""
 
     name: Annotated[str, Meta(description="As the index writes it.")]
     version: Annotated[str, Meta(description="What is installed.")] = ""
@@ -71,7 +71,7 @@ class Package(Value, frozen=True, kw_only=True):
 
 
 class Queued(Event, frozen=True, kw_only=True):
-    """The execution waits after `position` others."""
+    """The execution was queued; `position` others are before it."""
 
     type: Literal["queued"] = "queued"
     position: Annotated[int | None, Meta(description="How many executions are before it.")] = 0
@@ -96,7 +96,7 @@ class Queued(Event, frozen=True, kw_only=True):
 
 
 class Started(Event, frozen=True, kw_only=True):
-    """The kernel has begun the cell."""
+    """The kernel has started the cell."""
 
     type: Literal["started"] = "started"
     execution_count: ExecutionCount = None
@@ -112,7 +112,7 @@ class Stream(Event, frozen=True, kw_only=True):
 
 
 class DisplayData(Event, frozen=True, kw_only=True):
-    """Something shown, by MIME type; binary types in base64."""
+    """A displayed object, by MIME type; binary types in base64."""
 
     type: Literal["display_data"] = "display_data"
     data: MimeBundle = {}
@@ -121,14 +121,14 @@ class DisplayData(Event, frozen=True, kw_only=True):
 
     @property
     def display_id(self) -> str | None:
-        """The name of the display, None where it has none."""
+        """The name of the display, None if it has none."""
         return None if isinstance(self.shown_as, UnsetType) else self.shown_as
 
 
 class UpdateDisplayData(DisplayData, frozen=True, kw_only=True):
-    """A new content of an earlier display."""
+    """New content for an earlier display."""
 
-    # A kind of display to whoever asks by isinstance; only the word that tells them apart is another.
+    # A subclass so that isinstance finds all displays; only the value of `type` differs.
     type: Literal["update_display_data"] = "update_display_data"  # type: ignore[assignment]
 
 
@@ -140,14 +140,14 @@ class ExecuteResult(DisplayData, frozen=True, kw_only=True):
 
 
 class ClearOutput(Event, frozen=True, kw_only=True):
-    """The cell's outputs are to be dropped; with `wait`, only when the next one comes."""
+    """The cell's outputs are cleared; with `wait`, only when the next one comes."""
 
     type: Literal["clear_output"] = "clear_output"
     wait: Annotated[bool, Meta(description="Whether to wait for the next output.")] = False
 
 
 class ErrorRaised(Event, frozen=True, kw_only=True):
-    """The cell raised."""
+    """The cell raised an exception."""
 
     type: Literal["error"] = "error"
     ename: Annotated[str, Meta(description="The exception's class.")] = ""
@@ -164,7 +164,7 @@ class InputRequest(Event, frozen=True, kw_only=True):
 
 
 class CommOpened(Event, frozen=True, kw_only=True):
-    """A widget was made. Only comms of widgets are told, and of those what holds a state."""
+    """A widget was created. Only comms of widgets are recorded, and only messages that hold a state."""
 
     type: Literal["comm_open"] = "comm_open"
     comm_id: CommId = ""
@@ -174,7 +174,7 @@ class CommOpened(Event, frozen=True, kw_only=True):
 
 
 class CommMessage(Event, frozen=True, kw_only=True):
-    """A widget's state has changed; without an execution where a client moved it."""
+    """A widget's state has changed; without an execution if a client changed it."""
 
     type: Literal["comm_msg"] = "comm_msg"
     comm_id: CommId = ""
@@ -190,7 +190,7 @@ class CommClosed(Event, frozen=True, kw_only=True):
 
 
 class FileChanged(Event, frozen=True, kw_only=True):
-    """A file of the workspace came, changed or went: by a cell, or without one by an upload or a removal."""
+    """A file of the workspace was created, changed or deleted: by a cell, or without one by a client."""
 
     type: Literal["file"] = "file"
     path: Annotated[str, Meta(description="Relative to the workspace.")] = ""
@@ -200,7 +200,7 @@ class FileChanged(Event, frozen=True, kw_only=True):
 
 
 class PackagesChanged(Event, frozen=True, kw_only=True):
-    """Packages of the session came or went."""
+    """Packages of the session were installed or removed."""
 
     type: Literal["packages"] = "packages"
     action: Annotated[str, Meta(description="`installed` or `removed`.")] = "installed"
@@ -208,7 +208,7 @@ class PackagesChanged(Event, frozen=True, kw_only=True):
 
 
 class Finished(Event, frozen=True, kw_only=True):
-    """The last event of an execution; fields as in `Result`, without the outputs."""
+    """The last event of an execution; fields are as in `Result`, without the outputs."""
 
     type: Literal["finished"] = "finished"
     status: Annotated[
@@ -229,9 +229,9 @@ class Finished(Event, frozen=True, kw_only=True):
 
 
 class SessionChanged(Event, frozen=True, kw_only=True):
-    """The session has another state. With a new kernel come the facts that the notebook repeats.
+    """The session's state has changed. With a new kernel the event has the facts that the notebook repeats.
 
-    Records of version 0.1.0 have state, cause and kernel only.
+    Records of version 0.1.0 have only state, cause and kernel.
     """
 
     type: Literal["session"] = "session"
@@ -282,7 +282,7 @@ EVENTS = (*OF_EXECUTIONS, *OF_SESSIONS)
 
 
 def type_of(kind: type[Event]) -> str:
-    """The word that events of this kind have as their `type`."""
+    """The `type` of events of this class."""
     fields = {each.name: each.default for each in msgspec.structs.fields(kind)}
     return str(fields["type"])
 

@@ -1,6 +1,6 @@
-"""What a session may use: what its request asks for, the gateway's defaults, and the operator's ceilings.
+"""The limits of a session: those of its request, the gateway's defaults, and the operator's ceilings.
 
-Every way to ask for limits ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
+Every request for limits ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
 Only values and their checks; ``cellgate_kernels.limits`` has those of one kernel.
 """
 
@@ -20,7 +20,7 @@ MAX_SECONDS = 30 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """A session's bounds: its kernel's resources, and times in seconds."""
+    """A session's limits: its kernel's resources, and times in seconds."""
 
     resources: ResourceLimits = field(default_factory=ResourceLimits)
     cell_timeout: float = 60.0
@@ -28,13 +28,13 @@ class SessionLimits:
     lifetime: float = 86400.0
 
     def to_wire(self) -> dict[str, Any]:
-        """The flat object of the wire; sizes in bytes."""
+        """The flat object on the wire; sizes in bytes."""
         times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
         return {**asdict(self.resources), **times}
 
 
 class LimitsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`limits` of a request: what is absent keeps the gateway's default."""
+    """`limits` of a request: absent fields keep the gateway's defaults."""
 
     memory: str | int | None = None
     cpus: float | None = None
@@ -67,7 +67,7 @@ class Ceilings:
             check_seconds(getattr(self, name), f"max_{name}")
 
     def to_wire(self) -> dict[str, Any]:
-        """The flat object of the wire."""
+        """The flat object on the wire."""
         return {
             **asdict(self.resources),
             "cell_timeout": self.cell_timeout,
@@ -75,13 +75,13 @@ class Ceilings:
         }
 
     def check(self, limits: SessionLimits) -> SessionLimits:
-        """The limits, or InvalidInput that names the first that is above its ceiling."""
+        """The limits, or InvalidInput that names the first one above its ceiling."""
         for name, value in self._above(limits).items():
             raise InvalidInput(self._refusal(f"limits.{name}", name, value))
         return limits
 
     def check_timeout(self, timeout: float | None) -> float | None:
-        """A cell's own `timeout`, or InvalidInput when it is none or above its ceiling."""
+        """A cell's own `timeout`, or InvalidInput when it is invalid or above its ceiling."""
         if timeout is None:
             return None
         if check_seconds(timeout, "timeout") > self.cell_timeout:
@@ -89,7 +89,7 @@ class Ceilings:
         return float(timeout)
 
     def lower(self, limits: SessionLimits) -> tuple[SessionLimits, list[str]]:
-        """The limits, none of them above its ceiling, and what was lowered, in words for the log."""
+        """The limits, lowered to their ceilings where needed, and what was lowered, in words for the log."""
         above = self._above(limits)
         if not above:
             return limits, []
@@ -97,11 +97,11 @@ class Ceilings:
         resources = {name: most[name] for name in above if hasattr(limits.resources, name)}
         times = {name: most[name] for name in above if name not in resources}
         lowered = replace(limits, resources=replace(limits.resources, **resources), **times)
-        said = [
+        changes = [
             f"{name} from {_plain(value)} to max_{name}, {_plain(most[name])}"
             for name, value in above.items()
         ]
-        return lowered, said
+        return lowered, changes
 
     def _above(self, limits: SessionLimits) -> dict[str, float]:
         given = limits.to_wire()
@@ -117,18 +117,18 @@ class Ceilings:
 
 
 def _plain(value: float) -> str:
-    """The number without an exponent where it is whole, as sizes are."""
+    """The number, without an exponent if it is whole, as sizes are."""
     return str(int(value)) if float(value).is_integer() else f"{value:.15g}"
 
 
 def merge_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
-    """The gateway's defaults with what the caller named. Raises InvalidInput."""
+    """The gateway's defaults, overridden by the request. Raises InvalidInput."""
     return ceilings.check(_named(defaults, body))
 
 
 def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings) -> SessionLimits:
-    """As `merge_limits`, but what is above a ceiling is lowered to it: for the limits of a record, which
-    nobody asks for now. Raises InvalidInput.
+    """Like `merge_limits`, but values above a ceiling are lowered to it: for limits from a record, which are
+    not a caller's request. Raises InvalidInput.
     """
     return ceilings.lower(_named(defaults, body))[0]
 
@@ -136,14 +136,16 @@ def lowered_limits(defaults: SessionLimits, body: LimitsBody, ceilings: Ceilings
 def _named(defaults: SessionLimits, body: LimitsBody) -> SessionLimits:
     resources: dict[str, Any] = {}
     for name in ("memory", "disk"):
-        if (size := getattr(body, name)) is not None:
+        size = getattr(body, name)
+        if size is not None:
             resources[name] = parse_size(size, name=f"limits.{name}")
     for name in ("cpus", "pids"):
-        if (count := getattr(body, name)) is not None:
+        count = getattr(body, name)
+        if count is not None:
             resources[name] = count
-    times = {
-        name: check_seconds(value, f"limits.{name}")
-        for name in ("cell_timeout", "idle_timeout", "lifetime")
-        if (value := getattr(body, name)) is not None
-    }
+    times: dict[str, float] = {}
+    for name in ("cell_timeout", "idle_timeout", "lifetime"):
+        seconds = getattr(body, name)
+        if seconds is not None:
+            times[name] = check_seconds(seconds, f"limits.{name}")
     return replace(defaults, resources=replace(defaults.resources, **resources), **times)

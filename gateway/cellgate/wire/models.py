@@ -1,7 +1,7 @@
-"""The wire's request bodies, and the checks of what is in them.
+"""The request bodies of the wire, and the checks of their values.
 
-Decoding is strict: unknown fields and wrong types are refused with the name of the field, and what is
-decoded is frozen. It holds no behaviour of sessions. What the gateway answers is in ``answers``.
+Decoding is strict: unknown fields and wrong types are refused with the name of the field, and decoded values
+are frozen. The behaviour of sessions is elsewhere. The gateway's answers are in ``answers``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 MAX_CODE_BYTES = 10 * 1024 * 1024
 MAX_SEARCHED_BYTES = 128 * 1024
-"""Of code that is searched for imports: nothing else runs while Python parses it."""
+"""The most code that is searched for imports: nothing else runs while Python parses it."""
 MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
-    """A session to be made, or found where there is one of this key."""
+    """A session to be created, or found if there is one with this key."""
 
     session: Annotated[
         str | None, Meta(description="The key; without one the gateway chooses.", extra_json_schema=_KEY)
@@ -51,9 +51,9 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
 
 
 class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a cell is run, whichever way it comes: the one list of these options.
+    """How a cell is run, on every way in: the only list of these options.
 
-    The requests below extend it, ``execution.request`` checks it, and `CellKeywords` are its keywords.
+    The requests below extend it, ``execution.request`` checks it, and `CellKeywords` has them as keywords.
     """
 
     timeout: Annotated[
@@ -91,7 +91,7 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class CellKeywords(TypedDict, total=False):
-    """`CellOptions` as keyword arguments; None is as if not given."""
+    """`CellOptions` as keyword arguments; None means not given."""
 
     timeout: float | None
     stdin: list[str] | None
@@ -132,7 +132,7 @@ class BlockBody(Body, frozen=True, forbid_unknown_fields=True):
 
 
 class BlocksBody(Body, frozen=True, forbid_unknown_fields=True):
-    """Blocks to be run one after another: either `markdown` or `blocks`."""
+    """Blocks to be run in order: either `markdown` or `blocks`."""
 
     markdown: Annotated[str | None, Meta(description="A text whose fences are the blocks.")] = None
     blocks: list[BlockBody] | None = None
@@ -159,7 +159,7 @@ class SocketInput(InputBody, frozen=True, forbid_unknown_fields=True):
 
 
 class Command(Body, frozen=True, forbid_unknown_fields=True):
-    """One frame that a client sends on the WebSocket of events: exactly one of the three."""
+    """One frame from a client on the WebSocket of events: exactly one of the three actions."""
 
     execute: ExecuteBody | None = None
     interrupt: bool = False
@@ -210,14 +210,14 @@ def decode(body: bytes, kind: type[T]) -> T:
 
 
 def decode_heavy(body: bytes, kind: type[T]) -> T:
-    """As `decode`, in a thread. A few bytes make an object, and many objects hold up everybody."""
+    """Like `decode`, for use in a thread. Refuses bodies of too many objects: these would hold the GIL."""
     if weigh(body) is None:
         raise InvalidInput("The request body has too many parts, or too many long numbers")
     return decode(body, kind)
 
 
 def check_session_key(key: str) -> str:
-    """The key, or InvalidInput when it is none."""
+    """The key, or InvalidInput when it is malformed."""
     if not SESSION_KEY.fullmatch(key):
         raise InvalidInput(
             "A session key is 1 to 128 of A-Z a-z 0-9 . _ ~ - and begins with a letter or a digit"
@@ -226,7 +226,7 @@ def check_session_key(key: str) -> str:
 
 
 def check_text(value: str, name: str, max_bytes: int) -> str:
-    """`value`, or InvalidInput when no kernel could take it: NUL, lone surrogates, too long."""
+    """`value`, or InvalidInput when kernels can't take it: NUL, lone surrogates, or too long."""
     if "\x00" in value:
         raise InvalidInput(f"{name} must not contain NUL characters")
     try:
@@ -252,7 +252,7 @@ def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
 
 
 def check_metadata(metadata: dict[str, Any] | None) -> None:
-    """Raises InvalidInput when a session's metadata is too large, too deep, or holds what JSON can't."""
+    """Raises InvalidInput when a session's metadata is too large, too deep, or can't be sent as JSON."""
     too_deep = f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep"
     try:
         size = len(msgspec.json.encode(metadata))
@@ -267,5 +267,14 @@ def check_metadata(metadata: dict[str, Any] | None) -> None:
 
 
 def _depth_exceeds(value: Any, depth: int) -> bool:
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(children) and (depth == 0 or any(_depth_exceeds(child, depth - 1) for child in children))
+    if isinstance(value, dict):
+        children = list(value.values())
+    elif isinstance(value, list):
+        children = value
+    else:
+        return False
+    if not children:
+        return False
+    if depth == 0:
+        return True
+    return any(_depth_exceeds(child, depth - 1) for child in children)

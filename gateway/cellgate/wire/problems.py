@@ -1,6 +1,6 @@
-"""A refusal or a failure, as clients see it: RFC 9457's members and a stable `reason`.
+"""A refusal or a failure as clients see it: RFC 9457's members and a stable `reason`.
 
-Which error is which problem is ``errors``' affair. Pure.
+``errors`` maps errors to problems. Pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StreamProblem(Value, frozen=True, kw_only=True):
 
 
 def problem(reason: str, status: int, detail: str) -> Problem:
-    """The problem of this reason."""
+    """The problem with this reason."""
     return Problem(
         type=f"urn:cellgate:problem:{reason}",
         title=_title(reason),
@@ -51,7 +51,7 @@ def stream_problem(
     *,
     id: str | int | UnsetType = UNSET,  # noqa: A002 - the wire's word
 ) -> StreamProblem:
-    """The same as a line of a stream."""
+    """The problem as a line of a stream."""
     return StreamProblem(title=_title(reason), status=status, detail=detail, reason=reason, id=id)
 
 

@@ -1,7 +1,6 @@
-"""What may stand after the `?` of an address, for each operation that takes something there.
+"""The query parameters of each operation that takes any.
 
-Values are strings there; ``http.queries`` turns them into these structs, and refuses names that they do not
-have. Pure.
+They are strings on the wire; ``http.queries`` converts them to these structs and refuses unknown names. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec import Meta
 from cellgate.wire.base import Query
 
 MOST_COUNTED = 2**53
-"""Numbers above it are not the same in every JSON reader."""
+"""Larger numbers lose precision in some JSON readers."""
 
 State = Literal["starting", "idle", "busy", "dead", "ended"]
 ImagePlace = Literal["inline", "url", "none"]
@@ -58,7 +57,7 @@ class ExecutionsQuery(Query, frozen=True):
 
 
 class EventsQuery(Query, frozen=True):
-    """Where events begin."""
+    """Where a stream of events begins."""
 
     after: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
