@@ -126,8 +126,8 @@ class SessionFacts:
             known.last_seq = seq
 
     def _session(self, event: SessionChanged) -> None:
-        told = {name: getattr(event, name) for name in _OF_SESSION}
-        self.fields |= {name: value for name, value in told.items() if value is not UNSET and value != ""}
+        values = {name: getattr(event, name) for name in _OF_SESSION}
+        self.fields |= {name: value for name, value in values.items() if value is not UNSET and value != ""}
         self.fields.pop("last_activity", None)
         if event.last_activity is not UNSET:
             self.fields["last_activity"] = event.last_activity
@@ -141,7 +141,7 @@ class SessionFacts:
 
     def _queued(self, event: Queued) -> None:
         assert event.execution is not None
-        told = event.idempotency or ()
+        pair = event.idempotency or ()
         self.executions[event.execution] = ExecutionFacts(
             id=event.execution,
             number=len(self.executions) + 1,
@@ -149,7 +149,7 @@ class SessionFacts:
             first_seq=event.seq,
             last_seq=event.seq,
             created_at=event.at if self.introduced else None,
-            idempotency=(told[0], told[1]) if len(told) == 2 else None,
+            idempotency=(pair[0], pair[1]) if len(pair) == 2 else None,
         )
 
     def _finished(self, event: Finished) -> None:

@@ -60,16 +60,18 @@ def chained(rows: Iterable[EventRow], session: str) -> Iterator[EventRow]:
             raise Broken(f"row {number} was removed: row {row.seq} follows row {number - 1}")
         head = link(head, row.body)
         try:
-            told = _told(row.body)
+            content = _told(row.body)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise Broken(f"row {number} was changed: its body is no event") from None
         if head != row.hash:
-            moved = "" if told.seq == number else f", or moved: it says it is row {told.seq}"
+            moved = "" if content.seq == number else f", or moved: it says it is row {content.seq}"
             raise Broken(f"row {number} was changed{moved}: its hash is not that of its bytes")
-        if told.type != row.type or told.execution != row.execution:
+        if content.type != row.type or content.execution != row.execution:
             raise Broken(f"row {number} was changed: its type or execution is not what its body says")
-        if told.seq != number or told.session != session:
-            raise Broken(f"row {number} was moved there: it says it is row {told.seq} of {told.session}")
+        if content.seq != number or content.session != session:
+            raise Broken(
+                f"row {number} was moved there: it says it is row {content.seq} of {content.session}"
+            )
         yield row
 
 

@@ -334,12 +334,12 @@ def _kernel_metadata(kernel: str, environment: Mapping[str, Any]) -> dict[str, A
     return {"kernelspec": {**kernelspec, "language": language["name"]}, "language_info": language}
 
 
-def _language_info(told: Any) -> dict[str, Any] | None:
+def _language_info(reported: Any) -> dict[str, Any] | None:
     """What a kernel says about its language, without fields that nbformat does not allow."""
-    if not isinstance(told, dict) or not isinstance(told.get("name"), str):
+    if not isinstance(reported, dict) or not isinstance(reported.get("name"), str):
         return None
-    fields = {key: told[key] for key, kind in _OF_LANGUAGE.items() if isinstance(told.get(key), kind)}
-    return {"name": told["name"], **fields}
+    fields = {key: reported[key] for key, kind in _OF_LANGUAGE.items() if isinstance(reported.get(key), kind)}
+    return {"name": reported["name"], **fields}
 
 
 def _environment(environment: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The redo log: rows that are committed but not yet in the tables. This module writes it.
 
 A cell produces a kilobyte or two. A SQLite transaction for them costs ten times as much as appending them to
-a file, and waits for another thread besides. So small groups of rows are committed as a frame here
+a file, and has to wait for another thread too. So small groups of rows are committed as a frame here
 (``frames`` has the format), and a moment later ``journal`` has the rows of many frames written into the
 tables by one transaction. ``salvage`` takes what a killed gateway left here into the tables.
 

@@ -102,15 +102,15 @@ def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
         texts = [cell_text(cell) for cell in notebook["cells"]]
         digests = [cell_digest(cell) for cell in texts]
         names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
-        told = differing("cell", names, seal.cells, digests)
+        difference = differing("cell", names, seal.cells, digests)
         whole = notebook_digest(digests, notebook["metadata"])
         cells = ",".join(f"\n  {cell}" for cell in texts)
         written = OPENING + cells + tail_text(notebook["metadata"], empty=not texts)
         same = written.encode() == data
     except _MALFORMED as error:
         raise _no_notebook(error) from None
-    if told is not None:
-        raise Broken(told)
+    if difference is not None:
+        raise Broken(difference)
     if whole != seal.digest:
         raise Broken("the notebook's metadata or its seal were changed; its cells are as they were")
     if not same:
@@ -158,12 +158,12 @@ def _check_files(archive: zipfile.ZipFile) -> Manifest:
         raise Broken(f"the bundle has no {MANIFEST}")
     manifest = msgspec.json.decode(read_entry(archive, MANIFEST, MOST_MANIFEST), type=Manifest)
     there = [name for name in names if name not in {MANIFEST, SIGNATURE}]
-    told = differing("file", there, list(manifest.files), there)
+    difference = differing("file", there, list(manifest.files), there)
     for name, digest in manifest.files.items():
         if name not in names or _digest(archive, name) != digest:
             raise Broken(f"the file {name} was {'changed' if name in names else 'removed'}")
-    if told is not None:
-        raise Broken(told)
+    if difference is not None:
+        raise Broken(difference)
     return manifest
 
 
@@ -205,8 +205,8 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     made = Notebook(_session(metadata), survey, ListedRows(rows), export)
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
-    if (told := differing("cell", names, digests, seal.cells)) is not None:
-        raise Broken(f"the notebook does not follow from the rows: {told}")
+    if (difference := differing("cell", names, digests, seal.cells)) is not None:
+        raise Broken(f"the notebook does not follow from the rows: {difference}")
     if survey.facts.introduced and notebook_digest(digests, made.metadata()) != seal.digest:
         raise Broken("the notebook's metadata are not what the rows tell")
     return len(rows)
@@ -220,9 +220,9 @@ def _rows(data: bytes) -> list[EventRow]:
         body = line[81:-2]
         if line != b'{"hash":"%s","row":%s}\n' % (digest, body) or len(line) < _LINE:
             raise Broken(f"row {number} was changed: it is no line of a trail")
-        told = _decode(body)
+        event = _decode(body)
         rows.append(
-            EventRow(0, told["seq"], told["type"], told["execution"], body, bytes.fromhex(digest.decode()))
+            EventRow(0, event["seq"], event["type"], event["execution"], body, bytes.fromhex(digest.decode()))
         )
     return rows
 

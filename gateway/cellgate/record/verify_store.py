@@ -152,9 +152,11 @@ def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:
 
 
 def _check_session_row(session: SessionRow, facts: SessionFacts) -> None:
-    for name, told in facts.fields.items():
-        if (stored := getattr(session, name)) != told:
-            raise Broken(f"the session's own row was changed: {name} is {stored!r}, its rows say {told!r}")
+    for name, expected in facts.fields.items():
+        if (stored := getattr(session, name)) != expected:
+            raise Broken(
+                f"the session's own row was changed: {name} is {stored!r}, its rows say {expected!r}"
+            )
 
 
 def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: SessionFacts) -> None:
@@ -163,33 +165,33 @@ def _check_executions(db: sqlite3.Connection, session: SessionRow, facts: Sessio
     while rows := schema.executions(db, session.id, 256, after):
         after = rows[-1].number
         for row in rows:
-            if (told := next(known, None)) is None:
+            if (expected := next(known, None)) is None:
                 raise Broken(f"execution {row.number} ({row.id}) was added: no row tells of it")
-            _check_execution(row, told)
+            _check_execution(row, expected)
     if (missing := next(known, None)) is not None:
         raise Broken(f"execution {missing.number} ({missing.id}) was removed")
 
 
-def _check_execution(row: ExecutionRow, told: ExecutionFacts) -> None:
-    ended = told.status is not None
+def _check_execution(row: ExecutionRow, facts: ExecutionFacts) -> None:
+    ended = facts.status is not None
     pairs: list[tuple[str, object, object]] = [
-        ("number", row.number, told.number),
-        ("id", row.id, told.id),
-        ("msg_id", row.msg_id, told.msg_id),
-        ("first_seq", row.first_seq, told.first_seq),
-        ("last_seq", row.last_seq, told.last_seq if ended else told.first_seq),
-        ("status", row.status, told.status),
+        ("number", row.number, facts.number),
+        ("id", row.id, facts.id),
+        ("msg_id", row.msg_id, facts.msg_id),
+        ("first_seq", row.first_seq, facts.first_seq),
+        ("last_seq", row.last_seq, facts.last_seq if ended else facts.first_seq),
+        ("status", row.status, facts.status),
     ]
-    if told.created_at is not None:
-        key, request = told.idempotency or (None, None)
+    if facts.created_at is not None:
+        key, request = facts.idempotency or (None, None)
         pairs += [
-            ("created_at", row.created_at, told.created_at),
+            ("created_at", row.created_at, facts.created_at),
             ("idempotency_key", row.idempotency_key, key),
             ("request_hash", row.request_hash, request),
         ]
     for name, stored, expected in pairs:
         if stored != expected:
-            where = f"execution {told.number} ({told.id})"
+            where = f"execution {facts.number} ({facts.id})"
             raise Broken(f"{where} was changed: {name} is {stored!r}, its rows say {expected!r}")
 
 
@@ -233,15 +235,19 @@ def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:
 
 def _compare(begun: dict[int, tuple[str, str]], there: dict[int, tuple[str, str]]) -> None:
     for session_id in sorted(begun.keys() | there.keys()):
-        told = begun.get(session_id)
+        entered = begun.get(session_id)
         found = there.get(session_id)
-        if told is None:
+        if entered is None:
             assert found is not None
             raise Broken(f"the record of session {found[1]} of {found[0]} is not in the trail: it was added")
         if found is None:
-            raise Broken(f"the record of session {told[1]} of {told[0]} was removed without a tombstone")
-        if told != found:
-            raise Broken(f"the record of session {told[1]} of {told[0]} is now {found[1]}'s of {found[0]}")
+            raise Broken(
+                f"the record of session {entered[1]} of {entered[0]} was removed without a tombstone"
+            )
+        if entered != found:
+            raise Broken(
+                f"the record of session {entered[1]} of {entered[0]} is now {found[1]}'s of {found[0]}"
+            )
 
 
 def _check_orphans(db: sqlite3.Connection) -> None:
