@@ -129,7 +129,7 @@ def test_the_client_alone_talks_to_a_gateway(
         (("export", "s", "-o", "s.ipynb"), ""),
         (("verify", "s.ipynb"), "valid"),
         (("replay", "s.ipynb"), ""),
-        (("completion", "bash"), "_cellgate"),
+        (("completion", "bash"), "_python_argcomplete cellgate"),
     ]:
         done = command(*words)
         assert (done.returncode, told in done.stdout) == (0, True), (words, done.stdout, done.stderr)
