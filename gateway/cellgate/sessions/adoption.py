@@ -1,11 +1,10 @@
-"""After a former gateway's end: its sessions go on where their kernels live, and end with a cause
-elsewhere.
+"""Recovery after a previous gateway has ended: sessions whose kernels are still alive continue, others end.
 
-A kernel in a container outlives a gateway that crashed, or that was told to keep its kernels. Here such a
-kernel is adopted, and the cell that it was running goes on: what it sent meanwhile is read from its spool.
-A cell that was only queued ends, because the record does not hold all of a request (its lines of input, the
-values of its variables). It runs once, before the gateway serves. ``cellgate_kernels.stored`` tells which
-kernels there were, ``registry`` keeps the sessions that go on.
+A kernel in a container outlives a gateway that crashed or was told to keep its kernels. This module adopts
+the kernel, and the cell that it was running continues: what it sent in between is read from its spool. Cells
+that were only queued end, because the record does not hold a complete request (the lines of input and the
+values of variables are missing). Recovery runs once, before the gateway serves. ``cellgate_kernels.stored``
+knows which kernels there were, and ``registry`` keeps the sessions that continue.
 """
 
 from __future__ import annotations
@@ -75,9 +74,9 @@ MakeSession = Callable[[SessionRow, SessionLimits, KernelProfile, EventLog], Ses
 
 
 class Backlog:
-    """Collects what an adopted kernel says until its cell's run takes it; then it hears no more.
+    """Collects an adopted kernel's messages until its cell's run takes them; after that it stops listening.
 
-    When too much waits, iopub is not read any further: the rest waits in the kernel.
+    When too much has accumulated, iopub is not read any further, and the rest waits in the kernel.
     """
 
     def __init__(self) -> None:
@@ -87,11 +86,9 @@ class Backlog:
         self._stop: Callable[[], None] = lambda: None
 
     def attend(self, connection: KernelConnection) -> None:
-        """Begin to listen."""
-        self._connection, self._stop = (
-            connection,
-            connection.listen(self._receive, room=lambda _: BACKLOG_BYTES),
-        )
+        """Start listening."""
+        self._connection = connection
+        self._stop = connection.listen(self._receive, room=lambda _: BACKLOG_BYTES)
 
     def _receive(self, message: Message) -> None:
         self._messages.append(message)
@@ -100,19 +97,21 @@ class Backlog:
             self._connection.pause()
 
     def take(self) -> list[Message]:
-        """What was kept, and let the kernel go on."""
+        """Stop listening, let the kernel continue, and return the collected messages."""
         self._stop()
         if self._connection is not None:
             self._connection.resume()
-        messages, self._messages = self._messages, []
+        messages = self._messages
+        self._messages = []
         return messages
 
 
 class RecordedOutputs:
-    """What the record holds already of a cell's outputs, to be met again in the kernel's spool.
+    """The outputs of a cell that are already recorded, to be matched with messages in the kernel's spool.
 
-    The n-th event of the record is the kernel's n-th message of an output, give or take a prompt that went
-    by another socket; so contents decide what is met again, and numbers what is not in the spool any more.
+    The n-th recorded event corresponds to the kernel's n-th output message, give or take an input prompt,
+    which uses another socket. So messages are matched by content, and numbers only show which recorded events
+    are no longer in the spool.
     """
 
     def __init__(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -123,19 +122,19 @@ class RecordedOutputs:
             self._open[_key(event["type"], content)].append(number)
 
     def gap(self, first: int, end: int) -> bool:
-        """The kernel's messages of these numbers are lost; whether some of them were not recorded."""
+        """Skip lost messages, numbered `first` to `end`; returns whether some of them were not recorded."""
         for numbers in self._open.values():
             while numbers and first <= numbers[0] < end:
                 numbers.popleft()
         return end > len(self._events)
 
     def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The recorded event that this is, once."""
+        """The recorded event that matches, if any; each event matches only once."""
         numbers = self._open.get(_key(event_type, fields))
         return self._events[numbers.popleft()] if numbers else None
 
     def forget(self) -> None:
-        """Everything from now on is new."""
+        """Treat everything from now on as new."""
         self._open.clear()
 
 
@@ -144,7 +143,7 @@ def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
 
 
 class AdoptedRun(ExecutionRun):
-    """A cell that a former gateway sent. It is not sent again; what was missed is made up for first."""
+    """A cell that a previous gateway sent. It is not sent again; missed messages are processed first."""
 
     def __init__(
         self,
@@ -158,9 +157,12 @@ class AdoptedRun(ExecutionRun):
     ) -> None:
         queued = events[0]
         self._names = tuple((name, "") for name in queued.get("env", ()))
-        self._recorded, self._missed, self._backlog = RecordedOutputs(events), missed, backlog
-        begun = next((event["at"] for event in events if event["type"] == "started"), now())
-        passed, timeout = _seconds(begun, now()), queued.get("timeout", cell_timeout)
+        self._recorded = RecordedOutputs(events)
+        self._missed = missed
+        self._backlog = backlog
+        started_at = next((event["at"] for event in events if event["type"] == "started"), now())
+        passed = _seconds(started_at, now())
+        timeout = queued.get("timeout", cell_timeout)
         request = ExecuteRequest(
             code=queued["code"],
             timeout=timeout,
@@ -170,33 +172,39 @@ class AdoptedRun(ExecutionRun):
             cell_id=queued.get("cell_id"),
         )
         self._timeout = timeout
-        key = (row.idempotency_key, row.request_hash)
+        idempotency = None
+        if row.idempotency_key is not None and row.request_hash is not None:
+            idempotency = (row.idempotency_key, row.request_hash)
         super().__init__(
             request,
             log,
             settings,
             number=row.number,
             timeout=None if timeout is None else max(0.0, timeout - passed),
-            idempotency=None if key[0] is None or key[1] is None else (key[0], key[1]),
+            idempotency=idempotency,
         )
-        self.id, self.created_at = row.id, row.created_at
-        self.first_seq, self.last_seq = row.first_seq, events[-1]["seq"]
+        self.id = row.id
+        self.created_at = row.created_at
+        self.first_seq = row.first_seq
+        self.last_seq = events[-1]["seq"]
         self.machine.msg_id = row.msg_id
-        self._passed, self._waited = passed, _seconds(row.created_at, begun)
+        self._passed = passed
+        self._waited = _seconds(row.created_at, started_at)
         for event in events:
             if self.builder is not None:
                 self.builder.apply(event)
 
     def _send(self, kernel: Kernel) -> None:
-        """Instead of a request: first what the kernel spooled, then what came since its iopub reaches us."""
+        """Instead of sending a request, process what the kernel spooled, then what was received since."""
         self._sent_at = self._now() - self._passed
         self._queued_at = self._sent_at - self._waited
         self.timeout = self._timeout
-        # Not before: their values were set by the former gateway, and are taken back by their names.
+        # Only now: the previous gateway set the values already, and restoring them takes just the names.
         self.request = replace(self.request, env=self._names)
         self._follow(kernel)
         self.machine.sent()
-        seen, expected = set(), 0
+        seen = set()
+        expected = 0
         for spooled in self._missed:
             message = spooled.message
             seen.add(message.header.msg_id)
@@ -204,7 +212,7 @@ class AdoptedRun(ExecutionRun):
                 self._unrecorded = True
             expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
             self.receive(message)
-            # Answers are not in the spool: what was asked before has been answered, but for the last.
+            # Replies are not in the spool: every input_request except the last has been answered.
             self.machine.answered()
         for message in self._backlog.take():
             if message.parent.msg_id == self.msg_id and message.header.msg_id not in seen:
@@ -218,7 +226,7 @@ class AdoptedRun(ExecutionRun):
     def emit(
         self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
     ) -> dict[str, Any]:
-        """Record an event of this execution, unless it is in the record."""
+        """Record an event of this execution, unless it is in the record already."""
         self._last_type = event_type
         if (known := self._recorded.meet(event_type, fields)) is not None:
             return dict(known)
@@ -234,7 +242,7 @@ def _seconds(earlier: str, later: str) -> float:
 
 
 class Recovery:
-    """Goes through the sessions that a former gateway left. `kernels`: those that it stored, by their ids."""
+    """Recovers the sessions of a previous gateway. `kernels`: the kernels it stored, by id."""
 
     def __init__(
         self,
@@ -252,7 +260,7 @@ class Recovery:
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
 
     async def recover(self, row: SessionRow, log: EventLog) -> Session | None:
-        """The session, going on with its kernel; None when it has ended now, because that is gone."""
+        """The session, continuing with its kernel; None if the kernel is gone, and the session was ended."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
             async with self._at_once:
@@ -260,7 +268,7 @@ class Recovery:
                     return await self._adopt(row, log, stored)
                 except (CellgateError, OSError) as error:
                     logger.warning("Session %s lost its kernel: %s", row.key, error)
-                except Exception as error:  # any fault at all: the other sessions must go on
+                except Exception as error:  # whatever the error, the other sessions must be recovered
                     ids = {"session": row.key, "kernel": stored.id}
                     logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
         log.reopen()
@@ -275,14 +283,15 @@ class Recovery:
         backlog = Backlog()
         kernel = await self._launcher.adopt(stored, backlog.attend)
         try:
-            folder, key = Path(stored.runtime) / SOCKETS, stored.provisioner["connection_info"]["key"]
+            folder = Path(stored.runtime) / SOCKETS
+            key = stored.provisioner["connection_info"]["key"]
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
             limits = _limits(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
             await self._end_executions(row, log, "idle", but=running)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
-                # Sent in the crash's last moment, before the record knew it: nobody would see its end.
+                # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
             session = self._make(row, limits, kernel.profile, log)
             last = await self._journal.last_execution(row.id)
@@ -302,9 +311,9 @@ class Recovery:
         backlog: Backlog,
         limits: SessionLimits,
     ) -> AdoptedRun | None:
-        """The cell that the kernel was given and that has no end in the record.
+        """The cell that the kernel was given and whose end is not recorded.
 
-        Raises KernelDied when it can't be known what became of it: the kernel keeps no spool.
+        Raises KernelDied if the kernel keeps no spool, so there is no way to tell what the cell did.
         """
         for execution in await self._journal.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
@@ -335,7 +344,7 @@ class Recovery:
 
 
 def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
-    """The ids of requests that have begun and not ended, by a kernel's status messages."""
+    """The ids of requests that have started but not ended, according to the kernel's status messages."""
     unfinished: set[str] = set()
     for message in (entry.message for entry in spool if entry.message.msg_type == "status"):
         if content_of(message).get("execution_state") == "busy":
@@ -353,5 +362,5 @@ def _limits(wire: Mapping[str, Any]) -> SessionLimits:
 
 
 def kernels_of(rows: Iterable[SessionRow]) -> dict[str, int]:
-    """Which kernel each session had last: kernel ids to session ids."""
+    """The last kernel of each session: kernel ids to session ids."""
     return {str(row.environment.get("kernel_id")): row.id for row in rows}

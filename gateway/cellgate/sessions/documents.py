@@ -1,7 +1,7 @@
-"""Jupyter's own idea of a session: a document's path and the kernel that it uses.
+"""Jupyter's own notion of a session: a document's path and the kernel that it uses.
 
-In memory only: it is the front end's memory of what is open, gone with the kernel. The record and the
-kernels are ``session``', which are something else. It knows kernels by their ids.
+In memory only: front ends use it to remember what is open, and an entry goes when its kernel does. These are
+not the sessions of ``session``, which have a record and a kernel; here kernels are known by id only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class NotebookSession:
-    """A document that is open with a kernel."""
+    """A document opened with a kernel."""
 
     principal: str
     path: str
@@ -24,13 +24,13 @@ class NotebookSession:
 
 
 class NotebookSessions:
-    """All of them. Bounded by the kernels: an entry goes when its kernel has gone, one kernel has few."""
+    """All open documents. The number of kernels limits them: entries go with their kernel, which has few."""
 
     def __init__(self) -> None:
         self._entries: dict[str, NotebookSession] = {}
 
     def of(self, principal: str, kernel_ids: Collection[str]) -> list[NotebookSession]:
-        """The principal's, whose kernels live; others of the principal are forgotten."""
+        """The principal's entries whose kernels are alive; the principal's other entries are removed."""
         mine = [entry for entry in self._entries.values() if entry.principal == principal]
         for entry in mine:
             if entry.kernel_id not in kernel_ids:
@@ -38,9 +38,9 @@ class NotebookSessions:
         return [entry for entry in mine if entry.id in self._entries]
 
     def put(self, entry: NotebookSession) -> None:
-        """Add it, or replace the one of its id."""
+        """Add an entry, or replace the one with the same id."""
         self._entries[entry.id] = entry
 
     def remove(self, entry: NotebookSession) -> None:
-        """Forget it."""
+        """Remove an entry, if it is there."""
         self._entries.pop(entry.id, None)

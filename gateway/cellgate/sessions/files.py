@@ -1,8 +1,8 @@
-"""The files of sessions, by principal and key: listed, read, brought in, removed; changes go into the
-record.
+"""The files of sessions, by principal and key: listing, reading, adding and removing them.
 
-It finds the folder that a session's files are in at the moment and keeps it there while it works. How a
-hostile folder is touched is ``files.tree``'s affair; HTTP is ``http.v1.files``'.
+Changes are recorded. This module finds the folder that currently holds a session's files and keeps it in
+place while it works. ``files.tree`` knows how to access a hostile folder safely; ``http.v1.files`` does the
+HTTP.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_UPLOADS = 32
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """An upload that is complete, and the path it is for."""
+    """A complete upload and its target path."""
 
     parts: Parts
     upload: Upload
@@ -42,17 +42,17 @@ class Staged:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Incoming:
-    """The files of one request: the room that was reserved for them, and those that have begun."""
+    """The files of one request: the space reserved for them, and the uploads that were started."""
 
     reservation: Reservation
     uploads: list[Upload] = field(default_factory=list)
 
 
 class SessionFiles:
-    """All sessions' files. Methods raise NotFound for what is not the principal's.
+    """The files of all sessions. Methods raise NotFound for anything that is not the principal's.
 
-    `staging`: the folder of uploads that are under way; `reserve`: bytes of its disk that stay free;
-    `most`: bytes that all uploads may have together.
+    `staging`: the folder for uploads in progress; `reserve`: bytes of its disk to keep free; `most`: the
+    limit of all uploads together, in bytes.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class SessionFiles:
 
     @property
     def lane(self) -> Lane:
-        """Threads for reading and writing what clients bring and fetch."""
+        """Threads for reading and writing the files that clients transfer."""
         return self._lanes.files
 
     @asynccontextmanager
     async def _root(self, principal: str, key: str) -> AsyncGenerator[Path, None]:
-        """The folder of the session's files, which stay there meanwhile."""
+        """The folder of the session's files; they are not moved while the context is open."""
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             async with session.slot.moving:
@@ -96,35 +96,34 @@ class SessionFiles:
             raise NotFound(f"No session {key!r}")
         yield self._workspaces.of(folder_of(row)).path
 
-    # Looking
+    # Reading
 
     async def page(self, principal: str, key: str, *, limit: int, after: str, stop: Stop) -> FilePage:
         """Up to `limit` files with a path after `after`, by path."""
         async with self._root(principal, key) as root:
             pass
-        # Hashing takes a while: what is moved away in the meantime is left out.
+        # Hashing takes a while, so the lock is not held: files that are moved in the meantime are left out.
         return await self._listings.page((principal, key), root, limit=limit, after=after, stop=stop)
 
     async def open(self, principal: str, key: str, parts: Parts) -> tuple[int, FileState]:
-        """A descriptor for reading and the file's state; the caller closes it."""
+        """A descriptor for reading, which the caller closes, and the file's state."""
         async with self._root(principal, key) as root:
             return await self._lanes.files.run(tree.open_file, root, parts)
 
     # Changing
 
     async def session(self, principal: str, key: str) -> Session:
-        """The live session of this key, made if there is none: files may come before the first cell."""
+        """The live session with this key, created if necessary: files may arrive before the first cell."""
         session, _ = await self._manager.get_or_create(principal, SessionBody(session=check_session_key(key)))
         session.record.check_writable()
         return session
 
     async def reserve(self, session: Session, length: int, parts: Parts | None = None) -> Incoming:
-        """Reserve room for `length` bytes, in place of the file at `parts` if it is known; `discard` it.
+        """Reserve space for `length` bytes, replacing the file at `parts` if given; `discard` it afterwards.
 
         Raises QuotaExceeded, StorageFull and QueueFull.
         """
-        # What is placed is placed under the same lock: it is counted in the folder or as reserved, not twice
-        # and not never.
+        # Files are placed under the same lock, so each counts exactly once: in the folder or as reserved.
         async with session.slot.moving:
             used, replaced = await self._lanes.files.run(_measure, session.slot.workspace, parts)
             reservation = self._ledger.reserve(
@@ -133,7 +132,7 @@ class SessionFiles:
         return Incoming(reservation)
 
     def begin(self, incoming: Incoming) -> Upload:
-        """A new upload into what was reserved. Raises QueueFull and StorageError."""
+        """A new upload into the reserved space. Raises QueueFull and StorageError."""
         if self._uploads >= MAX_UPLOADS:
             raise QueueFull(f"{MAX_UPLOADS} uploads are in progress; try again", retry_after=5)
         upload = Upload(self._staging, incoming.reservation, self._reserve, self._lanes.files)
@@ -143,7 +142,7 @@ class SessionFiles:
         return upload
 
     async def discard(self, incoming: Incoming) -> None:
-        """Forget uploads, and give back their room; what was placed stays. May be called again."""
+        """Discard uploads and release their space; placed files stay. May be called more than once."""
         while incoming.uploads:
             upload = incoming.uploads[0]
             await upload.discard()
@@ -158,15 +157,15 @@ class SessionFiles:
         self._tasks.start(self.discard(incoming), "discard upload")
 
     async def place(self, session: Session, incoming: Incoming, staged: Sequence[Staged]) -> list[FileChange]:
-        """Put finished uploads into the workspace, and into the record; their models.
+        """Move finished uploads into the workspace and record them; returns their models.
 
-        Raises QuotaExceeded, and then nothing was placed, when the workspace has grown in the meantime, and
-        ShuttingDown when the session has begun to end.
+        Raises QuotaExceeded, without placing anything, when the workspace has grown in the meantime, and
+        ShuttingDown when the session is ending.
         """
         models = []
         async with session.slot.moving:
-            # The end waits for this lock before it sees to the files. Behind it, what is placed here would
-            # stay in a folder that nobody knows of, or turn up in a later session of the same key.
+            # The session's end takes this lock before it handles the files. Placed after that, a file would
+            # stay in a folder that nobody knows of, or turn up in a later session with the same key.
             session.check_open()
             root = session.slot.workspace
             used = await self._lanes.files.run(_check_room, root, staged, session.limits.resources.disk)
@@ -188,7 +187,7 @@ class SessionFiles:
         return models
 
     async def write(self, session: Session, parts: Parts, data: bytes) -> FileChange:
-        """Put `data` into the workspace as a file, as an upload would; its model."""
+        """Write `data` to the workspace as a file, as an upload would; returns its model."""
         incoming = await self.reserve(session, len(data), parts)
         try:
             upload = self.begin(incoming)
@@ -214,7 +213,7 @@ class SessionFiles:
             await session.log.commit()
 
     async def close(self) -> None:
-        """End listings, and discard what is under way."""
+        """Stop listings and discard uploads in progress."""
         self._listings.close()
         await self._tasks.finished()
         for incoming in tuple(self._incoming):
@@ -222,13 +221,13 @@ class SessionFiles:
 
 
 def _measure(root: Path, parts: Parts | None) -> tuple[int, int]:
-    """The bytes of all files, and of the one at `parts`."""
+    """The size of all files in bytes, and that of the one at `parts`."""
     used = sum(file.size for file in tree.scan(root)[0].values())
     return used, 0 if parts is None else tree.size_of(root, parts)
 
 
 def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
-    """The bytes of all files once `staged` is in place. Raises QuotaExceeded."""
+    """The size of all files in bytes once `staged` is in place. Raises QuotaExceeded."""
     used, _ = _measure(root, None)
     after = used
     for each in staged:

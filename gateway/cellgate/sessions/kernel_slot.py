@@ -1,6 +1,6 @@
 """The kernel of a session: claimed from the pool, listened to, replaced together with its files.
 
-It knows the pool, the folders of files and packages, and how a kernel is held back. It knows nothing of
+It knows the pool, the folders of files and packages, and how to throttle a kernel. It knows nothing of
 executions or of the session's state; ``session`` decides when a kernel is replaced.
 """
 
@@ -25,10 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 class SessionKernel:
-    """At most one kernel at a time. `attend` is called with each before anything else of it, to listen to
-    it; `exited` when it ends. `room` returns once what a kernel says can be taken again.
+    """Holds at most one kernel at a time.
 
-    A kernel comes whole and goes whole, whoever is cancelled meanwhile: its files are never in between.
+    `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
+    `room` returns once more of a kernel's output can be accepted. Attaching and removing a kernel always run
+    to completion, even if the caller is cancelled, so its files are never left half moved.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class SessionKernel:
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
-        """Held while the files are moved; hold it to use `workspace`."""
+        """Held while files are moved; acquire it to use `workspace`."""
         self.packages = packages
         self.watch = WorkspaceWatch()
         self._profile = profile
@@ -57,17 +58,18 @@ class SessionKernel:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a kernel that can take a cell."""
+        """Whether there is a kernel that can run a cell."""
         return self.current is not None and self.current.alive
 
     @property
     def workspace(self) -> Path:
-        """The folder that the session's files are in now; without a kernel there may be none."""
+        """The folder that holds the session's files now; without a kernel it may not exist."""
         return self.current.workspace if self.current else self._files.path
 
     async def claim(self) -> Kernel:
-        """A fresh kernel with the session's files. Raises the pool's errors and StorageError; then there is
-        none.
+        """A fresh kernel with the session's files.
+
+        Raises the pool's errors and StorageError, and then the session has no kernel.
         """
         assert self.current is None
         kernel = await self._pool.claim(self._profile)
@@ -95,7 +97,7 @@ class SessionKernel:
             self.current = kernel
 
     async def adopt(self, kernel: Kernel) -> Kernel:
-        """Go on with a kernel that had the session's files before this gateway was."""
+        """Continue with a kernel of a previous gateway, which already has the session's files."""
         self._pool.adopt(kernel)
         self.current = kernel
         await self.watch.begin(kernel.workspace)
@@ -108,26 +110,27 @@ class SessionKernel:
         kernel.exited.add_done_callback(lambda _: self._exited(kernel))
 
     async def changed_files(self) -> list[dict[str, Any]]:
-        """What happened to the files since this was last asked; see `WorkspaceWatch.changes`."""
+        """Changes of the files since the last call; see `WorkspaceWatch.changes`."""
         return [] if self.current is None else await self.watch.changes(self.current.workspace)
 
     async def drop(self) -> None:
         """End the kernel, if there is one, and keep its files and packages for the next.
 
-        Raises StorageError when they can't be kept; the kernel is gone all the same.
+        Raises StorageError when they can't be kept; the kernel is gone even then.
         """
         await self._tasks.complete(self._drop(keep_files=True, keep_packages=True), "drop kernel")
 
     async def _drop(self, *, keep_files: bool, keep_packages: bool) -> None:
         async with self.moving:
-            if (kernel := await self._detach()) is not None:
+            kernel = await self._detach()
+            if kernel is not None:
                 await self._give_back(kernel, keep_files=keep_files, keep_packages=keep_packages)
 
     async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
-        """Each step is taken whatever became of the one before; the pool removes what is left.
+        """Take each step even if an earlier one failed; the pool removes what is left.
 
-        But not files that are to be kept and could not be moved: their folder stays, and the next start of
-        a gateway gives it to the session.
+        The exception is files that should be kept but could not be moved: their folder stays, and the next
+        gateway gives it to the session when it starts.
         """
         spare_files = keep_files
         try:
@@ -147,13 +150,15 @@ class SessionKernel:
                     self._pool.release(kernel, spare_files=spare_files)
 
     async def detach(self) -> None:
-        """Leave the kernel, if there is one, with its files to the next gateway."""
+        """Leave the kernel, if there is one, and its files to the next gateway."""
         async with self.moving:
-            if (kernel := await self._detach()) is not None:
+            kernel = await self._detach()
+            if kernel is not None:
                 self._pool.detach(kernel)
 
     async def _detach(self) -> Kernel | None:
-        kernel, self.current = self.current, None
+        kernel = self.current
+        self.current = None
         await self._stop_throttle()
         return kernel
 
@@ -164,7 +169,7 @@ class SessionKernel:
             self._throttle = None
 
     async def end(self, *, keep_files: bool) -> None:
-        """As `drop`, for good: packages go, files too unless they are to be kept."""
+        """Like `drop`, for good: packages are removed, and files too unless `keep_files` is set."""
         try:
             await self._tasks.complete(
                 self._drop(keep_files=keep_files, keep_packages=False), "drop kernel for good"
@@ -177,7 +182,7 @@ class SessionKernel:
                 await self.packages.forget()
 
     def hold_back(self) -> None:
-        """More comes than the disk takes: let the kernel keep its output in its own memory for a while."""
+        """Output arrives faster than the disk can take it: leave it in the kernel's memory for a while."""
         if self._throttle is None and self.current is not None:
             self._throttle = self._tasks.start(self._hold_back(self.current), "throttle")
 
@@ -186,7 +191,7 @@ class SessionKernel:
         try:
             await self._room()
         except StorageError as error:
-            # It is told to whoever waits for the session's next commit.
+            # Whoever waits for the session's next commit gets this error.
             logger.debug("A kernel is not held back any more: %s", error.message)
         finally:
             kernel.connection.resume()
@@ -194,11 +199,11 @@ class SessionKernel:
 
 
 def environment_of(kernel: Kernel) -> dict[str, Any]:
-    """What the record keeps of where a session's cells run: what kernel, image, Python and packages.
+    """What the record keeps about where a session's cells run: kernel, image, Python and packages.
 
-    By the kernel's own kernel_info_reply, and by what a kernel of the kernelspec told of its environment
-    before anybody used it. The session's variables can make its own kernel find other packages; nobody
-    knows which, so `packages_of` says whose these are.
+    Taken from the kernel's own kernel_info_reply, and from what a kernel of this kernelspec reported about
+    its environment before anybody used it. The session's environment variables can make its own kernel find
+    other packages, and there is no way to know which, so `packages_of` says whose packages these are.
     """
     known: dict[str, Any] = {
         "display_name": kernel.display_name,
@@ -211,8 +216,10 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.env else KERNELSPEC
         if environment.left_out:
             known["packages_left_out"] = environment.left_out
-        known |= {} if kernel.hash_seed is None else {"hash_seed": kernel.hash_seed}
-    if names := [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]:
+        if kernel.hash_seed is not None:
+            known["hash_seed"] = kernel.hash_seed
+    names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
+    if names:
         # Names only: values may be secrets, and the record is kept.
         known["env"] = names
     return known

@@ -1,4 +1,4 @@
-"""The wire's model of a session, made of its row and of what only a live one knows. Pure."""
+"""The wire's model of a session, built from its row and from what only a live session knows. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellgate.wire.answers import SessionModel
 def session_model(
     row: SessionRow, *, kernel_id: str | None = None, queue_length: int = 0, problem: str | None = None
 ) -> SessionModel:
-    """The wire's model of a session, live or ended. `problem`: why it is not recorded any more, if so."""
+    """The wire's model of a session, live or ended. `problem`: why it is no longer recorded, if so."""
     return SessionModel(
         session=row.key,
         kernel=row.kernel,

@@ -1,6 +1,6 @@
-"""Who owns sessions, as far as the rooms below HTTP know: a name, and what they may do.
+"""The owner of sessions, as far as the code below HTTP knows: a name, and what they may do.
 
-One administrator for now. Who somebody is, and by which token, is found out by ``http.access``.
+For now there is one administrator. ``http.access`` finds out who a request comes from, and by which token.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who owns sessions. An `admin` may also remove what is recorded of them."""
+    """Somebody who owns sessions. An `admin` may also remove their records."""
 
     name: str
     admin: bool = False
 
 
 DEFAULT = Principal("default", admin=True)
-"""Everybody, where there is one token or none."""
+"""Everybody, if there is at most one token."""

@@ -1,10 +1,9 @@
-"""The executions of a session that matter now: those that wait, the one that runs, those beside it, the
-last.
+"""The current executions of a session: queued, running, running in subshells, and recently ended.
 
-Plain data structures; ``session`` works the queue off and decides what runs. Executions wait in order of
-arrival, and restarts go before them all. An execution that is taken out waits in `cancelled` for its
-recorded end, so nothing leaves the queue without a trace. Beside the running cell are those of Jupyter's
-subshells. The last that ended are kept for what their threads still print.
+Plain data structures; ``session`` works through the queue and decides what runs. Executions wait in order of
+arrival, and restarts precede them all. A cancelled execution is set aside until its end is recorded, so
+nothing leaves the queue without a trace. Cells in Jupyter's subshells run beside the current one. Recently
+ended executions are kept because their threads may still print.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ RECENT_EXECUTIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A wish for a fresh kernel. `done` completes when there is one, or with why there is none."""
+    """A request for a fresh kernel. `done` completes when there is one, or with the reason there is none."""
 
     cause: str
     done: asyncio.Future[None]
 
     def grant(self) -> None:
-        """There is a fresh kernel."""
+        """Report that there is a fresh kernel."""
         if not self.done.done():
             self.done.set_result(None)
 
     def refuse(self, error: Exception) -> None:
-        """There is none."""
+        """Report why there is none."""
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
 
 
 class ExecutionQueue:
-    """A FIFO, bounded by `check_room`: what waits counts, not what runs."""
+    """A FIFO, limited by `check_room`: queued executions count, running ones don't."""
 
     def __init__(self) -> None:
         self._runs: deque[ExecutionRun] = deque()
@@ -60,12 +59,12 @@ class ExecutionQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do, cancelled executions and restarts included."""
+        """Whether there is nothing to do, not even a restart or a cancelled execution to finish."""
         return not (self._runs or self._restarts or self._cancelled)
 
     @property
     def restarting(self) -> bool:
-        """Whether a restart waits."""
+        """Whether a restart is queued."""
         return bool(self._restarts)
 
     def check_room(self, limit: int) -> None:
@@ -82,19 +81,19 @@ class ExecutionQueue:
         self._wake.set()
 
     def put_restart(self, cause: str) -> asyncio.Future[None]:
-        """Ask for a restart; the future completes when it is done."""
+        """Request a restart; the future completes when it is done."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._restarts.append(Restart(cause, done))
         self._wake.set()
         return done
 
     def remove(self, run: ExecutionRun, cause: str) -> None:
-        """Take one execution out, to be ended by the caller at once."""
+        """Remove one execution, which the caller must finish immediately."""
         self._runs.remove(run)
         run.abandon(Status.CANCELLED, cause)
 
     def cancel_all(self, cause: str) -> None:
-        """Take all executions out."""
+        """Cancel all queued executions."""
         while self._runs:
             self._set_aside(self._runs.popleft(), cause)
 
@@ -104,12 +103,12 @@ class ExecutionQueue:
         self._wake.set()
 
     def refuse_restarts(self, error: Exception) -> None:
-        """Answer all restarts that wait with an error."""
+        """Answer all queued restarts with an error."""
         while self._restarts:
             self._restarts.popleft().refuse(error)
 
     def take(self) -> ExecutionRun | Restart | None:
-        """The next thing to do: what was cancelled (it is over already), then restarts, then executions."""
+        """The next item: first cancelled executions, which are already over, then restarts, then runs."""
         if self._cancelled:
             return self._cancelled.popleft()
         if self._restarts:
@@ -123,12 +122,12 @@ class ExecutionQueue:
             await self._wake.wait()
 
     def wake(self) -> None:
-        """End a `wait`."""
+        """Make `wait` return."""
         self._wake.set()
 
 
 class SessionRuns:
-    """`current` is the cell that runs; the session sets it. `made`: how many executions there have been."""
+    """A session's executions. `current`: the running cell, set by the session; `made`: how many there were."""
 
     def __init__(self, queue: ExecutionQueue) -> None:
         self.current: ExecutionRun | None = None
@@ -162,28 +161,28 @@ class SessionRuns:
 
     @property
     def running(self) -> Iterator[ExecutionRun]:
-        """The cell that runs and those beside it."""
+        """The current cell and those in subshells."""
         if self.current is not None:
             yield self.current
         yield from self._beside.values()
 
     @property
     def busy(self) -> bool:
-        """Whether a cell runs or waits."""
+        """Whether a cell is running or queued."""
         return self.current is not None or bool(self._beside) or not self._queue.empty
 
     def unfinished(self) -> Iterator[ExecutionRun]:
-        """What runs and what waits."""
+        """Running and queued executions."""
         yield from self.running
         yield from self._queue
 
     def known(self) -> Iterator[ExecutionRun]:
-        """What runs, what waits and what has just ended."""
+        """Running, queued and recently ended executions."""
         yield from self.unfinished()
         yield from self._recent.values()
 
     def ending(self) -> list[asyncio.Future[None]]:
-        """The `done` of those whose end the kernel has told and the record does not hold yet."""
+        """The `done` futures of executions whose end the kernel has reported but is not recorded yet."""
         return [
             run.done
             for run in self.known()
@@ -191,7 +190,7 @@ class SessionRuns:
         ]
 
     def find(self, execution: str) -> ExecutionRun | None:
-        """The execution of this id, while it waits or runs."""
+        """The queued or running execution with this id."""
         return next((run for run in self.unfinished() if run.id == execution), None)
 
     def answer(self, execution: str, value: str) -> None:
@@ -204,21 +203,21 @@ class SessionRuns:
         run.answer(value)
 
     def begin_beside(self, run: ExecutionRun) -> None:
-        """A subshell runs it."""
+        """Note that a subshell runs it."""
         self._beside[run.msg_id] = run
 
     def end_beside(self, run: ExecutionRun) -> None:
-        """It has ended."""
+        """Note that it has ended in its subshell."""
         self._beside.pop(run.msg_id, None)
 
     def remember(self, run: ExecutionRun) -> None:
-        """It has ended; keep it for a while."""
+        """Keep an ended execution for a while."""
         self._recent[run.msg_id] = run
         if len(self._recent) > RECENT_EXECUTIONS:
             _, oldest = self._recent.popitem(last=False)
             oldest.unfollow()
 
     def abandon(self, cause: str) -> None:
-        """Their kernel is taken away: all that run end as interrupted."""
+        """End all running executions as interrupted, because their kernel is taken away."""
         for run in self.running:
             run.abandon(Status.INTERRUPTED, cause)

@@ -1,9 +1,8 @@
 """Reading sessions, live or ended: models, events, executions, results, notebooks.
 
-One view over ``registry`` (what lives) and the journal (what is recorded); it changes nothing. Handlers
-that only look at things talk to this module. A Jupyter client knows a cell's end from the kernel, so a look
-at the session waits until that end is recorded. What takes long to decode or to make is done in threads of
-`texts`.
+A read-only view over ``registry`` (live sessions) and the journal (recorded ones), for handlers that only
+read. A Jupyter client learns of a cell's end from the kernel, so reading the session waits until that end is
+recorded. Slow decoding and rendering runs in the threads of `texts`.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PURGING = "purging"
-"""The state of a session that nobody can use any more, and whose bytes are not all gone yet."""
+"""The state of a session that can no longer be used but whose bytes are not all gone yet."""
 
 HEAVY_AT_ONCE = 2
 HEAVY_BYTES = 1024 * 1024
-"""Of the events of an execution."""
+"""An execution with more bytes of events than this counts as heavy."""
 SESSIONS_AT_ONCE = 100
 MOST_METADATA = 1024 * 1024
-"""Bytes of metadata in a page of sessions, which is made into JSON at one go."""
+"""Bytes of metadata in a page of sessions, which is encoded as JSON in one step."""
 
 _decode = json_decoder(dict[str, Any]).decode
 
 
 class Archive:
-    """Everything a principal may look at. Every method raises NotFound for what is not theirs."""
+    """Everything a principal may read. Every method raises NotFound for anything that is not theirs."""
 
     def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
         self.exports = exports
@@ -59,7 +58,7 @@ class Archive:
         self._manager = manager
 
     async def _live(self, principal: str, key: str) -> Session | None:
-        """The session if it lives, with every end recorded that its kernel has told."""
+        """The session if it is live, once every end that its kernel has reported is recorded."""
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             await session.recorded()
@@ -74,7 +73,7 @@ class Archive:
         return row
 
     async def log(self, principal: str, key: str) -> EventLog:
-        """The event log; that of an ended session is closed."""
+        """The event log; it is closed if the session has ended."""
         session = await self._live(principal, key)
         if session is not None:
             return session.log
@@ -85,7 +84,8 @@ class Archive:
         session = await self._live(principal, key)
         if session is not None:
             return session.to_wire()
-        if (row := self._manager.purging(principal, key)) is not None:
+        row = self._manager.purging(principal, key)
+        if row is not None:
             return session_model(replace(row, state=PURGING))
         return self._ended(await self.row(principal, key))
 
@@ -96,16 +96,17 @@ class Archive:
     async def models(
         self, principal: str, *, state: str | None, limit: int, after: str | None
     ) -> tuple[list[SessionModel], str | None]:
-        """A page of session models in order of creation, and the key that the next page comes after.
+        """A page of session models in order of creation, and the key that the next page starts after.
 
-        It has fewer than `limit` where their metadata is large.
+        It has fewer than `limit` models if their metadata is large.
         """
         if state is not None and state not in set(SessionState):
             raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
         last = 0 if after is None else (await self.row(principal, after)).id
         found: list[SessionModel] = []
-        step, size = min(limit, SESSIONS_AT_ONCE), 0
+        step = min(limit, SESSIONS_AT_ONCE)
+        size = 0
         while True:
             rows = await self._journal.sessions(principal, limit=step, after=last)
             for row in rows:
@@ -124,7 +125,7 @@ class Archive:
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int
     ) -> tuple[list[ExecutionModel], int | None]:
-        """A page of a session's executions, and the number that the next page comes after."""
+        """A page of a session's executions, and the number that the next page starts after."""
         row = await self.row(principal, key)
         await self._journal.commit()
         rows = await self._journal.executions(row.id, limit=limit + 1, after=after)
@@ -154,20 +155,21 @@ class Archive:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """What `make` makes of the result of an execution, or of what there is of it so far.
+        """What `make` returns for the result of an execution, or for its result so far.
 
-        Of those whose outputs must be read from the record and are large, `HEAVY_AT_ONCE` are made at once:
-        the events, the outputs and what is made of them are all in memory then.
+        Results that must be read from the record and are large are built `HEAVY_AT_ONCE` at a time, because
+        their events, their outputs and what is made from them are all in memory.
         """
         session = self._manager.get(principal, check_session_key(key))
         if session is not None:
             run = session.find(execution)
             if run is not None and run.machine.finished:
-                await run.wait()  # an end is shown when it is durable, here as on a stream
+                await run.wait()  # an end is shown only once it is durable, as on a stream
             elif run is not None and run.builder is not None:
                 return await self.made(run.builder, make, *arguments, **options)
         row, found = await self.find(principal, key, execution)
-        after, until = found.first_seq - 1, found.last_seq
+        after = found.first_seq - 1
+        until = found.last_seq
         heavy = await self._journal.are_larger(row.id, HEAVY_BYTES, after=after, until=until)
         async with self._heavy if heavy else nullcontext():
             return await self.made(
@@ -175,7 +177,7 @@ class Archive:
             )
 
     async def find(self, principal: str, key: str, execution: str) -> tuple[SessionRow, ExecutionRow]:
-        """The rows of a session and of its execution. Raises NotFound."""
+        """The rows of a session and of one of its executions. Raises NotFound."""
         row = await self.row(principal, key)
         await self._journal.commit()
         found = await self._journal.execution(row.id, execution)
@@ -186,7 +188,7 @@ class Archive:
     async def _recorded(
         self, row: SessionRow, execution: str, after: int, until: int | None
     ) -> ResultBuilder:
-        """By its events, which are read in bounded batches."""
+        """A builder with all recorded events of the execution, read in batches of limited size."""
         builder = ResultBuilder()
         async with aclosing(self._journal.event_batches(row.id, after=after, until=until)) as batches:
             async for batch in batches:
@@ -199,7 +201,7 @@ class Archive:
         return await self._texts.run(_decode, body) if is_heavy(body) else _decode(body)
 
     async def encoded(self, value: Any) -> list[bytes]:
-        """The JSON of what may be large, in parts."""
+        """A possibly large value as JSON, in parts."""
         return await self._texts.run(encode_in_steps, value)
 
     async def made(
@@ -209,7 +211,7 @@ class Archive:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """What `make` makes of the builder's result, in a thread where that takes long."""
+        """What `make` returns for the builder, in a thread if that takes long."""
         if not builder.heavy:
             return make(builder, *arguments, **options)
         return await self._texts.run(make, builder.copy(), *arguments, **options)
@@ -219,6 +221,6 @@ class Archive:
         return await self.exports.moment(await self.row(principal, key))
 
     async def outline(self, moment: Moment) -> dict[str, Any]:
-        """The notebook of that moment without outputs, as JSON has it."""
+        """The notebook at that moment without outputs, as decoded JSON."""
         async with aclosing(self.exports.notebook(moment, outputs=False)) as parts:
             return await self._decoded(b"".join([part async for part in parts]))

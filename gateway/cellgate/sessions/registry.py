@@ -1,7 +1,8 @@
-"""All sessions of a gateway: made, found, listed, culled, ended, and recovered after a restart.
+"""All sessions of a gateway: created, found, listed, culled, ended, and recovered after a restart.
 
-A key is reserved before the first await, so any number of concurrent first requests make one session.
-It knows principals by name and no HTTP; ``session`` is a single conversation, ``record`` what stays of it.
+A key is reserved before the first await, so concurrent first requests create only one session.
+This module knows principals by name and knows nothing of HTTP; ``session`` is a single conversation, and
+``record`` is what is kept of it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ logger = logging.getLogger(__name__)
 Owned = tuple[str, str]
 
 PURGE_PATIENCE = 5.0
-"""Seconds that a request waits for the last bytes of what it purges."""
+"""Seconds that a purge request waits for the last bytes to be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ class ManagerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A cell that was accepted, and its session. `execution`: queued now, or live under the same idempotency
-    key; or the id and the first seq of one that is recorded under it.
+    """An accepted cell and its session.
+
+    `execution`: the one just queued, or the live one with the same idempotency key; if that key's execution
+    is only in the record, its id and first seq.
     """
 
     session: Session
@@ -67,7 +70,7 @@ class Accepted:
 
 
 class SessionManager:
-    """Finds sessions by (principal, key). `recover` once, then anything, then `close`."""
+    """Finds sessions by (principal, key). Call `recover` once, then anything else, and `close` at the end."""
 
     def __init__(
         self,
@@ -94,9 +97,9 @@ class SessionManager:
     # Life
 
     async def recover(self, launcher: KernelLauncher, kernels: Mapping[str, StoredKernel]) -> tuple[int, int]:
-        """Go on with the sessions that a former gateway left open, or end them; how many of each.
+        """Resume or end the sessions that a previous gateway left open; returns how many of each.
 
-        `kernels`: those that it stored, by their ids.
+        `kernels`: the kernels it stored, by id.
         """
         rows = await self._journal.unfinished_sessions()
         recovery = Recovery(
@@ -114,11 +117,11 @@ class SessionManager:
         return len(adopted), len(rows) - len(adopted)
 
     async def _folders(self) -> set[str]:
-        """The names of all recorded sessions' kept folders."""
+        """The names of the kept folders of all recorded sessions."""
         return {folder_name(*each) for each in await self._journal.session_folders()}
 
     def _add(self, session: Session) -> None:
-        """It lives, until its end, which may also be its own wish."""
+        """Register a live session until it ends; a session may also end itself."""
         self._live[session.row.principal, session.row.key] = session
         session.over.add_done_callback(lambda _: self._forget(session))
 
@@ -129,14 +132,14 @@ class SessionManager:
         return Session(row, limits, profile, log, self._journal, self._pool, self._workspaces, settings)
 
     def start(self) -> None:
-        """Begin to cull idle and over-aged sessions."""
+        """Start culling sessions that are idle or too old."""
         interval = self.settings.cull_interval
         self._culler = self._tasks.repeat(self._cull, "culler", pause=interval)
 
     async def close(self, grace: float, *, keep_kernels: bool = False) -> None:
-        """Take no new work, give running cells `grace` seconds, end all sessions.
+        """Refuse new work, give running cells `grace` seconds, then end all sessions.
 
-        With `keep_kernels` recorded sessions do not end: the next gateway goes on with them.
+        With `keep_kernels`, recorded sessions do not end: the next gateway resumes them.
         """
         self._closing = True
         if self._culler is not None:
@@ -156,13 +159,13 @@ class SessionManager:
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
             self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
-        # Purges, opens and ends that were under way, and those that were begun just now.
+        # Purges, opens and ends that were already in progress, and those just started.
         await self._tasks.finished()
         await self._endings.cancel()
 
     @property
     def closing(self) -> bool:
-        """Whether the gateway shuts down."""
+        """Whether the gateway is shutting down."""
         return self._closing
 
     def kernel_ids(self) -> set[str]:
@@ -170,21 +173,21 @@ class SessionManager:
         return {session.kernel.id for session in self._live.values() if session.kernel is not None}
 
     def session_ids(self) -> set[int]:
-        """Live sessions, by the record's ids."""
+        """The record ids of live sessions."""
         return {session.row.id for session in self._live.values()}
 
     def counts(self) -> dict[str, int]:
-        """Live sessions by state."""
+        """The number of live sessions in each state."""
         counts = {state.value: 0 for state in SessionState}
         for session in self._live.values():
             counts[session.state] += 1
         counts[SessionState.STARTING] += len(self._opening)
         return counts
 
-    # Making
+    # Creating
 
     async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
-        """The live session of the body's key, made if need be, and whether a kernel was started for it.
+        """The live session with the body's key, created if necessary, and whether this started a kernel.
 
         Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's
         errors.
@@ -202,7 +205,7 @@ class SessionManager:
             if not session.ending:
                 session.touch()
                 return self._same(session, body), False
-            await asyncio.wait([session.over])  # whatever becomes of the end that is under way
+            await asyncio.wait([session.over])  # even if its end fails
             self._forget(session)
         task = self._opening.get(owned)
         if task is not None:
@@ -223,12 +226,13 @@ class SessionManager:
         language: str | None = None,
         idempotency: tuple[str, str] | None = None,
     ) -> Accepted:
-        """Queue a cell in the principal's session of this key, which is made if it is not there.
+        """Queue a cell in the principal's session with this key, creating the session if necessary.
 
-        `language`: the code's, if it is not the kernel's; a session that never was is made with a kernel of
-        it. `idempotency`: a key and a hash of the request; a key that was used already stands for the
-        execution it was used for. Raises what `get_or_create` and `Session.submit` do, Conflict for a key
-        that was used with another request, and InvalidInput for what the kernel can't serve.
+        `language`: the language of the code, if it differs from the kernel's; a session that has never
+        existed is created with a kernel for it. `idempotency`: a key and a hash of the request; a key that
+        was used before stands for the execution it was used for. Raises what `get_or_create` and
+        `Session.submit` do, Conflict for a key that was used with another request, and InvalidInput for a
+        request that the kernel can't serve.
         """
         session = await self._session_for(principal, key, language)
         request = self.in_language(session, request, language)
@@ -237,7 +241,7 @@ class SessionManager:
             if known is not None:
                 return Accepted(session, known)
         if session.ending:
-            # It ended for idleness in the very moment of this request: the next one takes its place.
+            # It was culled just as this request arrived: a new session takes its place.
             session = await self._session_for(principal, key, language)
         return Accepted(session, session.submit(request, idempotency=idempotency))
 
@@ -257,7 +261,7 @@ class SessionManager:
         return (await self.get_or_create(principal.name, body))[0]
 
     def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
-        """The request as a cell of the session's kernel. Raises InvalidInput for one that it can't serve."""
+        """The request as a cell of the session's kernel. Raises InvalidInput if the kernel can't serve it."""
         if language is None and not request.env:
             return request
         return in_language(request, language, self._catalog.get_kernel_spec(session.row.kernel).language)
@@ -277,12 +281,12 @@ class SessionManager:
 
     @property
     def ceilings(self) -> Ceilings:
-        """The most that anybody may ask for."""
+        """The highest limits that anybody may request."""
         return self.settings.session.ceilings
 
     def _limits(self, body: SessionBody, *, lower: bool = False) -> SessionLimits:
         if body.limits is None:
-            return self.settings.limits  # none of them is above a ceiling
+            return self.settings.limits  # the defaults never exceed a ceiling
         merge = lowered_limits if lower else merge_limits
         return merge(self.settings.limits, body.limits, self.ceilings)
 
@@ -318,9 +322,10 @@ class SessionManager:
         if former is not None:
             metadata = row.metadata if body.metadata is not None else former.metadata
             row = replace(row, created_at=former.created_at, metadata=metadata)
-        log, made = EventLog(self._journal, row.id, key, lane=self.settings.session.lane), 0
+        log = EventLog(self._journal, row.id, key, lane=self.settings.session.lane)
+        made = 0
         if former is not None:
-            # What the former life said last may be enqueued only.
+            # The last events of the session's previous life may still be waiting to be written.
             await self._journal.commit()
             log = await self.stored_log(former)
             log.reopen()
@@ -340,11 +345,11 @@ class SessionManager:
         store: MemoryStore | None = None,
         lower: bool = False,
     ) -> Session:
-        """A session for one execution; unless it is to be recorded it is in memory only and in no list.
+        """A session for one execution; unless `record` is set, it exists in memory only and is not listed.
 
-        Who runs more than one in it gives the `store`, and empties it. With `lower` limits above a ceiling
-        are lowered to it instead of refused. The caller ends the session with `end_later`. Raises the
-        pool's errors and InvalidInput.
+        A caller that runs more than one execution in it passes a `store` and empties it itself. With `lower`,
+        limits above a ceiling are lowered to it instead of refused. The caller ends the session with
+        `end_later`. Raises the pool's errors and InvalidInput.
         """
         if record:
             return (await self.get_or_create(principal, body))[0]
@@ -372,22 +377,22 @@ class SessionManager:
     # Finding
 
     def get(self, principal: str, key: str) -> Session | None:
-        """The live session of this key, if there is one."""
+        """The live session with this key, if there is one."""
         return self._live.get((principal, key))
 
     def all_live(self, principal: str) -> list[Session]:
-        """The principal's sessions that live and are not about to end."""
+        """The principal's live sessions, except those that are ending."""
         return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]
 
     def live(self, principal: str, key: str) -> Session:
-        """The live session. Raises NotFound, whoever else may own one of this name."""
+        """The live session. Raises NotFound, even if another principal owns one with this key."""
         session = self.get(principal, check_session_key(key))
         if session is None:
             raise NotFound(f"No live session {key!r}")
         return session
 
     def workspace(self, row: SessionRow) -> Path:
-        """The folder with the session's files, which may not be there."""
+        """The folder with the session's files, which may not exist."""
         session = self.get(row.principal, row.key)
         return session.slot.workspace if session is not None else self._workspaces.of(folder_of(row)).path
 
@@ -414,17 +419,16 @@ class SessionManager:
             await self._end(session, "deleted", keep_files=False)
         row = await self._journal.session(*owned)
         if row is not None and owned not in self._live and owned not in self._opening:
-            # Also after an end of its own accord, which was under way and kept them.
+            # Also when the session was already ending for another reason, which kept its files.
             await self._workspaces.of(folder_of(row)).remove()
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
 
     async def purge(self, principal: str, key: str) -> bool:
-        """End the session and remove its files and its record, but for a tombstone. Raises NotFound.
+        """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
 
-        Returns whether every byte is gone. Where readers of the record keep some in use for longer than a
-        moment, or files can't be removed at once, the rest follows by itself, and `purging` tells until
-        then.
+        Returns whether every byte is gone. If readers of the record still use some of them, or files can't be
+        removed at once, the rest is removed in the background, and `purging` returns the session until then.
         """
         owned = (principal, check_session_key(key))
         if owned in self._erasing and owned not in self._live and owned not in self._opening:
@@ -438,14 +442,14 @@ class SessionManager:
         return purged.erased.exception() is None
 
     def purging(self, principal: str, key: str) -> SessionRow | None:
-        """The session of this key that was purged and whose bytes are not all gone, as it was."""
+        """The row of a purged session whose bytes are not all gone yet, as it was before the purge."""
         found = self._erasing.get((principal, key))
         return None if found is None else found[0]
 
     async def purge_ended(self, row: SessionRow, reason: str) -> bool:
-        """Remove an ended session's files and record on the gateway's own account; False: it lives again.
+        """Remove an ended session's files and record, initiated by the gateway; False: it is live again.
 
-        Returns when its rows are removed; their bytes go later, together with those of others.
+        Returns when its rows are removed; their bytes are erased later, together with those of others.
         """
         owned = (row.principal, row.key)
         if self._closing or owned in self._live or owned in self._opening:
@@ -455,7 +459,7 @@ class SessionManager:
         return purged.removed.exception() is None
 
     async def _purge(self, owned: Owned, *, by: str, reason: str) -> Purge:
-        """Nobody opens the session until it has begun; who purges it meanwhile shares this purge."""
+        """Nobody can open the session until the purge has started; concurrent purges share this one."""
         if (task := self._purges.get(owned)) is None:
             task = self._tasks.share(self._do_purge(owned, by, reason), f"purge {owned[1]}", session=owned[1])
             self._purges[owned] = task
@@ -476,7 +480,7 @@ class SessionManager:
         """Return when the last byte of the record and of the files is gone."""
         await asyncio.wait([purged.erased])
         await self._workspaces.gone(folder_of(row), str(row.environment.get("kernel_id")))
-        # The key may have been used, and purged, again.
+        # The key may have been reused and purged again.
         if (found := self._erasing.get(owned)) is not None and found[1] is purged:
             del self._erasing[owned]
 
@@ -507,7 +511,7 @@ class SessionManager:
         try:
             await session.end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         finally:
-            # A caller that was cancelled leaves before the end; then the session is still there until that.
+            # A cancelled caller leaves before the end; the session stays registered until it is over.
             if session.over.done():
                 self._forget(session)
 
@@ -517,7 +521,7 @@ class SessionManager:
             del self._live[owned]
 
     async def _cull(self) -> float:
-        """End what is overdue, without waiting for one before the next; how long to sleep after it."""
+        """End overdue sessions concurrently; returns the seconds until the next run."""
         for session in tuple(self._live.values()):
             if not session.ending and (cause := _overdue(session, self.ceilings.lifetime)) is not None:
                 self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
@@ -530,7 +534,7 @@ def _shutting_down() -> ShuttingDown:
 
 def _overdue(session: Session, most_lifetime: float) -> str | None:
     moment = asyncio.get_running_loop().time()
-    # A session that was adopted has the limits of a former gateway, which may have had other ceilings.
+    # An adopted session has the limits of a previous gateway, whose ceilings may have been different.
     if moment - session.started > min(session.limits.lifetime, most_lifetime):
         return "lifetime"
     idle_since = session.idle_since

@@ -1,7 +1,7 @@
-"""Removes the records of ended sessions that are too old, or too many for the space they may take.
+"""Removes the records of ended sessions when they are too old or take too much space.
 
-One task, which looks now and then; each removal is a purge with its tombstone, done by ``registry`` so that
-nobody opens the session meanwhile. Without bounds there is no task.
+One task checks at intervals. Each removal is a purge with a tombstone, done by ``registry`` so that nobody
+can open the session at the same time. Without limits there is no task.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_AT_ONCE = 1000
 
 @dataclass(frozen=True, slots=True)
 class RetentionSettings:
-    """`age` in seconds since a session was last used, `size` in bytes of the record; None: no bound.
+    """`age` in seconds since a session was last used, `size` of the record in bytes; None: no limit.
 
-    `interval` in seconds between looks.
+    `interval`: seconds between checks.
     """
 
     age: float | None = None
@@ -42,16 +42,16 @@ class Retention:
         self._tasks = Supervisor()
 
     def start(self) -> None:
-        """Begin to look, if there is a bound."""
+        """Start checking, if there is a limit."""
         if self._settings.age is not None or self._settings.size is not None:
             self._tasks.repeat(self._look_once, "retention", pause=self._settings.interval)
 
     async def close(self) -> None:
-        """Stop; a purge that is under way is the manager's."""
+        """Stop checking; a purge in progress belongs to the manager."""
         await self._tasks.cancel()
 
     async def _look_once(self) -> float:
-        """The seconds until the next look."""
+        """Check once; returns the seconds until the next check."""
         try:
             removed = await self._look()
         except CellgateError as error:

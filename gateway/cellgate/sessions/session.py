@@ -1,12 +1,14 @@
 """A session: one principal's named, recorded conversation with one kernel at a time.
 
-It owns the kernel, the FIFO of executions and the one task that works it off. It knows no HTTP and no other
-session: ``registry`` makes, finds and ends sessions, ``execution.run`` runs a single cell, ``state`` keeps
-the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a fresh one from the
-pool; the loss of its variables is an event of the record, and what waited for them is cancelled.
+It owns the kernel, the FIFO of executions and the one task that works through it. It knows nothing of HTTP or
+of other sessions: ``registry`` creates, finds and ends sessions, ``execution.run`` runs a single cell,
+``state`` keeps the row, ``channels.door`` serves Jupyter clients. A kernel that is gone is replaced by a
+fresh one from the pool; the loss of its variables is an event in the record, and cells that were queued for
+it are cancelled.
 
-A mistake of ours in one of its tasks ends what the session was doing, with a cause, and the session goes on
-with a fresh worker; after `MOST_FAULTS` of them without a cell between the session ends.
+An internal error in one of the session's tasks ends what the session was doing, with a cause, and the session
+continues with a fresh worker; after more than `MOST_FAULTS` errors with no cell completed in between, the
+session ends.
 """
 
 from __future__ import annotations
@@ -42,23 +44,30 @@ from cellgate_kernels.tasks import Supervisor, outcome
 
 logger = logging.getLogger(__name__)
 
-END_PATIENCE, MOST_REVIVALS, MOST_COMMITS, MOST_FAULTS = 2.0, 5, 64, 3
-WORKER, LISTENER, SENDING, END = "worker", "listener", "sending a cell", "end"
+END_PATIENCE = 2.0
+MOST_REVIVALS = 5
+MOST_COMMITS = 64
+MOST_FAULTS = 3
+
+WORKER = "worker"
+LISTENER = "listener"
+SENDING = "sending a cell"
+END = "end"
 FAULT = GatewayFault.reason
 
 
 class CellHook(Protocol):
-    """Acts before the session's cells and after them, one cell at a time; not for those of subshells."""
+    """Acts before and after each of the session's cells, one at a time; cells in subshells are excluded."""
 
     async def before(self, run: ExecutionRun) -> None:
         """The cell is about to be sent. To end it instead, `abandon` it."""
 
     async def after(self, run: ExecutionRun) -> None:
-        """The cell has ended, its end is not recorded yet."""
+        """The cell has ended, but its end is not recorded yet."""
 
 
 class Session:
-    """A live session. Made by ``manager.SessionManager``, over when `end` returns."""
+    """A live session. Created by ``registry.SessionManager``, over when `end` returns."""
 
     def __init__(
         self,
@@ -84,7 +93,7 @@ class Session:
         self.slot = SessionKernel(profile, pool, files, packages, self._room, self._attend, exited)
         log.overfull = self.slot.hold_back
         self._stop_door: Callable[[], None] | None = None
-        # What else a cell needs before it is sent and after it has ended.
+        # Hooks that run before a cell is sent and after it has ended.
         self._hooks: tuple[CellHook, ...] = ()
         if settings.installer is not None:
             self._hooks = (CellPackages(self.slot),)
@@ -92,12 +101,14 @@ class Session:
         self._queue = ExecutionQueue()
         self._runs = SessionRuns(self._queue)
         self._worker: asyncio.Task[None] | None = None
-        self._revivals, self._faults, self._replacing = 0, 0, False
+        self._revivals = 0
+        self._faults = 0
+        self._replacing = False
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
         self._unfit: CellgateError | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the session has ended, on whosever wish."""
+        """Done when the session has ended, whoever ended it."""
 
     @property
     def row(self) -> SessionRow:
@@ -106,17 +117,17 @@ class Session:
 
     @property
     def limits(self) -> SessionLimits:
-        """Its bounds."""
+        """The session's limits."""
         return self.record.limits
 
     @property
     def state(self) -> SessionState:
-        """What it does."""
+        """What the session is doing."""
         return self.record.state
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel of the moment."""
+        """The current kernel, if any."""
         return self.slot.current
 
     def _ids(self) -> Mapping[str, object]:
@@ -124,52 +135,60 @@ class Session:
 
     @property
     def ending(self) -> bool:
-        """Whether the end has begun."""
+        """Whether the session has started to end."""
         return self._end is not None
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nobody uses it, by the loop's clock; None while somebody does."""
+        """When the session became idle, by the loop's clock; None while it is in use."""
         used = self._runs.busy or self.slot.packages.busy or self.door.connections
         return None if used else self.record.idle_since
 
     def to_wire(self) -> SessionModel:
         """The session model of the wire contract."""
-        row, kernel_id = self.record.present(), self.kernel.id if self.kernel else None
-        queue_length, problem = len(self._queue), self.record.problem
-        return session_model(row, kernel_id=kernel_id, queue_length=queue_length, problem=problem)
+        return session_model(
+            self.record.present(),
+            kernel_id=self.kernel.id if self.kernel else None,
+            queue_length=len(self._queue),
+            problem=self.record.problem,
+        )
 
     async def quiet(self) -> None:
-        """Return when nothing runs and nothing waits."""
+        """Return when no cell is running or queued."""
         while self._runs.busy:
             self._quiet.clear()
             await self._quiet.wait()
 
     async def recorded(self) -> None:
-        """Return when each end that the kernel has told is in the record, or could not be written in time."""
+        """Return when every end that the kernel has reported is recorded, or could not be written in time."""
         if ending := self._runs.ending():
             await asyncio.wait(ending, timeout=self._settings.execution.settle)
 
     def find(self, execution: str) -> ExecutionRun | None:
-        """The execution of this id, while it waits or runs."""
+        """The queued or running execution with this id."""
         return self._runs.find(execution)
 
     def waiting_messages(self) -> list[ExecutionRun]:
-        """Cells of Jupyter clients that wait."""
+        """The queued cells of Jupyter clients."""
         return [run for run in self._queue if run.request.message is not None]
 
     async def open(
         self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
     ) -> None:
-        """Claim the first kernel, or go on with an adopted one and its cell.
+        """Claim the first kernel, or continue with an adopted one and its running cell.
 
-        Raises the pool's errors and StorageError; then it has none.
+        Raises the pool's errors and StorageError; the session then has no kernel.
         """
         kernel = await (self.slot.claim() if adopted is None else self.slot.adopt(adopted))
         try:
             self.record.attached(kernel)
             self._runs.made = executions_made
-            cause = "created" if self.log.last_seq == 0 else "resumed" if adopted is None else "adopted"
+            if self.log.last_seq == 0:
+                cause = "created"
+            elif adopted is None:
+                cause = "resumed"
+            else:
+                cause = "adopted"
             self.record.change(SessionState.IDLE, cause, kernel)
         except BaseException:
             await self.slot.drop()
@@ -183,18 +202,18 @@ class Session:
     def _start_worker(self) -> None:
         self._worker = self._tasks.start(self._work(), WORKER)
 
-    # Mistakes of ours
+    # Internal errors
 
     def _failed(self, name: str, error: Exception) -> None:
-        """The worker or what it depends on has failed, and that was logged: end what it was to do, go on.
+        """The worker or something it depends on has failed and was logged: end its work and carry on.
 
-        The other tasks are short, and each of them has a function of its own that ends what waits for it.
+        The other tasks are short, and each has its own failure handler that ends whatever waits for it.
         """
         if name not in {WORKER, LISTENER, SENDING}:
             return
         current = self._runs.current
         if name == WORKER and current is not None and current.broken:
-            # It failed at the end of that, too. Whoever waits for it learns of it; the record can't.
+            # Ending it failed as well. Its waiters can be told, but the end can't be recorded.
             current.fail(GatewayFault())
             self._runs.current = None
         else:
@@ -209,17 +228,17 @@ class Session:
             self.begin_end(FAULT, keep_files=True, keep_kernel=False)
             return
         if name == LISTENER and self.kernel is not None and not self.kernel.connection.closed:
-            # What it said is lost, and what it says next could be understood wrongly.
+            # A message was lost, so those that follow could be misinterpreted.
             self.kernel.connection.close()
             if current is None or not current.gave_up:
                 self._queue.put_restart(FAULT)
         if self._worker is None or self._worker.done():
             self._start_worker()
 
-    # The kernel's messages: to the clients, to the record of widgets, and to the run that they answer
+    # The kernel's messages: to the clients, to the widget recorder, and to the run that they answer
 
     def _attend(self, kernel: Kernel) -> None:
-        """Listen to a kernel before it says anything."""
+        """Start listening to a kernel before it sends anything."""
         self._stop_door = None
         self.attend_door(kernel)
         kernel.connection.listen(
@@ -231,7 +250,7 @@ class Session:
         )
 
     def attend_door(self, kernel: Kernel | None = None) -> None:
-        """Let the door listen while it has clients."""
+        """Make the door listen to the kernel for as long as it has clients."""
         kernel = kernel or self.kernel
         if self.door.has_clients and self._stop_door is None and kernel is not None:
             self._stop_door = kernel.connection.listen(self.door.receive, failed=self.listener_failed)
@@ -240,21 +259,21 @@ class Session:
             self._stop_door = None
 
     def listener_failed(self, error: Exception) -> None:
-        """A message of the kernel could not be taken, by a mistake of ours."""
+        """A message of the kernel could not be handled because of an internal error."""
         if self.kernel is not None and not self.kernel.connection.closed:
             self._tasks.tell(LISTENER, error)
 
     @property
     def widgets_full(self) -> bool:
-        """Whether no more widgets are recorded."""
+        """Whether the session records no more widgets."""
         return self._widgets.full
 
     def hold_back(self) -> None:
-        """More comes for a client than the disk can keep."""
+        """Output for a client arrives faster than the disk can take it."""
         self.slot.hold_back()
 
     async def _room(self) -> None:
-        """Return once clients and record can take more."""
+        """Return once the clients and the record can take more."""
         await self.door.room()
         await self._store.room()
 
@@ -263,27 +282,27 @@ class Session:
         self._queue.wake()
 
     def _sent(self, message: Message) -> None:
-        """A message goes to the kernel, from whomever: an answer lets its cell ask again."""
+        """A message is sent to the kernel, whoever the sender: a reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
             for run in self._runs.running:
                 run.machine.answered()
 
     def _exited(self, kernel: Kernel) -> None:
-        """A kernel that dies between cells is a death too; one that dies in a cell is the run's affair."""
+        """Record the death of a kernel between cells; one that dies during a cell is handled by the run."""
         if kernel is self.kernel and self._runs.current is None and self._end is None:
             self.record.set(SessionState.DEAD, kernel.exited.result().cause, kernel)
             if self.door.connections:
                 self.revive()
 
     def revive(self) -> None:
-        """See to a fresh kernel if there is none, as Jupyter does; not for ever without a cell between."""
+        """Get a fresh kernel if there is none, as Jupyter does; only a few times in a row without a cell."""
         coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
         if not self.slot.alive and not coming and self._revivals < MOST_REVIVALS:
             self._revivals += 1
             self._queue.put_restart(self.record.cause or "kernel_exit")
 
     async def _replace_kernel(self, cause: str) -> None:
-        """End the kernel, if any, and go on with a fresh one and the same files."""
+        """End the kernel, if any, and continue with a fresh one and the same files."""
         self._replacing = True
         self.door.kernel_gone(asked=cause == "kernel_restarted")
         try:
@@ -302,12 +321,12 @@ class Session:
         self.door.kernel_ready(kernel)
 
     def submit(self, request: ExecuteRequest, *, idempotency: tuple[str, str] | None = None) -> ExecutionRun:
-        """Queue a cell. Raises QueueFull or ShuttingDown; then nothing was changed."""
+        """Queue a cell. Raises QueueFull or ShuttingDown, in which case nothing has changed."""
         timeout = min(request.timeout or self.limits.cell_timeout, self._settings.ceilings.cell_timeout)
         return self._begin_or_queue(self._make_run(request, timeout, idempotency, self._settings.max_queue))
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
-        """Queue a Jupyter client's cell, or run it at once in a subshell. Raises as `submit` does."""
+        """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
         channels = self._settings.channels
         run = self._make_run(request, channels.cell_timeout, None, channels.max_queue)
         if not beside or self.kernel is None or not self.kernel.alive:
@@ -322,24 +341,24 @@ class Session:
         return run
 
     def _begin_or_queue(self, run: ExecutionRun) -> ExecutionRun:
-        """Queue it; where nothing is before it, send it now, a turn of the loop before the worker would."""
+        """Queue the run; if nothing is ahead of it, send it now, a loop iteration before the worker would."""
         prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
         if self.kernel is not None and free and not prepared:
             self._runs.current, self.record.state = run, SessionState.BUSY
-            # The worker has nothing to do with it before its end, or its deadline: then the run wakes it.
+            # The worker has nothing to do until the cell ends or times out; the run wakes it then.
             self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
         else:
             self._queue.put(run)
         return run
 
     def check_open(self) -> None:
-        """Raises ShuttingDown once the end has begun."""
+        """Raises ShuttingDown once the session has started to end."""
         if self._end is not None:
             raise ShuttingDown("The session is ending")
 
     def touch(self) -> None:
-        """Let idleness begin anew."""
+        """Restart the idle time."""
         self.record.begin_idleness()
 
     def _make_run(
@@ -354,11 +373,11 @@ class Session:
         return run
 
     async def known(self, key: str, request_hash: str) -> ExecutionRun | tuple[str, int] | None:
-        """The execution that this idempotency key stands for; see `SessionRecord.known`."""
+        """The execution that was requested with this idempotency key; see `SessionRecord.known`."""
         return await self.record.known(key, request_hash, self._runs.known())
 
     def stop(self, execution: str, cause: str = "cancelled") -> None:
-        """Take an execution out of the queue, or interrupt it; nothing when it has ended."""
+        """Remove an execution from the queue, or interrupt it; does nothing if it has ended."""
         run = self.find(execution)
         if run is not None and run in self._runs.running:
             run.interrupt("interrupt_requested" if cause == "cancelled" else cause)
@@ -381,7 +400,7 @@ class Session:
             self._runs.current.interrupt()
 
     def interrupt_requested(self) -> None:
-        """A client's own interrupt_request is on its way to the kernel."""
+        """A client has sent its own interrupt_request to the kernel."""
         if self._runs.current is not None:
             self._runs.current.interrupt_requested()
 
@@ -390,8 +409,9 @@ class Session:
         self._runs.answer(execution, value)
 
     def restart(self) -> asyncio.Future[None]:
-        """Replace the kernel: the running cell ends as interrupted, those that wait are cancelled. The
-        future is done when there is a fresh one with the session's files, or has the pool's errors.
+        """Replace the kernel: the running cell ends as interrupted, queued ones are cancelled.
+
+        The future is done when there is a fresh kernel with the session's files, or holds the pool's error.
         """
         self.check_open()
         return asyncio.shield(self._begin_restart("kernel_restarted"))
@@ -403,7 +423,7 @@ class Session:
 
     async def _work(self) -> None:
         if self._runs.current is not None and self._runs.current.broken:
-            # What the former worker failed at.
+            # The previous worker failed at this run.
             await self._wrap_up(self._runs.current, replaced=False)
         while self._end is None:
             item = self._runs.current or self._queue.take()
@@ -440,10 +460,12 @@ class Session:
         self.record.touch()
 
     async def _execute(self, run: ExecutionRun) -> None:
-        begun, self._runs.current = self._runs.current is run, run
-        self._revivals, replaced = 0, False
+        already_sent = self._runs.current is run
+        self._runs.current = run
+        self._revivals = 0
+        replaced = False
         try:
-            if not begun:
+            if not already_sent:
                 self.record.check_writable()
                 if not self.slot.alive:
                     await self._replace_kernel(self.record.cause or "kernel_exit")
@@ -469,7 +491,7 @@ class Session:
             await hook.after(run)
 
     async def _wrap_up(self, run: ExecutionRun, *, replaced: bool) -> None:
-        """The current execution is over: record its end, and have a kernel for the next where need be."""
+        """The current execution is over: record its end and, if necessary, get a kernel for the next one."""
         if self._end is None and not run.broken:
             replaced |= await self._after_loss(run)
         await self._finish(run, replaced=replaced)
@@ -485,7 +507,7 @@ class Session:
             self.revive()
 
     async def _run_beside(self, run: ExecutionRun, kernel: Kernel) -> None:
-        """Run a cell in a subshell while others run; it shares the kernel and its end with them."""
+        """Run a cell in a subshell while others run; if the kernel they share ends, all of them end."""
         await run.run(kernel)
         if run.gave_up and kernel is self.kernel:
             self._begin_restart("kernel_restarted")
@@ -501,7 +523,7 @@ class Session:
         self._quiet.set()
 
     async def _after_loss(self, run: ExecutionRun) -> bool:
-        """Replace a kernel that was given up at a deadline; a dead one waits for the next execution.
+        """Replace a kernel that was given up at a deadline; a dead one is replaced at the next execution.
 
         Returns whether the session has a fresh kernel now.
         """
@@ -522,9 +544,9 @@ class Session:
         return True
 
     async def _finish(self, run: ExecutionRun, *, replaced: bool) -> None:
-        """Record the end; followers and `run.done` learn of it when it is durable.
+        """Record the end; followers and `run.done` are notified once it is durable.
 
-        A Jupyter client has been told by then, as the protocol has it, so its next cell need not wait.
+        A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.state, replaced=replaced)
@@ -543,9 +565,10 @@ class Session:
     # The end
 
     async def end(self, cause: str, *, keep_files: bool = True, keep_kernel: bool = False) -> None:
-        """End the session and its kernel, unless that is kept; the record stays. All calls share one end.
+        """End the session and, unless it is kept, its kernel; the record stays. All calls share one end.
 
-        Raises StorageError when the end could not be recorded or files not be kept; it has ended then, too.
+        Raises StorageError when the end could not be recorded or files could not be kept; even then the
+        session has ended.
         """
         ending = self.begin_end(cause, keep_files=keep_files, keep_kernel=keep_kernel)
         await outcome(ending, lambda: ShuttingDown("The gateway is shutting down"))
@@ -559,12 +582,12 @@ class Session:
         return self._end
 
     def _is_over(self) -> None:
-        # However it ended: the key is free for another session, which goes on with this record.
+        # However it ended, the key is free for another session, which continues this record.
         self.log.close()
         self.over.set_result(None)
 
     async def _detach(self) -> None:
-        """Leave kernel and record as they are, to the gateway that adopts the kernel."""
+        """Leave kernel and record as they are for the gateway that will adopt the kernel."""
         await self._step(self.slot.packages.close())
         await self._step(self._tasks.cancel())
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
@@ -574,7 +597,7 @@ class Session:
         self._close_log()
 
     async def _do_end(self, cause: str, *, keep_files: bool) -> None:
-        """Each step is taken whatever became of the one before, because a session must reach its end."""
+        """Take each step even if an earlier one failed, because a session must always end."""
         self._queue.cancel_all(cause)
         self._queue.wake()
         self._runs.abandon(cause)
@@ -596,27 +619,25 @@ class Session:
         self._close_log()
 
     async def _step(self, work: Awaitable[object]) -> None:
-        """One step of the end. What fails is logged; a refusal of the storage is raised in the end, too."""
+        """One step of the end. A failure is logged, and the first one is raised when all steps are done."""
         try:
             await work
         except CellgateError as error:
             logger.error("A session could not end as it should: %s", error.message, extra=self._ids())
             self._unfit = self._unfit or error
-        except Exception as error:  # any fault at all: the steps that follow must be taken
+        except Exception as error:  # whatever the error, the remaining steps must be taken
             logger.error("A session could not end as it should", exc_info=error, extra=self._ids())
             self._unfit = self._unfit or GatewayFault()
 
     async def _stop_worker(self) -> None:
-        """Give it a moment to end by itself."""
+        """Give the worker a moment to finish before it is cancelled."""
         if self._worker is not None:
             await asyncio.wait([self._worker], timeout=END_PATIENCE)
             self._worker.cancel()
             await asyncio.wait([self._worker])
 
     async def _finish_tasks(self) -> None:
-        """Let ends be recorded that are on their way to the record; what is not done in time is not waited
-        for.
-        """
+        """Let pending ends reach the record; tasks that do not finish in time are cancelled."""
         try:
             async with asyncio.timeout(self._settings.execution.settle):
                 await self._tasks.finished()
@@ -628,11 +649,11 @@ class Session:
         try:
             await self.log.commit()
         except NotRecorded as error:
-            # All whom it concerns have been told; the session ends all the same.
+            # Everybody concerned has been told already; the session ends anyway.
             logger.warning("A session's end is not recorded: %s", error.message, extra=self._ids())
 
     def _refuse_all(self, error: CellgateError) -> None:
-        """Nobody waits for ever, not even for what could not be recorded."""
+        """Let nobody wait forever, even for something that could not be recorded."""
         self._queue.refuse_restarts(error)
         for run in self._runs.known():
             run.fail(error)

@@ -1,7 +1,7 @@
-"""What a session is at the moment, and its rows in the record.
+"""The current state of a session, and its row in the record.
 
-It keeps the session's row, state, cause and times, and writes them; what changes them is ``session``. It
-knows no queue and starts no kernel.
+It keeps and writes the session's row, state, cause and times; ``session`` changes them. It knows no queue and
+starts no kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cellgate_kernels.threads import Lane
 
 
 class SessionState(StrEnum):
-    """What a session does. `dead`: its kernel is gone, the next execution gets a fresh one."""
+    """What a session is doing. `dead`: its kernel is gone; the next execution gets a fresh one."""
 
     STARTING = "starting"
     IDLE = "idle"
@@ -39,8 +39,9 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What all sessions share. Durations in seconds. Without an `installer` none gets packages. `lane`:
-    threads for large events.
+    """Settings shared by all sessions. Durations in seconds.
+
+    Without an `installer`, no session gets packages. `lane`: threads for large events.
     """
 
     execution: ExecutionSettings
@@ -53,7 +54,7 @@ class SessionSettings:
 
 
 class SessionRecord:
-    """A live session's row and state. Attributes are read by all, changed through the methods."""
+    """A live session's row and state. Anybody may read the attributes; change them through the methods."""
 
     def __init__(
         self,
@@ -77,16 +78,16 @@ class SessionRecord:
         self._recorded = row.state, row.cause
 
     def touch(self, at: str | None = None) -> None:
-        """Somebody has used the session, `at` a moment that is known or now."""
+        """Note that the session was used, `at` the given time or now."""
         self.begin_idleness()
         self.last_activity = now() if at is None else at
 
     def begin_idleness(self) -> None:
-        """Let idleness begin anew."""
+        """Restart the idle time."""
         self.idle_since = self._time()
 
     def present(self) -> SessionRow:
-        """The row with the state and the head of the moment."""
+        """The row with the current state and head."""
         return replace(
             self.row,
             state=self.state,
@@ -97,7 +98,7 @@ class SessionRecord:
         )
 
     def attached(self, kernel: Kernel) -> None:
-        """The session has this kernel now; the next `change` records all there is to know of both."""
+        """Note that the session has this kernel now; the next `change` records the details of both."""
         environment = environment_of(kernel)
         self._introduction = {
             "principal": self.row.principal,
@@ -111,13 +112,15 @@ class SessionRecord:
         self.row = replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
-        """As `change`, unless it is so already."""
+        """Like `change`, but does nothing if state and cause are the same."""
         if (state, cause) != (self.state, self.cause):
             self.change(state, cause, kernel)
 
     def change(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
-        """Record a state, and the kernel there is now, if any."""
-        self.state, self.cause = self._recorded = state, cause
+        """Record a state and the current kernel, if any."""
+        self.state = state
+        self.cause = cause
+        self._recorded = state, cause
         fields: dict[str, Any] = {
             "state": state,
             "cause": cause,
@@ -132,28 +135,28 @@ class SessionRecord:
         self.save()
 
     def finished(self, event: dict[str, Any]) -> None:
-        """Take over what an execution's `finished` says of the session."""
+        """Update the session from an execution's `finished` event."""
         self.last_activity = event["at"]
         self.save(event["execution_count"])
 
     def check_writable(self) -> None:
-        """Raises StorageError while nothing can be recorded, of all sessions or of this one."""
+        """Raises StorageError while nothing can be recorded, for any session or for this one."""
         self._store.check_writable(self.row.id)
 
     @property
     def problem(self) -> str | None:
-        """Why this session is not recorded any more, None while it is."""
+        """Why this session is no longer recorded; None while it is."""
         failure = self._store.failure_of(self.row.id)
         return None if failure is None else failure.message
 
     def note_files(self, run: ExecutionRun, changes: Iterable[dict[str, Any]]) -> None:
-        """Record what a cell did to the workspace; where there is no room for that, its end still is."""
+        """Record what a cell did to the workspace; if there is no room, its end can still be recorded."""
         for change in changes:
             with suppress(StorageFull):
                 run.emit("file", change)
 
     def save(self, execution_count: int | None = None) -> None:
-        """Write the row, with the state that the last row of an event tells: that a cell runs is none."""
+        """Write the row with the last recorded state: `busy` has no event of its own and is not recorded."""
         state, cause = self._recorded
         self.row = replace(
             self.row,
@@ -169,10 +172,10 @@ class SessionRecord:
     async def known(
         self, key: str, request_hash: str, live: Iterable[ExecutionRun]
     ) -> ExecutionRun | tuple[str, int] | None:
-        """The execution that this idempotency key stands for: live, or recorded as (id, first seq).
+        """The execution that was requested with this key: live, or recorded as (id, first seq).
 
-        `live` is read after the last await, so that the caller may submit at once: two requests of one key
-        can't both be first. Raises Conflict when the key was used with another request.
+        `live` is read after the last await, so that the caller may submit immediately: two requests with one
+        key can't both be first. Raises Conflict when the key was used with another request.
         """
         row = await self._store.execution_by_key(self.row.id, key)
         for run in live:

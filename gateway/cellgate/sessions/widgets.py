@@ -1,10 +1,10 @@
-"""Records what widgets say outside of cells: somebody moves a slider, and the kernel tells its new value.
+"""Records the widget messages outside of cells: somebody moves a slider, and the kernel sends the new value.
 
-Such a comm message is the kernel's answer to a client's comm message, not to an execute_request, so that no
-cell's run takes it. It becomes an event without an execution. Comm messages of cells are
-``cellgate_kernels.execution``'s; what a notebook makes of both is in ``record.widgets``. A client's own
-message is not recorded: what counts is what the kernel made of it, which ipywidgets 8 tells. Here is also
-the bound of how many widgets a session records, in cells and outside of them.
+Such a comm message answers a client's comm message, not an execute_request, so no cell's run receives it. It
+becomes an event without an execution. ``cellgate_kernels.execution`` handles the comm messages of cells, and
+``record.widgets`` puts both into a notebook. A client's own message is not recorded: what counts is what the
+kernel made of it, which ipywidgets 8 sends back. This module also limits how many widgets a session records,
+in cells and outside of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from cellgate_kernels.outputs import LEAST_COST
 logger = logging.getLogger(__name__)
 
 MOST_BYTES = 16 * MIB
-"""Of one session's widgets outside of cells. They have no cap of a cell, and code can make them for ever."""
+"""Limit of one session's widget messages outside of cells, where no cell's cap stops endless updates."""
 MOST_MODELS = 50_000
-"""Widgets of one session that are recorded."""
+"""How many widgets of one session are recorded."""
 
 
 class WidgetMessages:
-    """A listener to messages of `COMM_EVENTS`: records those of no cell in `log`.
+    """A listener to messages of `COMM_EVENTS`: records those outside of cells in `log`.
 
-    It is told of a message before the cell's run is.
+    It gets each message before the cell's run does.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -39,22 +39,22 @@ class WidgetMessages:
         self._unrecorded = False
 
     def __call__(self, message: Message) -> None:
-        """Take such a message of the kernel."""
+        """Process a comm message from the kernel."""
         if message.header.msg_type == "comm_open":
             self._models += 1
             if self._models == MOST_MODELS + 1:
                 logger.warning("Session %s: no more than %d widgets are recorded", self._log.key, MOST_MODELS)
-        # An opened one above the limit has no event, neither here nor in its cell.
+        # A widget above the limit has no event, neither here nor in its cell.
         if message.parent.msg_type != "execute_request":
             self._record(message)
 
     @property
     def full(self) -> bool:
-        """Whether the last widget that was opened is one too many."""
+        """Whether the last widget opened was above the limit."""
         return self._models > MOST_MODELS
 
     def room(self, message: Message) -> int:
-        """How many bytes of such a message's content are of use here."""
+        """How many bytes of the message's content can still be recorded here."""
         return 0 if message.parent.msg_type == "execute_request" else self._left
 
     def _record(self, message: Message) -> None:
