@@ -1,1 +1,1 @@
-"""Files of sessions' workspaces: looked at, brought in and taken out from outside the kernels."""
+"""Files in sessions' workspaces: listed, uploaded and downloaded from outside the kernels."""

@@ -1,9 +1,9 @@
-"""Who may still write how much: the one place where uploads reserve room before they write.
+"""How much may still be written: the one place where uploads reserve space before they write.
 
-Everything that comes into a workspace from outside its kernel (uploads, parts of forms, saved blocks, input
-files of a replay) reserves here first, without waiting in between, so that what runs in parallel can't share
-the same room. Three limits are kept: the session's `disk`, the space of all staged files together, and the
-reserve of the gateway's disk. It knows numbers only: ``sessions.files`` measures workspaces and ``upload``
+Everything that enters a workspace from outside its kernel (uploads, form parts, saved blocks, input files of
+a replay) first reserves here, without awaiting in between, so that concurrent uploads can't use the same
+space. Three limits apply: the session's `disk`, the space of all staged files together, and the reserve of
+the gateway's disk. This module only knows numbers: ``sessions.files`` measures workspaces and ``upload``
 writes.
 """
 
@@ -16,28 +16,28 @@ from cellgate.record.space import free
 from cellgate.wire.errors import QueueFull, QuotaExceeded, StorageFull
 
 STEP = 4 * 1024 * 1024
-"""Bytes by which a reservation of unknown length grows."""
+"""The step, in bytes, by which a reservation of unknown length grows."""
 
 RETRY_AFTER = 5.0
 
 
 @dataclass(eq=False, slots=True)
 class Account:
-    """What is known of one session's workspace. `used`: bytes of its files when they were last measured."""
+    """The state of one session's workspace. `used`: bytes of its files when they were last measured."""
 
     used: int = 0
     reservations: set[Reservation] = field(default_factory=set)
 
     @property
     def held(self) -> int:
-        """Bytes that are reserved and not in the workspace yet."""
+        """Bytes that are reserved but not in the workspace yet."""
         return sum(reservation.held for reservation in self.reservations)
 
 
 class Reservation:
-    """Room for the files of one request. `take` before each write, `release` in the end.
+    """Space for the files of one request. Call `take` before each write, and `release` at the end.
 
-    `limit`: the session's `disk`. `credit`: bytes of the file that this one will replace.
+    `limit`: the session's `disk`. `credit`: the size of the file that will be replaced, in bytes.
     """
 
     def __init__(self, ledger: Ledger, session: int, account: Account, limit: int, credit: int) -> None:
@@ -55,7 +55,7 @@ class Reservation:
         return max(0, self.size - self.credit)
 
     def take(self, count: int) -> None:
-        """Use `count` bytes, and reserve further ones where they are needed. Raises as `Ledger.reserve`."""
+        """Use `count` bytes, reserving more if necessary. Raises as `Ledger.reserve`."""
         needed = self.taken + count
         if needed > self.size:
             self._grow(needed)
@@ -65,14 +65,14 @@ class Reservation:
         try:
             self.extend(max(needed, self.size + STEP))
         except (QuotaExceeded, StorageFull, QueueFull):
-            # The last piece of a file that just fits.
+            # A whole step does not fit, but the rest of the file may.
             self.extend(needed)
 
     def extend(self, size: int) -> None:
-        """Reserve `size` bytes in all. Raises as `Ledger.reserve`, and then nothing has changed."""
+        """Reserve `size` bytes in total. Raises as `Ledger.reserve`, in which case nothing has changed."""
         others = self._account.held - self.held
         room = max(0, self.limit - self._account.used - others)
-        # A file that is replaced by a smaller one always fits.
+        # Replacing a file by a smaller one is always possible.
         if max(0, size - self.credit) > room:
             raise QuotaExceeded(
                 f"The workspace has room for {room + self.credit} more bytes, and this would be {size};"
@@ -82,7 +82,7 @@ class Reservation:
         self.size = size
 
     def release(self) -> None:
-        """Give the room back. May be called again."""
+        """Release the space. May be called more than once."""
         self._account.reservations.discard(self)
         self._ledger.forget(self._session)
 
@@ -90,8 +90,8 @@ class Reservation:
 class Ledger:
     """The reservations of all sessions.
 
-    `staging`: the folder that uploads are written to; `reserve`: bytes of its disk that stay free; `most`:
-    bytes that all reservations may have together.
+    `staging`: the folder that uploads are written to; `reserve`: bytes of its disk to keep free; `most`: the
+    limit of all reservations together, in bytes.
     """
 
     def __init__(self, staging: Path, reserve: int, most: int) -> None:
@@ -102,14 +102,14 @@ class Ledger:
 
     @property
     def size(self) -> int:
-        """Bytes of all reservations."""
+        """The size of all reservations in bytes."""
         return sum(each.size for account in self._accounts.values() for each in account.reservations)
 
     def reserve(self, session: int, used: int, limit: int, size: int, credit: int = 0) -> Reservation:
-        """Reserve `size` bytes; `used` was measured in a moment in which nothing was placed.
+        """Reserve `size` bytes; `used` must have been measured while no file was being placed.
 
-        Raises QuotaExceeded: the session may not have as much; StorageFull: the gateway's disk has no room;
-        QueueFull: it will have, when other uploads have ended.
+        Raises QuotaExceeded: above the session's limit; StorageFull: no room on the gateway's disk;
+        QueueFull: no room until other uploads have ended.
         """
         account = self._accounts.setdefault(session, Account())
         account.used = used
@@ -123,7 +123,7 @@ class Ledger:
         return reservation
 
     def placed(self, reservation: Reservation, used: int) -> None:
-        """The reservation's files are in the workspace now, which has `used` bytes with them."""
+        """Note that the reservation's files are now in the workspace, whose size with them is `used`."""
         reservation._account.used = used
         reservation.release()
 
@@ -139,7 +139,7 @@ class Ledger:
             raise StorageFull("There is no room on the gateway's disk for this file")
 
     def forget(self, session: int) -> None:
-        """Drop the account of a session that has no reservation; what it used is measured anew."""
+        """Drop a session's account if it has no reservations; its usage is measured again next time."""
         account = self._accounts.get(session)
         if account is not None and not account.reservations:
             del self._accounts[session]

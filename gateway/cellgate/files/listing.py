@@ -1,9 +1,9 @@
-"""Listings of workspaces with the hashes of their files, each within limits and only while somebody reads it.
+"""Listings of workspaces with the hashes of their files, limited in time and stopped when the client leaves.
 
-Hashing whole files is the one thing a listing does that can take long, so a request hashes no more than
-`Most` allows; what it leaves out has no hash yet, and the next request goes on from there, because hashes are
-kept by the file's identity. Work happens in a lane of its own, one listing of a session at a time, and ends
-within one piece when its client leaves. It knows folders, not sessions: ``sessions.files`` says which.
+Hashing files is the only slow part of a listing, so a request hashes no more than `Most` allows. Files that
+it skips have no hash yet, and the next request continues there, because hashes are cached by the file's
+identity. The work runs in its own thread lane, one listing of a session at a time, and stops within one chunk
+when its client leaves. This module knows folders, not sessions: ``sessions.files`` passes the folder.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cellgate_kernels.threads import Lane
 
 MOST_HASHES = 100_000
 MOST_PATHS = MIB
-"""Characters of all paths of a page, which is made into JSON at one go."""
+"""Characters of all paths in a page, which is encoded as JSON in one step."""
 MOST_WAITING = 64
 MOST_WAITING_OF_ONE = 8
 RETRY_AFTER = 5.0
@@ -39,37 +39,37 @@ Identity = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """What one listing may hash: bytes in all, and for how many seconds."""
+    """How much one listing may hash: bytes in total, and for how many seconds."""
 
     size: int = 256 * MIB
     seconds: float = 2.0
 
 
 class Stop:
-    """A flag that ends a listing: its client has gone, or the gateway shuts down."""
+    """A flag that stops a listing: its client has gone, or the gateway is shutting down."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
 
     def set(self) -> None:
-        """End it."""
+        """Stop the listing."""
         self._event.set()
 
     def __call__(self) -> bool:
-        """Whether it was set; from any thread."""
+        """Whether it was set; may be called from any thread."""
         return self._event.is_set()
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Part of a listing as it is on the wire, and the hashes that are new."""
+    """A page as the wire shows it, and the newly computed hashes."""
 
     page: FilePage
     hashed: dict[Identity, str]
 
 
 class Listings:
-    """Makes listings, and remembers hashes."""
+    """Makes listings, and caches hashes."""
 
     def __init__(self, lane: Lane, most: Most | None = None) -> None:
         self._lane = lane
@@ -79,16 +79,16 @@ class Listings:
         self._closed = False
 
     def know(self, file: FileState, sha256: str) -> None:
-        """Remember the hash of a file."""
+        """Cache the hash of a file."""
         self._known[file.identity] = sha256
         self._known.move_to_end(file.identity)
         if len(self._known) > MOST_HASHES:
             self._known.popitem(last=False)
 
     async def page(self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop) -> FilePage:
-        """Up to `limit` files with a path after `after`, by path; fewer where their paths are very long.
+        """Up to `limit` files with a path after `after`, by path; fewer if their paths are very long.
 
-        Whether all files could be seen is told too; see `tree.scan`.
+        The page also says whether all files could be seen; see `tree.scan`.
 
         Raises QueueFull when too many listings wait, ShuttingDown when `stop` was set.
         """
@@ -115,7 +115,10 @@ class Listings:
         return found.page
 
     def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:
-        everything, complete = ({}, False) if stop() else tree.scan(root, stopped=stop)
+        everything: dict[str, FileState] = {}
+        complete = False
+        if not stop():
+            everything, complete = tree.scan(root, stopped=stop)
         found = sorted((f for f in everything.values() if f.path > after), key=lambda f: f.path)
         hasher = _Hasher(self._most, stop)
         models: list[FileModel] = []
@@ -129,7 +132,7 @@ class Listings:
         return _Found(FilePage(files=models, next=following, complete=complete), hasher.hashed)
 
     def close(self) -> None:
-        """End all listings."""
+        """Stop all listings."""
         self._closed = True
         for _, stops in self._turns.values():
             for stop in stops:
@@ -137,7 +140,7 @@ class Listings:
 
 
 class _Hasher:
-    """Hashes files until its allowance is used up. `hashed`: what it found out."""
+    """Hashes files until its allowance is used up. `hashed`: the new hashes."""
 
     def __init__(self, most: Most, stop: Callable[[], bool]) -> None:
         self.hashed: dict[Identity, str] = {}
@@ -146,7 +149,7 @@ class _Hasher:
         self._stop = stop
 
     def hash(self, root: Path, file: FileState) -> str | None:
-        """The hash, or None: it is too much for now, or the file changes, has gone or can't be read."""
+        """The hash, or None if the allowance is used up, or the file changed, is gone or can't be read."""
         if file.size > self._left or time.monotonic() > self._end:
             return None
         try:
@@ -177,8 +180,8 @@ class _Hasher:
 
 
 def file_model(file: FileState, sha256: str | None) -> FileModel:
-    """A file on the wire. A hash of None is not known yet."""
-    # A kernel may set any time at all; what no date can say is told as the nearest that one can.
+    """A file as the wire shows it. `sha256` is None if it is not known yet."""
+    # User code can set any mtime; one outside the range of `datetime` is clamped.
     seconds = min(max(file.modified / 1e9, _FIRST), _LAST)
     modified = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
     return FileModel(

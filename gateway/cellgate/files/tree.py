@@ -1,8 +1,8 @@
-"""A folder that hostile code may write to at the same moment, and how we touch its files all the same.
+"""Safe access to files in a folder that hostile code may be writing to at the same time.
 
-Every path is walked name by name through descriptors that follow no symbolic link, so no name can lead out
-of the folder, whatever is swapped meanwhile; only regular files are ever opened for reading, so no FIFO or
-device blocks or answers us. All functions block and belong into a thread. They know no session. Source:
+Every path is walked name by name through descriptors that follow no symbolic links, so no name can lead out
+of the folder, whatever is swapped in between. Only regular files are ever opened for reading, so no FIFO or
+device can block or answer. All functions block and belong in a thread. They know no session. Source:
 openat(2).
 """
 
@@ -28,14 +28,14 @@ MAX_NAME = 255
 MAX_DEPTH = trees.DEEPEST
 MAX_ENTRIES = trees.MOST
 LOOKS = 256
-"""Entries between two looks at whether a scan is to be stopped."""
+"""A scan checks whether to stop once in this many entries."""
 CHUNK = 1024 * 1024
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def parse_path(text: str) -> Parts:
-    """The names of a relative path. Raises InvalidInput for whatever could mean something outside."""
+    """The names of a relative path. Raises InvalidInput for anything that could lead outside."""
     parts = tuple(text.split("/"))
     try:
         text.encode()
@@ -52,9 +52,9 @@ def parse_path(text: str) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A regular file as it was. `size` in bytes, `modified` in nanoseconds since 1970.
+    """The state of a regular file. `size` in bytes, `modified` in nanoseconds since 1970.
 
-    `identity` changes whenever the file's content may have.
+    `identity` changes whenever the file's content may have changed.
     """
 
     path: str
@@ -69,13 +69,13 @@ def _state(path: str, found: os.stat_result) -> FileState:
 
 
 def state_of(path: str, descriptor: int) -> FileState:
-    """The state of an open file now. Raises OSError."""
+    """The current state of an open file. Raises OSError."""
     return _state(path, os.fstat(descriptor))
 
 
 @contextmanager
 def _explained(parts: Parts) -> Iterator[None]:
-    """OSError of the path as errors of our tree."""
+    """Turn an OSError for the path into one of our own errors."""
     try:
         yield
     except OSError as error:
@@ -99,7 +99,7 @@ def _explain(path: str, error: OSError) -> CellgateError:
 
 @contextmanager
 def _folder(root: Path, parts: Parts, *, make: bool = False) -> Iterator[int]:
-    """A descriptor (O_PATH) of the folder that `parts` lead to from `root`; made on the way with `make`."""
+    """A descriptor (O_PATH) of the folder `parts` below `root`; `make` creates missing folders."""
     descriptor = os.open(root, _FOLDER)
     try:
         owner = os.fstat(descriptor)
@@ -122,29 +122,31 @@ def _folder(root: Path, parts: Parts, *, make: bool = False) -> Iterator[int]:
 
 
 def _give(owner: os.stat_result, chown: Callable[[int, int], None]) -> None:
-    """What a gateway run as root makes belongs to the kernel's user."""
+    """If the gateway runs as root, give what it creates to the kernel's user."""
     if owner.st_uid != os.geteuid() and os.geteuid() == 0:
         chown(owner.st_uid, owner.st_gid)
 
 
 def open_file(root: Path, parts: Parts) -> tuple[int, FileState]:
-    """A descriptor of a regular file, for reading, and its state; close it. Raises NotFound, InvalidInput."""
+    """A descriptor of a regular file for reading, which the caller closes, and the file's state.
+
+    Raises NotFound, InvalidInput.
+    """
     with _explained(parts), _folder(root, parts[:-1]) as folder:
-        # Looked at before it is opened: opening a FIFO waits, opening a device may do anything.
+        # Check the type before opening: opening a FIFO blocks, opening a device may do anything.
         handle = os.open(parts[-1], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
                 raise InvalidInput(f"{'/'.join(parts)[:200]!r} is no regular file")
-            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC), _state(
-                "/".join(parts), found
-            )
+            state = _state("/".join(parts), found)
+            return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_CLOEXEC), state
         finally:
             os.close(handle)
 
 
 def place(staged: Path, root: Path, parts: Parts) -> tuple[FileState, bool]:
-    """Move a finished file into its place, whole: its state, and whether it is new there.
+    """Atomically move a finished file into place; returns its state and whether it is new.
 
     Raises InvalidInput and Conflict.
     """
@@ -176,7 +178,7 @@ def remove(root: Path, parts: Parts) -> None:
 
 
 def size_of(root: Path, parts: Parts) -> int:
-    """The size of the regular file at this path; 0 where there is none, or something else."""
+    """The size of the regular file at this path; 0 if there is none."""
     try:
         with _folder(root, parts[:-1]) as folder:
             found = os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
@@ -188,10 +190,11 @@ def size_of(root: Path, parts: Parts) -> int:
 def scan(
     root: Path, most: int = MAX_ENTRIES, stopped: Callable[[], bool] = lambda: False
 ) -> tuple[dict[str, FileState], bool]:
-    """All regular files below `root` by path, and whether these are all: `most` entries are looked at.
+    """All regular files below `root` by path, and whether the result is complete.
 
-    What can't be read and what is too deep is left out, and then these are not all. Files whose names are no
-    UTF-8 are left out as well; nobody could name them to us. It ends early when `stopped` says so.
+    At most `most` entries are visited. Entries that can't be read or are too deep are left out, and the
+    result is then incomplete. Files whose names are not UTF-8 are left out as well, because no request could
+    name them. The scan ends early when `stopped` returns True.
     """
     files: dict[str, FileState] = {}
     walk = trees.Walk(root, deepest=MAX_DEPTH, most=most)

@@ -1,8 +1,8 @@
-"""A file on its way in: written and hashed beside the workspaces, placed as a whole or not at all.
+"""An upload: written and hashed outside the workspaces, then placed as a whole or not at all.
 
-Bytes are hashed and written in threads, one piece while the next is received, so an upload holds at most
-three pieces in memory, whatever its size. Room for them is reserved before they are taken. It knows no
-session and no HTTP.
+Bytes are hashed and written in threads, one piece while the next is received, so an upload keeps at most
+three pieces in memory, whatever its size. Space is reserved before bytes are accepted. It knows no session
+and no HTTP.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cellgate_kernels.threads import Lane
 
 PIECE = 4 * 1024 * 1024
 AT_ONCE = 256 * 1024
-"""Bytes that one system call writes: more would want large pieces of memory, which are few."""
+"""Bytes written by one system call; more would need large contiguous memory, which can be scarce."""
 
 Piece = bytes | memoryview
 
 
 class Upload:
-    """One file. `write` it, `finish` it, and `discard` it in every case: what was placed is not there then.
+    """One file. `write` it, `finish` it, and always `discard` it: a placed file has left the staging folder.
 
-    `reservation`: what its bytes are taken from. `reserve`: bytes that stay free on the disk of `staging`.
+    `reservation`: where its space comes from. `reserve`: bytes to keep free on the disk of `staging`.
     """
 
     def __init__(self, staging: Path, reservation: Reservation, reserve: int, lane: Lane) -> None:
@@ -51,13 +51,13 @@ class Upload:
 
     @property
     def sha256(self) -> str:
-        """The hash of what was written, once it is finished."""
+        """The hash of the content, once it is finished."""
         return self._hash.hexdigest()
 
     async def write(self, chunk: Piece) -> None:
         """Add a chunk; a memoryview has `PIECE` bytes or is the last, and may change after the next call.
 
-        Raises QuotaExceeded, StorageFull and QueueFull, and what went wrong with an earlier chunk.
+        Raises QuotaExceeded, StorageFull and QueueFull, and errors from writing an earlier chunk.
         """
         self._reservation.take(len(chunk))
         self.size += len(chunk)
@@ -68,12 +68,14 @@ class Upload:
             self._begin()
 
     def _begin(self) -> None:
-        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        pieces = self._pieces
+        self._pieces = []
+        self._waiting = 0
         writing = self._lane.run(self._write, pieces)
         self._writing = Supervisor().share(writing, "upload", errors=(OSError,))
 
     def _write(self, pieces: Sequence[Piece]) -> None:
-        # Anything else may have filled the disk since the room was reserved; the record needs its reserve.
+        # The disk may have filled up since the space was reserved, and the record needs its reserve.
         if free(self._descriptor) - self._reserve < sum(map(len, pieces)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for piece in pieces:
@@ -98,8 +100,8 @@ class Upload:
         os.fchmod(self._descriptor, 0o644)
 
     async def discard(self) -> None:
-        """Close the file, and remove it where it still is. May be called again."""
-        # The descriptor is not closed before: its number may soon be another file's.
+        """Close the file, and remove it if it is still there. May be called more than once."""
+        # Don't close the descriptor during a write: its number may soon belong to another file.
         while (writing := self._writing) is not None:
             await asyncio.gather(writing, return_exceptions=True)
             if writing is self._writing:

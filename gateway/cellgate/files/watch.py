@@ -1,7 +1,8 @@
-"""What a cell did to the workspace's files: told by comparing their states before and after it.
+"""Detects what a cell did to the workspace's files by comparing their states before and after it.
 
-States are compared, not contents: size, times and inode number (`FileState.identity`). A few files are looked
-at right away, because a thread would cost a cell more than they do; many in a thread. It writes no record.
+States are compared, not contents: size, times and inode number (`FileState.identity`). A few files are
+scanned directly, because a thread would cost a cell more than the scan; many files in a thread. It records
+nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +22,33 @@ MAX_HASHED = 256 * MIB
 
 
 class WorkspaceWatch:
-    """The files of one workspace as they were last seen."""
+    """The files of one workspace as last seen."""
 
     def __init__(self) -> None:
         self._known: dict[str, FileState] = {}
 
     async def begin(self, root: Path) -> None:
-        """Take the files as they are now."""
+        """Start from the files as they are now."""
         self._known, _ = await asyncio.to_thread(tree.scan, root)
 
     def know(self, path: str, state: FileState | None) -> None:
-        """Take over a change that is nobody's cell's; None: it was removed."""
+        """Note a change that was not made by a cell; None: the file was removed."""
         if state is None:
             self._known.pop(path, None)
         else:
             self._known[path] = state
 
     async def changes(self, root: Path) -> list[dict[str, Any]]:
-        """What was created, changed and deleted since the last look, by path; at most 1,000 of them.
+        """Files created, changed and deleted since the last call, by path; at most 1,000 of them.
 
-        Each as `{"path", "size", "sha256", "action"}`. Of what is more than 256 MiB together, and of what was
-        deleted, there is no hash.
+        Each as `{"path", "size", "sha256", "action"}`. Deleted files, and those beyond 256 MiB in total, have
+        no hash.
         """
         found, complete = tree.scan(root, FEW_ENTRIES)
         if not complete:
             found, complete = await asyncio.to_thread(tree.scan, root)
         known = self._known
-        # What could not be seen this time is not new when it can be seen again.
+        # A file that could not be seen this time is not new when it is seen again.
         self._known = found if complete else {**known, **found}
         changed = [
             (path, state, "changed" if path in known else "created")
@@ -75,7 +76,7 @@ def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dic
 
 
 def _digest(root: Path, path: str) -> str | None:
-    """None for a file that has gone meanwhile."""
+    """The hash; None if the file is gone by now."""
     try:
         return tree.digest(root, tree.parse_path(path))[1]
     except CellgateError:

@@ -1,10 +1,10 @@
-"""Workspace folders: what a session's files are kept in while its kernels come and go.
+"""Workspace folders: where a session's files are kept while its kernels come and go.
 
-A running kernel has its own folder, made before anybody knew whose kernel it will be. When the kernel ends,
-its folder becomes the session's kept folder, whose name holds the session's random id: no other session, and
-no session of a record that was restored from a backup, can have the same. When the session gets another
-kernel the entries are renamed into that kernel's folder. User code wrote these folders, so they are touched
-by ``cellgate_kernels.trees`` alone, and only after the kernel that could race with us is gone.
+A running kernel has its own folder, created before it was assigned to a session. When the kernel ends, its
+folder becomes the session's kept folder, whose name contains the session's random id: no other session, and
+no session of a record restored from a backup, can have the same. When the session gets another kernel, the
+entries are renamed into that kernel's folder. User code wrote these folders, so only
+``cellgate_kernels.trees`` touches them, and only after the kernel that could race with it is gone.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
-KEPT, ORPHANS = "session-", "orphans"
+KEPT = "session-"
+ORPHANS = "orphans"
 LATER = ".later"
-"""Ends the name of a folder that could not be looked through yet, and is to be kept under the name before."""
+"""Suffix of a folder that could not be processed yet and will be kept under the name without it."""
 _MOVED = "The session's files can't be moved"
 
 P = ParamSpec("P")
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 
 def new_folder() -> str:
-    """What tells a new session's folder from all others, also from those that a restored record forgot."""
+    """A random id that distinguishes a new session's folder from all others, recorded or not."""
     return secrets.token_hex(16)
 
 
@@ -47,7 +48,7 @@ def folder_of(row: SessionRow) -> str:
 
 
 def folder_name(session_id: int, folder: str) -> str:
-    """As `folder_of`. A session of an older record has no random id, and is named by its number."""
+    """Like `folder_of`. A session of an older record has no random id, so its number is used."""
     return f"{KEPT}{folder or session_id}"
 
 
@@ -62,11 +63,11 @@ class KeptFolder:
         self._tasks = tasks
 
     async def keep(self, source: Path) -> None:
-        """Keep an ended kernel's folder for the session's next kernel, if anything is in it.
+        """Keep an ended kernel's folder for the session's next kernel, unless it is empty.
 
-        For want of open files it is kept under another name, and given to the next kernel all the same. What
-        else can't be kept is set aside, so that the removal of the kernel's folder does not take it along.
-        Raises StorageError then; where not even that worked, the files are in the kernel's folder still.
+        If no more files can be opened, it is kept under another name, and still given to the next kernel. A
+        folder that can't be kept for another reason is set aside, so that it is not removed with the kernel's
+        folder, and StorageError is raised; if even that fails, the files are still in the kernel's folder.
         """
         with storage(_MOVED):
             try:
@@ -82,16 +83,16 @@ class KeptFolder:
                 raise
 
     async def restore(self, target: Path) -> bool:
-        """Give what `keep` kept to a new kernel's folder, all or nothing; whether there was anything."""
+        """Move what `keep` kept into a new kernel's folder, all or nothing; returns whether there was any."""
         with storage(_MOVED):
             return await self._work(_restore, self.path, self._later, target)
 
     async def remove(self, source: Path | None = None) -> None:
-        """Remove what `keep` kept, and with it an ended kernel's folder; what can't be now is later."""
+        """Remove what `keep` kept and, if given, an ended kernel's folder; failures are retried later."""
         await self._leftovers.remove(self.path, self._later, *([] if source is None else [source]))
 
     async def _work(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """In a thread, to its end: a cancelled caller must not go on while files still move."""
+        """Do work in a thread, to completion: a cancelled caller must not continue while files still move."""
         return await self._tasks.complete(patiently(work, *arguments, **options), self.path.name)
 
 
@@ -104,19 +105,19 @@ class WorkspaceStore:
         self._tasks = Supervisor()
 
     def of(self, name: str) -> KeptFolder:
-        """The kept folder of this name, which may not be there."""
+        """The kept folder of this name, which may not exist."""
         return KeptFolder(self._root, name, self._leftovers, self._tasks)
 
     async def gone(self, *names: str) -> None:
-        """Return when nothing is left of folders of these names that were to be removed."""
+        """Return when pending removals of folders with these names have completed."""
         await self._leftovers.gone(*(self._root / name for name in names))
 
     async def tidy(self, known: Collection[str], left: Mapping[str, str], living: Collection[str]) -> None:
-        """At the start: keep what ended kernels left, and set aside what belongs to no recorded session.
+        """At startup: keep what ended kernels left, and set aside what belongs to no recorded session.
 
-        `known` are the recorded sessions' folders, `left` maps kernels to the folders of their sessions,
-        `living` are kernels whose folders are in use. What is set aside is never removed and never given to
-        anybody: the record may be an older one than the files, restored from a backup.
+        `known`: the recorded sessions' folders; `left` maps kernels to the folders of their sessions;
+        `living`: kernels whose folders are in use. Folders set aside are never removed and never given to
+        anybody: the record may be older than the files, restored from a backup.
         """
         with storage("The sessions' folders can't be looked through"):
             names = await asyncio.to_thread(os.listdir, self._root)
@@ -137,19 +138,19 @@ class WorkspaceStore:
 def _keep(source: Path, kept: Path) -> None:
     if _remove_empty(source):
         return
-    # Nothing that a kernel left is a program with somebody's rights, here or where it is exported to.
+    # No file that a kernel left may be a set-id program, neither here nor where it is exported to.
     clear_set_ids(source)
     try:
         source.rename(kept)
     except OSError:
         if not trees.is_folder(kept):
             raise
-        # Left from a keeping that failed half way.
+        # An earlier attempt to keep it failed half way.
         trees.move_entries(source, kept)
 
 
 def _keep_for_later(source: Path, later: Path) -> bool:
-    """Move a folder, unseen, to a name that nothing has yet; whether it was. Takes no open file."""
+    """Move a folder to an unused name without looking inside; returns whether it did. Opens no file."""
     if later.exists():
         return False
     source.rename(later)
@@ -157,9 +158,9 @@ def _keep_for_later(source: Path, later: Path) -> bool:
 
 
 def _remove_empty(folder: Path) -> bool:
-    """Remove a folder that nothing is in; whether nothing is there now. Takes no open file.
+    """Remove an empty folder; returns whether nothing is there now. Opens no file.
 
-    Code without isolation may have swapped its folder for a link, which goes too.
+    Code without isolation may have replaced its folder by a link, which is removed too.
     """
     try:
         folder.rmdir()
@@ -186,9 +187,9 @@ def _restore(kept: Path, later: Path, target: Path) -> bool:
 
 
 def _set_aside(folder: Path, orphans: Path) -> Path | None:
-    """Move a folder to the orphans, unless it is empty: then it is removed. Where it is now.
+    """Move a folder to the orphans and return its new path; an empty one is removed instead.
 
-    Takes no open file: for want of them this is called.
+    Opens no file, because it is called when no more files can be opened.
     """
     if _remove_empty(folder):
         return None

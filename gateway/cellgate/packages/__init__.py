@@ -1,1 +1,1 @@
-"""Packages of sessions: what may be installed, how wheels are got, kept and given to kernels."""
+"""Packages of sessions: what may be installed, how wheels are fetched, cached and given to kernels."""

@@ -1,9 +1,9 @@
-"""Wheels that were got once, unpacked and compiled, for all sessions; and the locks that need no resolver.
+"""A cache of unpacked, compiled wheels, shared by all sessions, and of locks that save running the resolver.
 
-Content-addressed: an entry's name is the SHA-256 of its wheel and the Python it is compiled for, which is
-done some time after it came. Kernels get hard links of its files, read-only, so an entry that goes takes
-nothing from anybody. Beyond its size the entries that were not used for longest go. One gateway uses it; all
-methods block and belong into a thread.
+Content-addressed: an entry is named by the SHA-256 of its wheel and the Python it is compiled for; it is
+compiled some time after it is added. Kernels get read-only hard links to its files, so evicting an entry
+takes nothing away from them. When the cache is too large, the least recently used entries are evicted. Only
+one gateway uses it. All methods block and belong in a thread.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _COPY_INSTEAD = {errno.EXDEV, errno.EMLINK, errno.EPERM}
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """A wheel in the cache. `key` is its entry's name, `size` in bytes unpacked.
+    """A wheel in the cache. `key`: the name of its entry; `size`: its unpacked size in bytes.
 
-    `compiled`: its bytecode is there, too, and counts.
+    `compiled`: its bytecode is there too, and `size` includes it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Lock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A wheel's folder to be: `tree` is filled by whoever made it, then `WheelCache.adopt` takes it."""
+    """The folder of a future entry: its creator fills `tree`, then `WheelCache.adopt` takes it over."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class Entry:
 
 
 class WheelCache:
-    """Below `root`, up to `most` bytes; locks live `lock_life` seconds."""
+    """Keeps up to `most` bytes below `root`; locks are valid for `lock_life` seconds."""
 
     def __init__(self, root: Path, most: int, lock_life: float) -> None:
         self._wheels = root / "wheels"
@@ -85,7 +85,7 @@ class WheelCache:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def get(self, key: str) -> Wheel | None:
-        """The wheel of this entry, which counts as used now."""
+        """The wheel of this entry, which is marked as just used."""
         meta = self._wheels / key / META
         try:
             wheel = msgspec.json.decode(meta.read_bytes(), type=Wheel)
@@ -95,7 +95,7 @@ class WheelCache:
         return wheel
 
     def adopt(self, entries: Iterable[Entry]) -> list[Wheel]:
-        """Take finished folders in; one that is there already is left as it is."""
+        """Take over finished folders; entries that exist already are left as they are."""
         wheels = []
         for entry in entries:
             wheel = Wheel(entry.name, entry.version, entry.sha256, entry.key, folder_bytes(entry.tree))
@@ -111,11 +111,11 @@ class WheelCache:
         return wheels
 
     def tree(self, wheel: Wheel) -> Path:
-        """Where the wheel's files are, if they are."""
+        """The folder with the wheel's files, which may not exist."""
         return self._wheels / wheel.key / TREE
 
     def add_bytecode(self, wheel: Wheel, compiled: Path) -> None:
-        """Take in the bytecode of a wheel, which lies below `compiled` as its sources do below its tree."""
+        """Add a wheel's bytecode, which is laid out below `compiled` as the sources are below its tree."""
         entry = self._wheels / wheel.key
         if _meta(entry) is None:
             return  # it was evicted
@@ -130,11 +130,12 @@ class WheelCache:
         draft.replace(entry / META)
 
     def evict(self, spared: Iterable[Wheel] = ()) -> None:
-        """Remove what was not used for longest until the rest fits; those `spared` stay."""
+        """Remove the least recently used entries until the rest fits, except those in `spared`."""
         keep = {wheel.key for wheel in spared}
         found = []
         for folder in self._wheels.iterdir():
-            if (wheel := _meta(folder)) is None:
+            wheel = _meta(folder)
+            if wheel is None:
                 with suppress(OSError):
                     trees.remove(folder)
             else:
@@ -155,7 +156,7 @@ class WheelCache:
                 path.unlink()
 
     def lock(self, digest: str) -> list[Wheel] | None:
-        """The wheels of a lock that is young enough and complete."""
+        """The wheels of a lock, if it is recent enough and complete."""
         path = self._locks / digest
         try:
             if path.stat().st_mtime < time.time() - self._lock_life:
@@ -167,15 +168,16 @@ class WheelCache:
         return known if len(known) == len(wheels) else None
 
     def keep_lock(self, digest: str, wheels: Sequence[Wheel]) -> None:
-        """Remember what a list of requirements needs."""
+        """Remember which wheels a list of requirements needs."""
         draft = self._locks / f"{digest}.new"
         draft.write_bytes(msgspec.json.encode(Lock(list(wheels))))
         draft.replace(self._locks / digest)
 
     def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:
-        """Give the wheel's files, `but` these, to the folder `site`; their relative names. Raises OSError.
+        """Link the wheel's files, except those in `but`, into the folder `site`; returns relative names.
 
-        Metadata comes last: who sees it sees all. Files that are there already are replaced.
+        Metadata is linked last, so that it is visible only when everything is. Existing files are replaced.
+        Raises OSError.
         """
         tree = self._wheels / wheel.key / TREE
         found = set(_files(tree)).difference(but)
@@ -185,27 +187,28 @@ class WheelCache:
             target = site / name
             _make(target.parent, made)
             _link(tree / name, target)
-        # Importers remember a folder by its time, to which a change in the same instant is none.
-        os.utime(site, ns=(moment := time.time_ns(), moment))
+        # Importers cache a folder's listing by its mtime, which a change within the same tick may not alter.
+        moment = time.time_ns()
+        os.utime(site, ns=(moment, moment))
         return names
 
 
 def entry_key(sha256: str, python: str) -> str:
-    """The name of an entry: its wheel, and the Python it was compiled for, such as ``311``."""
+    """The name of an entry: its wheel and the Python it is compiled for, such as ``311``."""
     return _check_key(f"{sha256}-{python}")
 
 
 def _check_key(key: str) -> str:
-    """The key, which is a folder's name. Raises ValueError for anything else."""
+    """Returns the key, which is used as a folder's name. Raises ValueError if it is not valid."""
     if not _KEY.fullmatch(key):
         raise ValueError("this is no name of an entry")
     return key
 
 
 def unlink(site: Path, names: Iterable[str]) -> None:
-    """Take files out of `site`, and the folders that are empty then.
+    """Remove files from `site`, and the folders that become empty.
 
-    A kernel without isolation may have kept bytecode beside modules that had none yet: that goes with them.
+    A kernel without isolation may have written bytecode beside modules that had none yet; it is removed too.
     """
     folders: set[Path] = set()
     for name in names:
@@ -240,7 +243,7 @@ def _files(tree: Path) -> list[str]:
 
 
 def _make(folder: Path, made: set[Path]) -> None:
-    """Make a folder that the kernel's user can read, whatever this process's umask is."""
+    """Create a folder that the kernel's user can read, regardless of this process's umask."""
     missing = []
     while folder not in made:
         missing.append(folder)

@@ -1,8 +1,8 @@
-"""Packages that a cell asks for: by lines that run pip, or by what it imports when its request wants that.
+"""Packages that a cell asks for: by lines that run pip or, if the request says so, by its imports.
 
-It acts before the cell is sent and after it has ended; the cell itself is sent as it is. A line such as
-``%pip install`` then runs the kernel's own pip, which finds what was asked for and says so. An install stops
-when the cell is interrupted or lost.
+It acts before the cell is sent and after it has ended; the cell itself is sent unchanged. A line such as
+``%pip install`` then runs the kernel's own pip, which finds the packages already installed and says so. An
+install stops when the cell is interrupted or its kernel is lost.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.execution import Status
 from cellgate_kernels.tasks import Supervisor
 
-AUTO, TEMPORARY = "auto", "temporary"
+AUTO = "auto"
+TEMPORARY = "temporary"
 
 
 class CellPackages:
-    """A hook of a session's cells, one cell at a time: gives each what it asks for, and takes back what was
-    for this one only. A refusal or a failure is the cell's end.
+    """A hook for a session's cells, one at a time: installs what each asks for, and afterwards removes what
+    was for that cell only. A refusal or a failure ends the cell.
     """
 
     def __init__(self, host: Host) -> None:
@@ -44,30 +45,30 @@ class CellPackages:
         self._temporary = await _install_for(run, self._host)
 
     async def after(self, run: ExecutionRun) -> None:
-        """Remove what was for this cell only."""
+        """Remove the packages that were for this cell only."""
         if self._temporary and not self._host.packages.closed:
             await self._host.packages.change(self._host, Change(uninstall=self._temporary), run.emit)
 
 
 async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
-    """Install what the cell asks for; the names of what is to go again after it.
+    """Install what the cell asks for; returns the names to uninstall after it.
 
-    What is refused or fails ends the execution with an error that says why; the cell then does not run.
+    A refusal or a failure ends the execution with an error that says why, and the cell does not run.
     """
     kernel, installer = host.current, host.packages.installer
     if installer is None or kernel is None or kernel.environment is None:
         return ()
     try:
         code = run.request.code
-        for change in await asyncio.to_thread(changes_of_cell, code) if may_run_pip(code) else ():
-            await _apply(run, host, change)
+        if may_run_pip(code):
+            for change in await asyncio.to_thread(changes_of_cell, code):
+                await _apply(run, host, change)
         if run.request.packages is None or run.unwanted.is_set():
             return ()
         modules = await asyncio.to_thread(imported_modules, code)
         missing = await missing_modules(kernel.connection, kernel.exited, modules)
-        names = [
-            name for each in missing if (name := distribution_of(each)) and installer.settings.allows(name)
-        ]
+        distributions = [distribution_of(module) for module in missing]
+        names = [name for name in distributions if name and installer.settings.allows(name)]
         added = await _install_known(run, host, names)
     except CellgateError as error:
         if not run.machine.finished:
@@ -77,7 +78,7 @@ async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
 
 
 async def _install_known(run: ExecutionRun, host: Host, names: Iterable[str]) -> tuple[str, ...]:
-    """Install these, those that the index does not have left out: the cell's own error tells of them."""
+    """Install these packages, skipping any that the index does not have: the cell's error reports those."""
     wanted = tuple(map(parse_requirement, dict.fromkeys(names)))
     if len(wanted) > MOST_REQUIREMENTS:
         raise InvalidInput(
@@ -99,7 +100,7 @@ async def _install_known(run: ExecutionRun, host: Host, names: Iterable[str]) ->
 
 
 async def _apply(run: ExecutionRun, host: Host, change: Change) -> Changed:
-    """Make the change, unless the cell is not wanted any more before it is done."""
+    """Make the change, unless the cell is cancelled before it is done."""
     if run.unwanted.is_set():
         return Changed()
     task = host.packages.begin(host, change, run.emit)

@@ -1,9 +1,9 @@
-"""A program run to its end on somebody's behalf: uv, or a compilation.
+"""Runs a child program to its end: uv, or a compilation.
 
-It runs in a process group of its own, with exactly the environment it is given, under a deadline, with a
-bound on what it writes below a folder. Of what it says the end is kept, to be searched and logged; no client
-sees it. What it writes to stdout may go into a file of that folder instead. When the wait for it is cancelled
-its whole group is killed; when this process is, the system kills it.
+It gets its own process group, exactly the given environment, a deadline, and a limit on what it writes below
+a folder. The end of its output is kept, to be searched and logged; no client sees it. Its stdout may go into
+a file in that folder instead. When waiting for it is cancelled, its whole group is killed; when this process
+dies, the kernel of the operating system kills it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from cellgate_kernels.tasks import Supervisor
 logger = logging.getLogger(__name__)
 
 LOG_BYTES = 16 * 1024
-MOST_ENTRIES, FAR_TOO_MUCH = 1_000_000, 1 << 62
+MOST_ENTRIES = 1_000_000
+FAR_TOO_MUCH = 1 << 62
 MEMORY = 4 * GIB
-LOOK, PAUSE = 0.25, 4
-"""Seconds between two looks at what was written; and the pause after a look, in times of its length."""
+LOOK = 0.25
+"""Seconds between two checks of how much was written, at least."""
+PAUSE = 4
+"""The pause after a check, as a multiple of how long it took."""
 LOW_PRIORITY = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ChildLimits:
-    """`timeout` in seconds; `most` bytes may lie below `folder`. `nice`: others come first."""
+    """`timeout` in seconds; at most `most` bytes may be below `folder`. `nice`: run with low priority."""
 
     timeout: float
     folder: Path
@@ -48,10 +51,10 @@ class ChildLimits:
 async def run(
     argv: Sequence[str], env: Mapping[str, str], limits: ChildLimits, output: Path | None = None
 ) -> tuple[int, str]:
-    """The exit code and the end of what was said on stderr, and on stdout unless that goes into `output`.
+    """The exit code, and the end of what was written to stderr and, unless it goes into `output`, to stdout.
 
-    Raises PackageIndexUnavailable when the time is over, QuotaExceeded when too much was written,
-    PackageError when the program can't be started.
+    Raises PackageIndexUnavailable at the deadline, QuotaExceeded when too much was written, PackageError when
+    the program can't be started.
     """
     try:
         with nullcontext() if output is None else output.open("wb") as file:
@@ -82,7 +85,7 @@ async def run(
             " packages at once, or let the operator raise ServeApp.package_timeout"
         ) from error
     finally:
-        # Also what it left behind: nobody but the group has this id while the leader is not reaped.
+        # Kills its children too; the group id can't be reused while the leader is not reaped.
         if process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -91,7 +94,7 @@ async def run(
 
 
 def too_large(most: int) -> QuotaExceeded:
-    """The refusal of packages that take more than `most` bytes."""
+    """The error for packages that take more than `most` bytes."""
     return QuotaExceeded(
         f"These packages take more than the {most} bytes that a session may have of them; ask for fewer,"
         " remove some, or let the operator raise ServeApp.package_disk"
@@ -99,8 +102,11 @@ def too_large(most: int) -> QuotaExceeded:
 
 
 def _tied(argv: Sequence[str]) -> list[str]:
+    """The command, run so that it is killed when this process dies, if the system has ``setpriv``."""
     setpriv = shutil.which("setpriv", path="/usr/sbin:/usr/bin:/sbin:/bin")
-    return [*([setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []), *argv]
+    if setpriv is None:
+        return list(argv)
+    return [setpriv, "--pdeathsig", "KILL", "--", *argv]
 
 
 async def _until_end(process: asyncio.subprocess.Process, limits: ChildLimits) -> str:
@@ -119,7 +125,8 @@ async def _until_end(process: asyncio.subprocess.Process, limits: ChildLimits) -
                     raise too_large(limits.most)
                 pause = max(LOOK, PAUSE * (time.monotonic() - begun))
                 continue
-            if not (part := reading.result()):
+            part = reading.result()
+            if not part:
                 break
             tail = (tail + part)[-LOG_BYTES:]
             reading = tasks.start(said.read(LOG_BYTES), "output of a program")
@@ -130,10 +137,10 @@ async def _until_end(process: asyncio.subprocess.Process, limits: ChildLimits) -
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below `folder`; what goes meanwhile does not count. Blocks.
+    """The size of all files below `folder` in bytes; files that disappear during the walk don't count.
 
-    A folder that is deeper, or has more in it, than anybody needs counts as too much. Raises OSError for a
-    lack of open files.
+    Blocks. A folder that is too deep or has too many entries counts as far too large. Raises OSError when no
+    more files can be opened.
     """
     walk = trees.Walk(folder, most=MOST_ENTRIES)
     total = sum(entry.found.st_size for entry in walk if not entry.is_folder)

@@ -1,7 +1,7 @@
-"""The modules that a cell imports, and the distributions that they come in.
+"""The modules that a cell imports, and the distributions that provide them.
 
-Pure. Names of modules and distributions mostly agree; the table has the well-known ones that don't. Whether
-a module is missing is not told here: the kernel is asked.
+Pure. Modules and distributions mostly have the same name; the table lists well-known exceptions. Whether a
+module is missing is not decided here: the kernel is asked.
 """
 
 from __future__ import annotations
@@ -61,23 +61,23 @@ DISTRIBUTIONS: Mapping[str, str] = MappingProxyType(
         "zmq": "pyzmq",
     }
 )
-"""Canonical names of distributions by the names of their modules, where these differ."""
+"""Module names mapped to the canonical names of their distributions, where they differ."""
 
 _MAGIC = re.compile(r"^([ \t]*)[%!?].*$", re.MULTILINE)
 _OTHER_LANGUAGE = re.compile(r"\s*%%(?!time\b|timeit\b|capture\b|prun\b)")
 
 
 def distribution_of(module: str) -> str | None:
-    """The canonical name of the distribution that a top-level module is taken to come in.
+    """The canonical name of the distribution that presumably provides a top-level module.
 
-    None when there can't be one: modules may be named in any script, or begin with an underscore.
+    None if there can't be one: module names may use any script or start with an underscore.
     """
     name = DISTRIBUTIONS.get(module) or canonicalize_name(module)
     return name if is_name(name) else None
 
 
 def imported_modules(code: str) -> frozenset[str]:
-    """The top-level modules that a Python cell names in import statements; none of what is no Python."""
+    """The top-level modules in a Python cell's import statements; none if the cell is not valid Python."""
     if _OTHER_LANGUAGE.match(code):
         return frozenset()
     try:

@@ -1,9 +1,9 @@
-"""From requirements to wheels in the cache, by uv where the cache does not know: one for all sessions.
+"""Turns requirements into wheels in the cache, using uv for what is not cached; shared by all sessions.
 
-It applies the operator's policy, keeps the number of installs under way bounded, and lets two that want the
-same wait for one another. It knows kernels only as ``uv.Target`` and gives no kernel anything: ``session``
-does. Wheels are compiled afterwards, one at a time, because that takes longer than all else together. Every
-child process of it ends with the task that waits for it.
+It applies the operator's policy, limits the number of concurrent installs, and lets identical requests wait
+for one another. It knows kernels only as ``uv.Target``; ``session`` puts packages into kernels. Wheels are
+compiled afterwards, one at a time, because that takes longer than everything else together. Each child
+process ends with the task that waits for it.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ from cellgate_kernels.leftovers import Leftovers, make_way
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.tasks import Supervisor
 
-MOST_AT_ONCE, MOST_WAITING = 2, 16
+MOST_AT_ONCE = 2
+MOST_WAITING = 16
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class Installer:
-    """Gets wheels. `root` is its folder, on the file system that kernels' folders of packages are on.
+    """Provides wheels. `root`: its folder, on the same file system as the kernels' package folders.
 
-    `secrets` are masked in what the log tells of an installer's output.
+    `secrets` are masked in the installer output that is logged.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Installer:
         self._tasks = Supervisor()
 
     def target(self, kernel: Kernel) -> Target:
-        """What wheels must fit. Raises InvalidInput for a kernel that can't have any."""
+        """The kernel's Python, which wheels must fit. Raises InvalidInput if it can't have any packages."""
         environment = kernel.environment
         if environment is None:
             raise InvalidInput(
@@ -94,10 +95,10 @@ class Installer:
         return Target(environment, sys.executable if foreign else program, foreign)
 
     async def obtain(self, change: Change, installed: Mapping[str, str], target: Target) -> list[Wheel]:
-        """The wheels that `change` adds to what the kernel and the session have, from now on in the cache.
+        """The wheels that `change` adds to what the kernel and the session have; they are in the cache now.
 
-        `installed` are the session's versions by canonical names. Raises PackagesNotAllowed, PackageError and
-        its kin, QuotaExceeded, QueueFull, StorageError.
+        `installed`: the session's versions by canonical name. Raises PackagesNotAllowed, PackageError and its
+        subclasses, QuotaExceeded, QueueFull, StorageError.
         """
         self.settings.check(change.names)
         unmet = _unmet(change, installed, target.packages)
@@ -117,7 +118,7 @@ class Installer:
         return wheels
 
     def _digest(self, wanted: Change, kept: Mapping[str, str], target: Target) -> str:
-        """What a lock depends on: who else wants the same for the same kernel may use it."""
+        """A hash of everything a lock depends on: the same request for the same kernel can reuse the lock."""
         known = (
             sorted(each.line for each in wanted.install),
             sorted(wanted.constraints),
@@ -130,7 +131,7 @@ class Installer:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[Path, None]:
-        """A folder to work in, when it is this install's turn. Raises QueueFull."""
+        """A work folder, once it is this install's turn. Raises QueueFull."""
         if self._waiting >= MOST_WAITING:
             raise QueueFull(f"{MOST_WAITING} installs are waiting already; try again later", retry_after=10)
         self._waiting += 1
@@ -146,7 +147,7 @@ class Installer:
 
     @asynccontextmanager
     async def _folder(self) -> AsyncGenerator[Path, None]:
-        """A folder to work in. Raises StorageError."""
+        """A temporary work folder. Raises StorageError."""
         work: Path | None = None
         try:
             work = Path(mkdtemp(dir=self._work))
@@ -165,7 +166,7 @@ class Installer:
         missing = [each for each in found if known[each] is None]
         wheels = [wheel for wheel in known.values() if wheel is not None]
         if missing:
-            # They are compressed: unpacked they would take more.
+            # These sizes are compressed; unpacked, the wheels take even more.
             if sum(each.size for each in missing) > self.settings.disk:
                 raise too_large(self.settings.disk)
             entries = [_entry(each, target, work) for each in missing]
@@ -176,9 +177,9 @@ class Installer:
         return wheels
 
     async def compile(self, wheels: Sequence[Wheel], target: Target) -> list[Wheel]:
-        """Compile what is not yet; all that are compiled then. One that can't be is used as it is.
+        """Compile the wheels that are not compiled yet; returns all that are now. The rest are used as is.
 
-        Only an interpreter of the kernel's own version can do it.
+        Only an interpreter of the kernel's own version can compile them.
         """
         ours = f"{sys.version_info[0]}{sys.version_info[1]}"
         if target.foreign and target.minor != ours:
@@ -199,7 +200,7 @@ class Installer:
         try:
             async with self._folder() as work:
                 prefix = work / "bytecode"
-                # Without variables and site packages: no code runs but that of Python itself.
+                # Without environment variables and site packages, so that only Python's own code runs.
                 command = [
                     target.interpreter,
                     "-I",
@@ -211,7 +212,7 @@ class Installer:
                 ]
                 command += ["-q", "--invalidation-mode", "unchecked-hash", str(tree)]
                 limits = ChildLimits(self.settings.timeout, work, 2 * self.settings.disk, nice=True)
-                # Its exit code is no news: some files of a package are for other versions of Python.
+                # The exit code says nothing: some files of a package are for other versions of Python.
                 await run(command, {}, limits)
                 compiled = prefix.joinpath(*tree.parts[1:])
                 compiled.mkdir(parents=True, exist_ok=True)
@@ -220,48 +221,50 @@ class Installer:
             logger.warning("%s %s could not be compiled: %s", wheel.name, wheel.version, error.message)
 
     async def _locked(self, work: Callable[..., T], *arguments: object) -> T:
-        """Work on the cache in a thread, one at a time, to its end."""
+        """Do work on the cache in a thread, one call at a time, to completion even if cancelled."""
         async with self._changing:
             return await self._tasks.complete(asyncio.to_thread(work, *arguments), "work on the cache")
 
     async def link(self, wheel: Wheel, site: Path, but: Collection[str] = ()) -> list[str]:
-        """Give a wheel's files to a kernel's folder; see `WheelCache.link`."""
+        """Link a wheel's files into a kernel's folder; see `WheelCache.link`."""
         return await self._locked(self.cache.link, wheel, site, but)
 
     async def tidy(self, kernels: Collection[str], sessions: Collection[int]) -> None:
-        """At the start: remove what a former gateway left, but of these kernels and sessions."""
+        """At startup: remove what a previous gateway left, except for these kernels and sessions."""
         await self.leftovers.sweep(self.root)
         await self.leftovers.empty(self.sites, kernels)
         await self.leftovers.empty(self.states, {f"{session}.json" for session in sessions})
 
     @property
     def sites(self) -> Path:
-        """Where each kernel has its folder of packages."""
+        """The parent of the kernels' package folders."""
         return site_folder(self.root)
 
     @property
     def states(self) -> Path:
-        """Where it is written what each session has."""
+        """The folder of the files that list each session's packages."""
         folder = self.root / "sessions"
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
 
 
 def site_folder(root: Path) -> Path:
-    """Where kernels have their folders of packages, below an installer's `root`."""
+    """The parent of the kernels' package folders, below an installer's `root`."""
     folder = root / "sites"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
 def storage_error(error: OSError) -> StorageError:
-    """What a file system's refusal means."""
+    """The error for an OSError while packages are stored."""
     full = "There is no room on the gateway's disk for these packages"
     return not_written(error, full, "The packages can't be kept")
 
 
 def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[str, str]) -> list[Wanted]:
-    """What is not there already. Raises PackageConflict for what would replace a part of the environment."""
+    """The requirements that are not met yet. Raises PackageConflict for one that would replace a part of the
+    kernel's environment.
+    """
     unmet = []
     for wanted in change.install:
         name = wanted.name
@@ -284,7 +287,7 @@ def _unmet(change: Change, installed: Mapping[str, str], environment: Mapping[st
 
 
 def _entry(found: Found, target: Target, work: Path) -> Entry:
-    """The entry to be of a wheel, with an empty tree."""
+    """A future cache entry for a wheel, with an empty tree."""
     key = entry_key(found.sha256, target.minor)
     folder = inside(work, key)
     entry = Entry(found.name, found.package.version, found.sha256, key, folder)

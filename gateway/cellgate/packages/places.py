@@ -1,4 +1,4 @@
-"""Names of files and folders inside a folder of ours: one plain name, and nothing that leads elsewhere."""
+"""Safe names for files and folders inside one of our folders: a plain name that can't lead elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_BYTES = 255
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The place of this name directly in `folder`. Raises PackageError when the name is no single name."""
+    """The path of this name directly in `folder`. Raises PackageError unless it is a single plain name."""
     fits = name not in {"", ".", ".."} and not {"/", "\0"} & set(name)
     place = folder / name
     if not fits or len(os.fsencode(name)) > MOST_BYTES or place.parent != folder:

@@ -1,9 +1,9 @@
-"""Requirements as callers and cells write them, read and checked.
+"""Parses and checks requirements as callers and cells write them.
 
-Pure. Only names with versions, extras and markers are requirements here: no options, addresses or paths, and
-nothing that could not be written into one line for an installer (``record.requirement_lines``). In a cell,
-lines that run pip (``%pip install``, ``!pip install``, ``pip install`` in a shell's cell) are found by their
-looks, and stay in the cell: the kernel's own pip then finds what they ask for.
+Pure. A requirement here is a name with versions, extras and markers: no options, addresses or paths, and
+nothing that can't be written as one line for an installer (``record.requirement_lines``). Lines of a cell
+that run pip (``%pip install``, ``!pip install``, ``pip install`` in a shell cell) are recognised by a
+pattern and stay in the cell: the kernel's own pip then finds the packages already installed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from cellgate.record.requirement_lines import Line, requirement_line
 from cellgate.wire.models import check_text
 from cellgate_kernels.errors import InvalidInput
 
-MOST_REQUIREMENTS, MOST_CONSTRAINTS = 100, 1000
-MAX_REQUIREMENT, MOST_PARENTHESES = 500, 20
+MOST_REQUIREMENTS = 100
+MOST_CONSTRAINTS = 1000
+MAX_REQUIREMENT = 500
+MOST_PARENTHESES = 20
 MAX_TEXT = 128 * 1024
-"""Characters of all texts of one request: the worst ones take half a second to read."""
-MOST_PIP_LINES, MAX_PIP_TEXT = 500, 64 * 1024
-"""Lines of one cell that run pip, and their characters in all: they are read on the loop."""
+"""Characters of all texts of one request: the worst ones take half a second to parse."""
+MOST_PIP_LINES = 500
+"""Lines of one cell that run pip."""
+MAX_PIP_TEXT = 64 * 1024
+"""Characters of these lines together."""
 
 _PIP = (
     r"(?:python3?(?:\.\d+)?\s+-m\s+|\{sys\.executable\}\s+-m\s+)?pip3?\s+"
@@ -49,7 +53,7 @@ _UPGRADE = frozenset({"-U", "--upgrade"})
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A requirement that was read and checked; `line` is all of it, with its marker."""
+    """A parsed and checked requirement; `line` is the whole of it, including its marker."""
 
     name: NormalizedName
     extras: frozenset[NormalizedName]
@@ -62,9 +66,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be installed and removed, the latter by canonical names.
+    """What to install, and what to uninstall by canonical name.
 
-    `upgrade`: newer versions are wanted, too. `constraints` bound the versions of whatever comes along.
+    `upgrade`: replace installed versions by newer ones. `constraints` limit the versions of all dependencies.
     """
 
     install: tuple[Wanted, ...] = ()
@@ -74,18 +78,18 @@ class Change:
 
     @property
     def names(self) -> frozenset[str]:
-        """The distributions that are asked for."""
+        """The distributions to install."""
         return frozenset(wanted.name for wanted in self.install)
 
 
 def parse_requirement(text: str) -> Wanted:
-    """A requirement by name that can be written into a line. Raises InvalidInput."""
+    """A requirement by name that fits on one line. Raises InvalidInput."""
     check_text(text, "a requirement", MAX_REQUIREMENT)
     shown = ascii(text[:80])
     if text.lstrip().startswith("-"):
         raise InvalidInput(f"{shown} is an option of pip's; only requirements are taken, such as 'pandas>=2'")
     if "\\" in text or not text.isprintable():
-        # Parsers undo escapes inside of a marker's quotes: then what was two characters ends a line.
+        # Parsers unescape a marker's quoted strings, so two characters here could become a line break.
         raise InvalidInput(f"{shown} holds a backslash or a control character, which no requirement needs")
     if text.count("(") > MOST_PARENTHESES:
         raise InvalidInput(f"{shown} has more than {MOST_PARENTHESES} parentheses")
@@ -110,7 +114,7 @@ def parse_change(
     upgrade: bool = False,
     constraints: Sequence[str] = (),
 ) -> Change:
-    """The texts of a request. Raises InvalidInput. Reading takes its time: it belongs into a thread."""
+    """The change that a request's texts describe. Raises InvalidInput. Slow, so it belongs in a thread."""
     if max(len(install), len(uninstall)) > MOST_REQUIREMENTS or len(constraints) > MOST_CONSTRAINTS:
         raise InvalidInput(
             f"At most {MOST_REQUIREMENTS} requirements and {MOST_CONSTRAINTS} constraints are allowed"
@@ -132,14 +136,14 @@ def parse_change(
 
 
 def may_run_pip(code: str) -> bool:
-    """Whether the cell's lines are worth reading."""
+    """Whether the cell may contain lines that run pip; a quick check."""
     return "pip" in code
 
 
 def changes_of_cell(code: str) -> list[Change]:
-    """What the lines of a Python kernel's cell that run pip ask for, in order. Raises InvalidInput.
+    """The changes that a Python kernel's cell requests by running pip, in order. Raises InvalidInput.
 
-    As `parse_change` it belongs into a thread; `may_run_pip` tells at once that there are none.
+    Like `parse_change`, it belongs in a thread; `may_run_pip` quickly rules out most cells.
     """
     pattern = _IN_SHELL if _SHELL_CELL.match(code) else _IN_PYTHON
     lines = code.replace("\\\n", " ").splitlines()
@@ -149,9 +153,8 @@ def changes_of_cell(code: str) -> list[Change]:
             f"A cell may run pip in {MOST_PIP_LINES} lines of {MAX_PIP_TEXT} characters in all; install what"
             " it needs by requests of their own"
         )
-    return [
-        change for match in found if (change := _change_of_line(match["verb"], match["rest"])) is not None
-    ]
+    changes = [_change_of_line(match["verb"], match["rest"]) for match in found]
+    return [change for change in changes if change is not None]
 
 
 def _change_of_line(verb: str, rest: str) -> Change | None:
@@ -178,14 +181,14 @@ def _change_of_line(verb: str, rest: str) -> Change | None:
 
 
 def _words(rest: str) -> Iterator[str]:
-    """A shell's words up to what is no argument any more."""
+    """The words of a shell command, up to the end of its arguments."""
     lexer = shlex.shlex(rest, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     words: list[str] = []
     try:
         for word in lexer:
             if word and not set(word) - _ENDS:
-                # In 2>/dev/null the number is no word either.
+                # In 2>/dev/null the number is not an argument either.
                 if word[0] in "<>" and words and words[-1].isdecimal():
                     words.pop()
                 break

@@ -1,8 +1,8 @@
-"""What one session has installed: put into its kernel's folder of packages, moved along, taken away.
+"""The packages of one session: installed into its kernel's package folder, moved with it, and removed.
 
-A session's place for its kernel is its `Host`; wheels come from ``installer``. Changes are made one at a
-time, in tasks that end with the session. What is there is also written to a file, for a gateway that adopts
-the kernel. A kernel only reads its folder, where it has any isolation at all.
+`Host` is what holds the session's kernel; wheels come from ``installer``. Changes are made one at a time, in
+tasks that end with the session. The list of installed packages is also written to a file, for a gateway that
+adopts the kernel. A kernel with any isolation can only read its folder.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from cellgate_kernels.tasks import Supervisor, outcome
 logger = logging.getLogger(__name__)
 
 Record = Callable[[str, Mapping[str, Any]], object]
-"""Takes an event of the session: its type and its fields."""
+"""Records an event of the session, given its type and fields."""
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A package that the session has. `files`: relative to its folder of packages; `size` in bytes.
+    """A package that the session has. `files`: relative to its package folder; `size` in bytes.
 
-    `requested`: it was asked for by name, and not only needed by another.
+    `requested`: it was requested by name, not only needed by another package.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Installed(msgspec.Struct, frozen=True):
     requested: bool = False
 
     def to_wire(self) -> Package:
-        """What is told of it."""
+        """The package as the wire shows it."""
         return Package(name=self.name, version=self.version, sha256=self.sha256, requested=self.requested)
 
 
@@ -62,7 +62,7 @@ class Changed:
 
 
 class Host(Protocol):
-    """The place of a session's kernel, as far as packages are concerned."""
+    """What holds a session's kernel, as far as packages are concerned."""
 
     @property
     def current(self) -> Kernel | None:
@@ -70,7 +70,7 @@ class Host(Protocol):
 
     @property
     def moving(self) -> asyncio.Lock:
-        """Held while the session's files are moved: no package comes or goes then."""
+        """Held while the session's files are moved: no packages are added or removed then."""
 
     @property
     def packages(self) -> SessionPackages:
@@ -78,7 +78,7 @@ class Host(Protocol):
 
 
 class SessionPackages:
-    """The packages of one session, of this id in the record. Without an `installer` it has and gets none."""
+    """The packages of the session with this record id. Without an `installer`, it never has any."""
 
     def __init__(
         self, session_id: int, installer: Installer | None, ids: Callable[[], Mapping[str, object]] = dict
@@ -94,7 +94,7 @@ class SessionPackages:
 
     @property
     def closed(self) -> bool:
-        """Whether the session is ending, so that nothing is changed any more."""
+        """Whether the session is ending, so that no more changes are made."""
         return self._closed
 
     @property
@@ -107,27 +107,27 @@ class SessionPackages:
         return [self._installed[name].to_wire() for name in sorted(self._installed)]
 
     def versions(self) -> dict[str, str]:
-        """The session's versions by canonical names."""
+        """The session's versions by canonical name."""
         return {name: package.version for name, package in self._installed.items()}
 
     # Changing
 
     async def change(self, host: Host, change: Change, record: Record) -> Changed:
-        """Install and remove. Raises what `Installer.obtain` does, KernelDied and ShuttingDown.
+        """Install and remove packages. Raises what `Installer.obtain` does, KernelDied and ShuttingDown.
 
-        What is refused, fails or is cancelled leaves the session as it was.
+        A change that is refused, fails or is cancelled leaves the session as it was.
         """
         task = self.begin(host, change, record)
         try:
             return await result_of(task)
         except asyncio.CancelledError:
-            # Who asked has gone: so that nothing goes on for nobody, what can still be stopped is.
+            # Nobody waits for the result any more, so stop whatever can still be stopped.
             task.cancel()
             await asyncio.wait([task])
             raise
 
     def begin(self, host: Host, change: Change, record: Record) -> asyncio.Task[Changed]:
-        """As `change`, in a task of the session's."""
+        """Like `change`, but in a task owned by the session."""
         if self._closed:
             raise ShuttingDown("The session is ending")
         return self._tasks.share(self._change(host, change, record), "change of packages")
@@ -153,7 +153,7 @@ class SessionPackages:
             return changed
 
     async def _add_bytecode(self, host: Host, wheels: Sequence[Wheel], target: Target) -> None:
-        """Compile what was installed, for whoever imports it next. Nobody waits for it, or misses it."""
+        """Compile installed packages, so that the next import is faster. Nothing depends on it."""
         assert self.installer is not None
         compiled = await self.installer.compile(wheels, target)
         async with self._one_at_a_time, host.moving:
@@ -161,7 +161,7 @@ class SessionPackages:
             for wheel in compiled:
                 package = self._installed.get(wheel.name)
                 if package is None or package.sha256 != wheel.sha256:
-                    continue  # it has gone again
+                    continue  # it was removed or replaced in between
                 more = wheel.size - package.size
                 if sum(each.size for each in self._installed.values()) + more > self.installer.settings.disk:
                     continue
@@ -195,7 +195,7 @@ class SessionPackages:
         requested: frozenset[str],
         record: Record,
     ) -> Changed:
-        """Change the folder, then say so; what fails half way is undone."""
+        """Change the folder, then record it; if that fails half way, what was added is removed again."""
         assert self.installer is not None
         added: list[Installed] = []
         async with host.moving:
@@ -209,7 +209,7 @@ class SessionPackages:
                     facts = (wheel.name, wheel.version, wheel.sha256, wheel.size)
                     added.append(Installed(*facts, files, wheel.name in requested))
             except OSError as error:
-                # The wheel that failed is among them: its files are those of no other.
+                # Only complete wheels are in `added`, so only their files are removed.
                 await _unlink(site, added)
                 self._take_over((), gone)
                 _record(record, (), gone)
@@ -231,7 +231,7 @@ class SessionPackages:
             self._installed[package.name] = package
 
     def _site(self, host: Host) -> Path:
-        """The folder that the session's packages are in now."""
+        """The folder that holds the session's packages now."""
         kernel = host.current
         if kernel is not None and kernel.packages is not None:
             return kernel.packages
@@ -239,7 +239,7 @@ class SessionPackages:
         site.mkdir(mode=0o700, exist_ok=True)
         return site
 
-    # The kernel's coming and going
+    # When kernels come and go
 
     @property
     def _kept(self) -> KeptFolder:
@@ -247,17 +247,17 @@ class SessionPackages:
         return WorkspaceStore(self.installer.sites, self.installer.leftovers).of(f"session-{self.session_id}")
 
     async def restore(self, kernel: Kernel) -> None:
-        """Give a fresh kernel what the session has."""
+        """Move the session's packages into a fresh kernel's folder."""
         if kernel.packages is not None and self.installer is not None:
             await self._kept.restore(kernel.packages)
 
     async def keep(self, kernel: Kernel) -> None:
-        """Take what an ended kernel had, for the next."""
+        """Keep an ended kernel's packages for the next."""
         if kernel.packages is not None and self.installer is not None:
             await self._kept.keep(kernel.packages)
 
     async def load(self) -> None:
-        """Take over what a former gateway had installed in this session."""
+        """Load the list of what a previous gateway had installed in this session."""
         if self.installer is not None:
             path = self._state_file
             with storage("What the session has installed can't be read"):
@@ -276,20 +276,20 @@ class SessionPackages:
             raise storage_error(error) from error
 
     async def close(self) -> None:
-        """Cancel what is under way, and take no more."""
+        """Cancel changes in progress and refuse new ones."""
         self._closed = True
         await self._tasks.cancel()
         await self._later.cancel()
 
     async def forget(self) -> None:
-        """Remove all: the session has ended."""
+        """Remove everything, because the session has ended."""
         self._installed.clear()
         if self.installer is not None:
             await self.installer.leftovers.remove(self._state_file, self._kept.path)
 
 
 async def result_of(task: asyncio.Task[Changed]) -> Changed:
-    """What a change did; see `SessionPackages.change` for what it raises."""
+    """The result of a change; see `SessionPackages.change` for what it raises."""
     return await outcome(task, lambda: ShuttingDown("The session has ended"))
 
 

@@ -1,6 +1,6 @@
-"""What an operator allows of packages, as values.
+"""The operator's policy for packages, as values.
 
-It says whether a name may be asked for, and nothing else; ``installer`` acts on it.
+It decides whether a name may be requested, and nothing else; ``installer`` acts on it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ EVERYTHING = "*"
 class PackageSettings:
     """The policy. Sizes in bytes, durations in seconds.
 
-    `allowed`: names that may be asked for, ``*`` for all, none for no packages at all; what these need comes
-    along. `index`: the address of the index, empty for what pip is configured to use on this machine.
-    `links`: folders or pages with further wheels. `environment`: variables that pip gets, such as proxies.
-    `timeout` bounds one install, `disk` what a session has installed, `cache` all that is kept of wheels.
+    `allowed`: names that may be requested, ``*`` for all, empty for no packages at all; their dependencies
+    are always allowed. `index`: the URL of the index, empty for the one that pip is configured to use on this
+    machine. `links`: folders or pages with further wheels. `environment`: variables for the installer, such
+    as proxies. `timeout` limits one install, `disk` a session's packages, `cache` all cached wheels.
     """
 
     allowed: frozenset[str] = frozenset()
@@ -38,15 +38,15 @@ class PackageSettings:
 
     @classmethod
     def allowing(cls, names: Collection[str]) -> frozenset[str]:
-        """`allowed` of names as people write them."""
+        """The value of `allowed` for names as people write them."""
         return frozenset(name if name == EVERYTHING else canonicalize_name(name) for name in names)
 
     def allows(self, name: str) -> bool:
-        """Whether the distribution of this canonical name may be asked for."""
+        """Whether the distribution with this canonical name may be requested."""
         return EVERYTHING in self.allowed or name in self.allowed
 
     def check(self, names: Collection[str]) -> None:
-        """Raises PackagesNotAllowed, naming what is not allowed."""
+        """Raises PackagesNotAllowed with the names that are not allowed, if any."""
         refused = sorted(name for name in names if not self.allows(name))
         if refused:
             raise PackagesNotAllowed(
@@ -56,7 +56,7 @@ class PackageSettings:
 
 
 def not_allowed() -> PackagesNotAllowed:
-    """The refusal of a gateway without a policy."""
+    """The error of a gateway that allows no packages."""
     return PackagesNotAllowed(
         "No packages are installed here: the operator of the gateway allows none (ServeApp.packages)"
     )

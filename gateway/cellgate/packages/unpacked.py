@@ -1,9 +1,9 @@
-"""A wheel that uv unpacked, made fit to be shared: checked, and without what belongs to this machine alone.
+"""Prepares a wheel that uv unpacked for sharing: checks it, and removes what is specific to this machine.
 
-uv writes nothing outside of the folder that it is given, whatever a wheel holds: members with such names it
-leaves out, and links become files. What is here all the same is checked. Scripts run under whatever
-``python`` is first on the kernel's path, because kernels of several environments share them. No code of a
-package runs. All functions block.
+uv never writes outside the folder that it is given, whatever a wheel contains: it skips members whose names
+lead elsewhere, and turns links into files. The result is checked anyway. Scripts use the first ``python`` on
+the kernel's path, because kernels of several environments share them. No code of a package runs. All
+functions block.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ SHEBANG = b"#!/usr/bin/env python\n"
 
 _OF_UV = (".lock",)
 _OF_THIS_INSTALL = ("direct_url.json", "uv_cache.json")
-"""Where a wheel came from: an address may hold a password."""
+"""These say where a wheel came from; a URL may contain a password."""
 
 
 class UnsoundWheel(Exception):
-    """The wheel may not be shared; why is for the log."""
+    """The wheel can't be shared; the reason is for the log."""
 
 
 def tidy(tree: Path, interpreter: str) -> int:
-    """Make the folder fit to be shared; the bytes of its files. `interpreter` is the one uv was told.
+    """Prepare the folder for sharing; returns the size of its files in bytes.
 
-    Raises UnsoundWheel, and OSError for what the file system refuses.
+    `interpreter`: the one that uv ran for. Raises UnsoundWheel, and OSError from the file system.
     """
     for name in _OF_UV:
         (tree / name).unlink(missing_ok=True)
@@ -38,7 +38,8 @@ def tidy(tree: Path, interpreter: str) -> int:
     for entry in walk:
         if not (entry.is_file or entry.is_folder):
             raise UnsoundWheel(f"{entry.path!a} is neither a file nor a folder")
-        size += entry.found.st_size if entry.is_file else 0
+        if entry.is_file:
+            size += entry.found.st_size
     if walk.hindered is not None:
         raise walk.hindered
     if not walk.complete:
@@ -53,7 +54,7 @@ def tidy(tree: Path, interpreter: str) -> int:
 
 
 def _check_metadata(tree: Path) -> None:
-    """There is one package in it."""
+    """Check that there is exactly one package, and drop the files that say where it came from."""
     found = list(tree.glob("*.dist-info"))
     if len(found) != 1:
         raise UnsoundWheel(f"it has metadata of {len(found)} packages")
@@ -62,14 +63,14 @@ def _check_metadata(tree: Path) -> None:
 
 
 def _make_portable(script: Path, interpreter: str, draft: Path) -> None:
-    """Put our first line in the place of uv's, which names this machine's interpreter."""
+    """Replace uv's shebang, which names this machine's interpreter, with a portable one."""
     path = os.fsencode(interpreter)
-    # The second is uv's way, as pip's, around paths that are too long for a first line.
+    # The second form is how uv and pip work around paths that are too long for a shebang.
     for first in (b"#!" + path + b"\n", b"#!/bin/sh\n'''exec' '" + path + b"' \"$0\" \"$@\"\n' '''\n"):
         with script.open("rb") as source:
             if source.read(len(first)) != first:
                 continue
-            # Not in its place: it may share its bytes with uv's cache.
+            # Not in place: the file may be a hard link into uv's cache.
             with draft.open("wb") as target:
                 target.write(SHEBANG)
                 shutil.copyfileobj(source, target)

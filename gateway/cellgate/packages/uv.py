@@ -1,13 +1,13 @@
-"""uv as a program: which wheels a list of requirements needs, and each of them unpacked into a folder.
+"""Runs uv: finds the wheels that a list of requirements needs, and unpacks each into a folder.
 
-uv runs for an interpreter that stands for the kernel's, without that interpreter's own packages: what the
-kernel has is shown to it as empty metadata, so that it is taken for installed and not downloaded. Sources are
-never built, so no code of a package runs here. No file or variable configures it but what its environment
-says, which is made here. Every line it reads is of ``record.requirement_lines``.
+uv runs for an interpreter that stands for the kernel's, without that interpreter's own packages: the kernel's
+packages are presented as empty metadata, so that uv treats them as installed and does not download them.
+Sources are never built, so no code of a package runs here. uv is configured only by the environment that is
+built here, not by files or other variables. ``record.requirement_lines`` writes every line it reads.
 
-What it found is read from files that are made for programs (a plan as JSON, a ``pylock.toml`` of PEP 751) and
-validated here. What went wrong is told by its exit code, by which wheel it was asked for, and by asking for
-one thing at a time; its words go to the log alone.
+Results are read from machine-readable files (a plan as JSON, a ``pylock.toml`` of PEP 751) and validated.
+Errors are identified by uv's exit code, by the wheel that was requested, and by requesting one thing at a
+time; its messages only go to the log.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ from cellgate_kernels.specs.uv_command import pip_settings, uv_command
 logger = logging.getLogger(__name__)
 
 NO_SOLUTION, FAILED = 1, 2
-"""uv's exit codes: what was asked for can't be had, or is wrong; and anything else, such as no network."""
+"""uv's exit codes: the request can't be satisfied or is wrong; and any other error, such as no network."""
 
 LOCK = "pylock.toml"
 MOST_ANSWER = 4 * MIB
-"""Bytes of one file that uv writes for us."""
+"""Bytes of one result file that uv writes."""
 MOST_GUESSES = 5
-"""Names in uv's words that are asked for alone, to see whether it is they that are missing."""
+"""How many names from uv's messages are requested alone, to see which of them is missing."""
 
 _GLIBC = (17, 28, *range(31, 41))
-"""The minor versions of glibc 2 that uv knows as platforms; an image's is rounded down to one of them."""
+"""The minor versions of glibc 2 that uv supports as platforms; an image's version is rounded down to one."""
 _MACHINES = frozenset({"x86_64", "aarch64"})
 _OLDEST_ALIASED = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 _CERTIFICATES = "PIP_CERT"
-"""The one variable of pip's that counts beside an index that is configured here."""
+"""The only pip variable that is used together with an index that is configured here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A kernel's Python, and what it has.
+    """A kernel's Python and its packages.
 
-    `interpreter`: a program of this machine that uv runs for. `foreign`: it is not the kernel's own, so uv is
-    told by the environment's `python`, `machine` and `libc` which wheels fit.
+    `interpreter`: a Python on this machine that uv runs for. `foreign`: it is not the kernel's own, so the
+    environment's `python`, `machine` and `libc` tell uv which wheels fit.
     """
 
     environment: Environment
@@ -78,18 +78,16 @@ class Target:
 
     @property
     def packages(self) -> Mapping[str, str]:
-        """The environment's versions by canonical names."""
+        """The environment's versions by canonical name."""
         return {package.canonical: package.version for package in self.environment.packages}
 
     @property
     def minor(self) -> str:
-        """Python's version as wheels' tags have it, such as ``311``."""
+        """Python's version as in the tags of wheels, such as ``311``."""
         return "".join(map(str, self.environment.release[:2]))
 
     def options(self) -> list[str]:
-        """uv's options that choose the wheels of this Python. Raises PackageError for a platform that uv does
-        not know.
-        """
+        """uv's options that select wheels for this Python. Raises PackageError if uv lacks the platform."""
         words = ["--python", self.interpreter]
         if self.foreign:
             version = ".".join(map(str, self.environment.release))
@@ -97,13 +95,16 @@ class Target:
         return words
 
     def _platform(self) -> str:
-        machine, (libc, version) = self.environment.machine, self._libc()
+        machine = self.environment.machine
+        libc, version = self._libc()
         if machine not in _MACHINES:
             raise PackageError(f"No packages can be got for kernels on {machine or 'an unknown machine'}")
         if libc == "musl":
             return f"{machine}-unknown-linux-musl"
-        fitting = [minor for minor in _GLIBC if version is None or minor <= version]
-        return f"{machine}-manylinux_2_{fitting[-1] if fitting and version is not None else _GLIBC[0]}"
+        supported = _GLIBC[0]
+        if version is not None:
+            supported = max((minor for minor in _GLIBC if minor <= version), default=supported)
+        return f"{machine}-manylinux_2_{supported}"
 
     def _libc(self) -> tuple[str, int | None]:
         """The C library, and the minor version of a glibc 2."""
@@ -112,15 +113,17 @@ class Target:
         return name, int(parts[1]) if name == "glibc" and len(parts) > 1 else None
 
     def tags(self) -> list[Tag]:
-        """The tags of wheels that this Python prefers, the best first."""
-        platforms, release = list(self._platforms()), self.environment.release[:2]
+        """The wheel tags that this Python accepts, best first."""
+        platforms = list(self._platforms())
+        release = self.environment.release[:2]
         return [
             *cpython_tags(release, [f"cp{self.minor}"], platforms),
             *compatible_tags(release, f"cp{self.minor}", platforms),
         ]
 
     def _platforms(self) -> Iterator[str]:
-        machine, (libc, version) = self.environment.machine, self._libc()
+        machine = self.environment.machine
+        libc, version = self._libc()
         if libc == "musl":
             yield from (f"musllinux_1_{minor}_{machine}" for minor in range(9, -1, -1))
         else:
@@ -165,7 +168,7 @@ class _Lock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A wheel that is needed. `size` is the file's, 0 where the index does not tell."""
+    """A required wheel. `size` of the file in bytes, 0 if the index does not say."""
 
     package: Distribution
     sha256: str
@@ -178,7 +181,7 @@ class Found:
 
     @property
     def line(self) -> Line:
-        """The line that asks for this file and no other."""
+        """The requirement line for exactly this file."""
         return hashed_line(self.package, self.sha256)
 
 
@@ -193,12 +196,14 @@ class Uv:
     async def resolve(
         self, change: Change, installed: Mapping[str, str], target: Target, work: Path
     ) -> list[Found]:
-        """What is to be got to make the change, with all that needs, while `installed` stays as it is.
+        """The wheels needed for the change, including dependencies, while `installed` stays as it is.
 
         Raises PackageNotFound, PackageConflict, PackageIndexUnavailable, PackageError and StorageFull.
         """
         packages = [Distribution(name, version) for name, version in installed.items()]
-        seen, constraints, wanted = work / "seen", work / "constraints.txt", work / "wanted.txt"
+        seen = work / "seen"
+        constraints = work / "constraints.txt"
+        wanted = work / "wanted.txt"
         await asyncio.to_thread(_show, seen, packages)
         constraints.write_text(document([*map(pin_line, packages), *change.constraints]))
         wanted.write_text(document(each.line for each in change.install))
@@ -217,7 +222,7 @@ class Uv:
         return await self._files(chosen, target, work)
 
     async def _files(self, chosen: Sequence[Distribution], target: Target, work: Path) -> list[Found]:
-        """The wheels of these packages that fit best."""
+        """The best fitting wheel of each of these packages."""
         if not chosen:
             return []
         code, said = await self._lock(map(pin_line, chosen), target, work)
@@ -231,21 +236,21 @@ class Uv:
     async def _lock(
         self, lines: Iterable[Line], target: Target, work: Path, *, probe: bool = False
     ) -> tuple[int, str]:
-        """Find out which files there are for these requirements alone, without what they need.
+        """Find out which files exist for these requirements, without their dependencies.
 
-        The answer is in the file LOCK. For a `probe` it is no failure that there is none.
+        The result is in the file LOCK. For a `probe`, finding none is not logged as a failure.
         """
         wanted, lock = work / "alone.txt", work / LOCK
         wanted.write_text(document(lines))
-        lock.unlink(missing_ok=True)  # uv would stay with the versions in it
+        lock.unlink(missing_ok=True)  # uv would keep the versions in it
         words = ["pip", "compile", "--no-deps", "--format", "pylock.toml", "--output-file", str(lock)]
         return await self._run(target, work, [*words, "--no-header", str(wanted)], probe=probe)
 
     async def unpack(self, found: Sequence[Found], target: Target, work: Path, trees: Sequence[Path]) -> None:
-        """Get these wheels and unpack each into a folder of its own. Raises as `resolve`, and QuotaExceeded.
+        """Download these wheels and unpack each into its own folder. Raises as `resolve`, and QuotaExceeded.
 
-        All are got by one call, into a folder for nobody, because uv then gets many at a time. A second call
-        for each needs no network. When the first fails, these find out for which wheel.
+        One call downloads all of them into a scratch folder, because uv then downloads in parallel; another
+        call for each wheel needs no network. If the first fails, the others show which wheel is to blame.
         """
         code, _ = await self._install(found, target, work, work / "all")
         for each, tree in zip(found, trees, strict=True):
@@ -280,7 +285,7 @@ class Uv:
         code: int,
         said: str,
     ) -> Exception:
-        """The error that tells why a change has no solution: found out by asking for one thing at a time."""
+        """The error that explains why a change has no solution, found by requesting one thing at a time."""
         names = [wanted.line for wanted in change.install]
         if code != NO_SOLUTION or is_full(said):
             return _failure(code, said, change.install)
@@ -302,9 +307,12 @@ class Uv:
         )
 
     async def _missing(self, texts: Sequence[str], target: Target, work: Path) -> str | None:
-        """The first of these requirements that the index has no file for."""
+        """The first of these requirements for which the index has no file."""
         lines = [parse_requirement(text).line for text in texts]
-        if not lines or not (await self._lock(lines, target, work, probe=True))[0]:
+        if not lines:
+            return None
+        code, _ = await self._lock(lines, target, work, probe=True)
+        if not code:
             return None
         for line in lines:
             code, said = await self._lock([line], target, work, probe=True)
@@ -323,7 +331,7 @@ class Uv:
         *,
         probe: bool = False,
     ) -> tuple[int, str]:
-        """uv's exit code and the end of what it said, which is in the log when it failed."""
+        """uv's exit code and the end of its output, which is logged if it failed."""
         command, environment = await self._command([*words, *target.options()], work)
         limits = ChildLimits(self._settings.timeout, work, 6 * self._settings.disk)
         code, said = await run(command, environment, limits, output)
@@ -338,7 +346,7 @@ class Uv:
             "HOME": str(work),
             "TMPDIR": str(work),
             "LANG": "C.UTF-8",
-            # Of this one install: what the first step got is not got twice, and nothing stays.
+            # Per install: its steps share their downloads, and nothing remains afterwards.
             "UV_CACHE_DIR": str(work / "uv"),
             "UV_NO_CONFIG": "1",
             "UV_PYTHON_DOWNLOADS": "never",
@@ -348,16 +356,17 @@ class Uv:
         told = dict(settings.environment)
         configured = {"cert": told[_CERTIFICATES]} if told.get(_CERTIFICATES) else {}
         if settings.index or settings.links:
-            # The operator's words alone count; as variables, because an address may hold a password.
+            # Only the operator's settings count; as variables, because a URL may contain a password.
             configured |= {"find-links": " ".join(settings.links), "no-index": str(not settings.index)}
-            configured |= {"index-url": settings.index} if settings.index else {}
+            if settings.index:
+                configured["index-url"] = settings.index
         else:
             configured = {**await self._of_pip(work), **configured}
         told = {name: value for name, value in told.items() if not name.startswith("PIP_")}
         return uv_command([*words, "--no-build", "--quiet", "--color", "never"], {**own, **told}, configured)
 
     async def _of_pip(self, work: Path) -> Mapping[str, str]:
-        """How pip is configured on this machine, asked once."""
+        """pip's configuration on this machine, read once."""
         if self._configured is None:
             environment = {"PATH": os.defpath, "HOME": str(work), **self._settings.environment}
             self._configured = await asyncio.to_thread(pip_settings, environment=environment)
@@ -366,7 +375,7 @@ class Uv:
 
 
 def _failure(code: int, said: str, asked: Sequence[object]) -> Exception:
-    """What it means that uv gave up although there may be a solution."""
+    """The error when uv gave up although there may be a solution."""
     names = _listed(map(str, asked))
     if is_full(said):
         return StorageFull("There is no room on the gateway's disk")
@@ -383,7 +392,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _show(folder: Path, installed: Sequence[Distribution]) -> None:
-    """Make metadata by which uv takes these for installed."""
+    """Create metadata that makes uv treat these packages as installed."""
     folder.mkdir()
     for package in installed:
         name = package.canonical.replace("-", "_")
@@ -396,7 +405,7 @@ def _show(folder: Path, installed: Sequence[Distribution]) -> None:
 
 
 def _read(path: Path) -> bytes:
-    """A file that uv wrote, which repeats what the index says. Raises PackageError."""
+    """A file that uv wrote, with content from the index. Raises PackageError."""
     with path.open("rb") as file:
         data = file.read(MOST_ANSWER + 1)
     if len(data) > MOST_ANSWER:
@@ -405,7 +414,7 @@ def _read(path: Path) -> bytes:
 
 
 def _read_plan(path: Path) -> list[Distribution]:
-    """What is to be installed. Raises PackageError."""
+    """The packages to install. Raises PackageError."""
     try:
         steps = msgspec.json.decode(_read(path), type=_Plan).changes
         if any(step.action != "installed" for step in steps):
@@ -416,7 +425,7 @@ def _read_plan(path: Path) -> list[Distribution]:
 
 
 def _read_lock(path: Path, target: Target) -> list[Found]:
-    """Of each package the file that fits best. Raises PackageError."""
+    """The best fitting file of each package. Raises PackageError."""
     try:
         told = msgspec.convert(tomllib.loads(_read(path).decode()), type=_Lock)
         ranks = {tag: rank for rank, tag in enumerate(target.tags())}
@@ -429,12 +438,12 @@ def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> Found:
     file = min(locked.wheels, key=lambda file: _rank(file, ranks))
     package = _package(locked.name, locked.version)
     digest = file.hashes.get("sha256", "").lower()
-    hashed_line(package, digest)  # raises for what is no hash
+    hashed_line(package, digest)  # raises unless it is a hash
     return Found(package, digest, max(file.size, 0))
 
 
 def _rank(file: _File, ranks: Mapping[Tag, int]) -> int:
-    """How well a file fits; all that uv names do."""
+    """How well a file fits, lowest is best; all files that uv names fit."""
     try:
         tags = parse_wheel_filename(file.file_name)[3]
     except InvalidWheelFilename:

@@ -1,8 +1,8 @@
-"""An installer's words: what little is read of them, and what of them the operator's log gets.
+"""The installer's output: the little that is read from it, and the part that the operator's log gets.
 
-uv's output repeats what indexes, files and requirements hold, so none of it reaches a client or the record.
-What happened is told by exit codes and files (``uv``). Here its words are searched for two things: an error
-number of the system, and names that may be missing at the index, which are only asked for again. The log gets
+uv's output repeats content of indexes, files and requirements, so none of it reaches a client or the record.
+Exit codes and files say what happened (``uv``). The output is only searched for two things: an error number
+of the operating system, and names that the index may not have, which are merely requested again. The log gets
 the end of the output as one line, without passwords.
 """
 
@@ -22,9 +22,9 @@ from cellgate_kernels.distributions import is_name
 logger = logging.getLogger(__name__)
 
 LOGGED = 2000
-"""Characters of an installer's output that go into the log, at most."""
+"""Maximum number of characters of an installer's output in the log."""
 
-# As Rust writes an error of the system; and what uv says of a package that it can't take.
+# Rust's notation of an OS error; and uv's message about a package that it can't use.
 _FULL = re.compile(rf"\(os error (?:{errno.ENOSPC}|{errno.EDQUOT})\)", re.ASCII)
 _MISSING = re.compile(
     r"\b([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?:==\S{1,100})? (?:was not found in |has no (?:usable )?wheels\b)",
@@ -36,12 +36,12 @@ _MASK = "***"
 
 
 def is_full(said: str) -> bool:
-    """Whether an installer met a full disk."""
+    """Whether the installer found the disk full."""
     return _FULL.search(said) is not None
 
 
 def named_as_missing(said: str) -> list[NormalizedName]:
-    """Names of packages that may be missing at the index, or have no wheel that fits; often none."""
+    """Names of packages that the index may not have, or only without a suitable wheel; often none."""
     found = (match[1] for match in _MISSING.finditer(said))
     return list(dict.fromkeys(canonicalize_name(name) for name in found if is_name(name)))
 
@@ -49,9 +49,7 @@ def named_as_missing(said: str) -> list[NormalizedName]:
 def secrets_of(
     settings: PackageSettings, others: Iterable[str] = (), texts: Iterable[str] = ()
 ) -> frozenset[str]:
-    """What an installer may know and nobody is to read in a log: passwords in addresses of the settings and
-    in `texts`, and `others`.
-    """
+    """What must not appear in a log: passwords in URLs of the settings and in `texts`, and `others`."""
     told = (settings.index, *settings.links, *settings.environment.values(), *texts)
     found = {secret for text in told for address in text.split() for secret in _passwords(address)}
     return frozenset(each for each in {*found, *others} if each)

@@ -127,7 +127,7 @@ class ExecutionQueue:
 
 
 class SessionRuns:
-    """A session's executions. `current`: the running cell, set by the session; `made`: how many there were."""
+    """A session's executions. `current`: the running cell, set by the session; `made`: how many so far."""
 
     def __init__(self, queue: ExecutionQueue) -> None:
         self.current: ExecutionRun | None = None
