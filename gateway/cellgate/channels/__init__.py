@@ -1,1 +1,1 @@
-"""The Jupyter channels of a session: its WebSocket clients, what they ask and what they are told."""
+"""The Jupyter channels of a session: its WebSocket clients, their requests and what they are sent."""

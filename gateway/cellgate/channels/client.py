@@ -1,8 +1,8 @@
-"""One WebSocket client of a session: what it is told, where it is written, and how it comes back.
+"""One WebSocket client of a session: its outbox, its socket, and how it reconnects.
 
-A client with a `session_id` outlives its socket for a while: its outbox goes on collecting, and the next
-socket of the same id gets what was collected. It knows the outbox and a socket to close; what it is told is
-``door``'s affair, frames and handshakes are ``http.jupyter.channels``'.
+A client with a `session_id` outlives its socket for a while: its outbox keeps collecting, and the next socket
+with the same id gets what was collected. This module knows the outbox and a socket to close; ``door`` decides
+what a client is sent, and ``http.jupyter.channels`` does frames and handshakes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CLOSE_PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelSettings:
-    """Bounds of the Jupyter door. Durations in seconds, sizes in bytes.
+    """Limits of the Jupyter door. Durations in seconds, sizes in bytes.
 
-    `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that comes back. `max_queue`:
-    cells that wait in one session. `cell_timeout`: None lets cells run for ever. `compression`: offer
-    permessage-deflate. `silence`: how long a client's system may leave unacknowledged what it is sent.
-    `lane`: threads for what waits on disk.
+    `replay_seconds`, `replay_bytes`: how long and how much is kept for a client that reconnects. `max_queue`:
+    queued cells per session. `cell_timeout`: None lets cells run forever. `compression`: offer
+    permessage-deflate. `silence`: how long a client's system may leave data unacknowledged. `lane`: threads
+    for frames that wait on disk.
     """
 
     folder: Path
@@ -50,17 +50,17 @@ class ChannelSettings:
 
 
 class Socket(Protocol):
-    """What a client needs of its WebSocket."""
+    """What a client needs from its WebSocket."""
 
     async def send_frames(self, frames: bytes) -> bool:
-        """Write whole frames and return when they have been taken; False when the socket is gone."""
+        """Write whole frames and return once they have been accepted; False if the socket is gone."""
 
     def close(self, code: int | None = None, reason: str | None = None) -> None:
         """Close the WebSocket."""
 
 
 class Client:
-    """A client, connected or expected back."""
+    """A client, connected or expected to reconnect."""
 
     def __init__(self, session_id: str, frames: FrameFormat, settings: ChannelSettings) -> None:
         self.session_id = session_id
@@ -79,12 +79,12 @@ class Client:
 
     @property
     def lost(self) -> bool:
-        """Whether what waited for it was given up."""
+        """Whether its pending messages were discarded."""
         return self._outbox.lost is not None
 
     @property
     def crowded(self) -> bool:
-        """Whether more comes for it than the disk can keep."""
+        """Whether messages for it arrive faster than the disk can take them."""
         return self._outbox.crowded
 
     async def room(self) -> None:
@@ -92,7 +92,7 @@ class Client:
         await self._outbox.room()
 
     def put(self, message: OutgoingMessage) -> None:
-        """Tell it a message; never waits."""
+        """Queue a message for it; never waits."""
         frame = message.frame(self.frames)
         if frame and self._outbox.put(frame) and self.socket is not None:
             # The pump may be in the middle of a write that will never end.
@@ -114,13 +114,13 @@ class Client:
         )
 
     def detach(self) -> None:
-        """The socket is gone; what comes is kept for the next, within tighter bounds."""
+        """The socket is gone; messages are kept for the next one, within tighter limits."""
         self.socket = None
         self._stop_pump()
         self._outbox.limit = self._settings.replay_bytes
 
     def expect_back(self, expired: asyncio.TimerHandle) -> None:
-        """Keep the timer that ends the waiting."""
+        """Keep the timer that ends the wait for its return."""
         self._expiry = expired
 
     def _stop_pump(self) -> None:
@@ -141,7 +141,7 @@ class Client:
         socket.close(TRY_AGAIN_LATER, (self._outbox.lost or "")[:120])
 
     async def close(self, code: int, reason: str) -> None:
-        """Write what waits, for a moment, then close the socket and forget the client."""
+        """Try briefly to write what is pending, then close the socket and discard the client."""
         if self._expiry is not None:
             self._expiry.cancel()
         self._outbox.end()

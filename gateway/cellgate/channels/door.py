@@ -1,8 +1,9 @@
-"""The Jupyter door of one session: its clients, what they ask of the kernel, and what they are told.
+"""The Jupyter door of one session: its clients, their requests to the kernel, and what they are sent.
 
-The session's single connection to its kernel stays the only reader; this fans out what it reads. An
-execute_request becomes an execution of the session's queue, recorded like every other; all other messages
-go to the kernel at once. Replies go to who asked, iopub goes to all. It knows no socket and no HTTP.
+The session's single connection to its kernel stays the only reader; the door distributes what it reads. An
+execute_request becomes an execution in the session's queue, recorded like any other; all other messages go to
+the kernel immediately. Replies go to the requester, iopub messages to everybody. The door knows no socket and
+no HTTP.
 """
 
 from __future__ import annotations
@@ -38,30 +39,28 @@ class Host(Protocol):
 
     @property
     def kernel(self) -> Kernel | None:
-        """The kernel of the moment."""
+        """The current kernel, if any."""
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a client's cell, or run it `beside` the others in a subshell."""
 
     def interrupt_requested(self) -> None:
-        """A client's own interrupt_request is on its way."""
+        """A client has sent its own interrupt_request."""
 
     def waiting_messages(self) -> list[ExecutionRun]:
-        """Cells of clients that wait in the queue."""
+        """Queued cells of clients."""
 
     def stop(self, execution: str, cause: str) -> None:
-        """Take an execution out of the queue."""
+        """Remove an execution from the queue."""
 
     def revive(self) -> None:
-        """See to a fresh kernel if there is none."""
+        """Get a fresh kernel if there is none."""
 
     def attend_door(self) -> None:
-        """The first client has come, or the last has gone: the door listens to the kernel while it has
-        some.
-        """
+        """The first client has come or the last has gone; the door listens to the kernel while it has any."""
 
     def hold_back(self) -> None:
-        """More comes for some client than the disk can keep."""
+        """Messages for some client arrive faster than the disk can take them."""
 
 
 class Door:
@@ -87,17 +86,17 @@ class Door:
 
     @property
     def has_clients(self) -> bool:
-        """Whether there are clients, connected or expected back."""
+        """Whether there are clients, connected or expected to reconnect."""
         return bool(self._clients)
 
     @property
     def full(self) -> bool:
-        """Whether no more clients are taken."""
+        """Whether no more clients are accepted."""
         return self.connections >= self.settings.max_clients
 
     @property
     def crowded(self) -> bool:
-        """Whether more comes for some client than the disk can keep."""
+        """Whether messages for some client arrive faster than the disk can take them."""
         return any(client.crowded for client in self._clients.values())
 
     async def room(self) -> None:
@@ -106,7 +105,7 @@ class Door:
             await client.room()
 
     def connect(self, session_id: str, frames: FrameFormat) -> Client:
-        """The client of this id: the one that is expected back, or a new one."""
+        """The client with this id: the one that is expected to reconnect, or a new one."""
         client = self._clients.get(session_id)
         if client is not None and (client.lost or client.frames != frames):
             self._drop(client)
@@ -118,7 +117,7 @@ class Door:
         return client
 
     def disconnect(self, client: Client, *, returns: bool) -> None:
-        """The client's socket is gone; with `returns` it is expected back for a while."""
+        """The client's socket is gone; with `returns`, it is expected to reconnect for a while."""
         client.detach()
         if not returns or client.lost:
             self._drop(client)
@@ -140,7 +139,7 @@ class Door:
         self._closings.start(client.close(GOING_AWAY, reason), "close client")
 
     async def close(self) -> None:
-        """The session has ended: tell the clients, and close them once they have what waits for them."""
+        """The session has ended: tell the clients, and close them once they have received what is pending."""
         self.tell("dead")
         for client in tuple(self._clients.values()):
             self._close_later(client, "The kernel has ended")
@@ -150,7 +149,7 @@ class Door:
     # From clients
 
     def send(self, client: Client, message: Message) -> None:
-        """Do what a client asks. Raises KernelDied when the kernel takes no more for now; try again then."""
+        """Handle a client's message. Raises KernelDied while the kernel accepts no more; try again later."""
         msg_type = message.msg_type
         if message.channel is Channel.SHELL and msg_type == "execute_request":
             self._execute(client, message)
@@ -206,13 +205,13 @@ class Door:
             raise KernelDied("The kernel is being replaced and takes no more messages")
 
     def reply(self, client: Client, message: Message) -> None:
-        """Tell one client a message of the gateway's own."""
+        """Send one client a message of the gateway itself."""
         client.put(OutgoingMessage(message))
 
     # To clients
 
     def receive(self, message: Message) -> None:
-        """Hand on a message of the kernel."""
+        """Pass a message from the kernel on to clients."""
         if not self._clients or message.left_out:
             return
         if message.msg_type == "error" and message.channel is Channel.IOPUB:
@@ -239,12 +238,12 @@ class Door:
                 client.put(outgoing)
 
     def _note_error(self, msg_id: str) -> None:
-        """Cells that wait now may be aborted by this error; those that come later know of it, and run."""
+        """Cells queued now may be aborted by this error; cells sent later were sent knowing of it and run."""
         if msg_id in self._order and msg_id not in self._doomed:
             self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
 
     def finished(self, run: ExecutionRun) -> None:
-        """A run has ended: tell the requester what the kernel did not, and abort what waited for it."""
+        """A run has ended: send the requester what the kernel did not, and abort the cells behind it."""
         request = run.request.message
         if request is None:
             return
@@ -252,8 +251,8 @@ class Door:
         doomed = self._doomed.pop(run.msg_id, [])
         if outcome.status is not Status.OK and outcome.status is not Status.CANCELLED:
             waiting = {other.id for other in self._host.waiting_messages()}
-            for execution in doomed if run.request.stop_on_error else ():
-                if execution in waiting:
+            for execution in doomed:
+                if run.request.stop_on_error and execution in waiting:
                     self._host.stop(execution, "aborted")
         expected = self._order.forget(run.msg_id)
         if expected is None:
@@ -270,7 +269,7 @@ class Door:
             expected.client.put(OutgoingMessage(expected.idle))
 
     def _explain(self, request: Message, run: ExecutionRun, outcome: Outcome) -> None:
-        """Show why there is no more output, except for the abort that clients expect."""
+        """Show why there is no more output, except after an abort, which clients expect."""
         if outcome.cause != "aborted":
             content = error_content(*_reason(run, outcome))
             self._broadcast(answer_to(request, Channel.IOPUB, "error", content))
@@ -290,19 +289,19 @@ class Door:
         return failed_reply(request, *_reason(run, outcome))
 
     def tell(self, state: str) -> None:
-        """Tell all clients a state of the kernel that it can't tell itself: restarting, idle, dead."""
+        """Send all clients a kernel state that the kernel can't report itself: restarting, idle, dead."""
         self._broadcast(status(state))
 
     def kernel_gone(self, *, asked: bool) -> None:
-        """The kernel has ended or is being replaced; `asked`: because somebody wanted a restart.
+        """The kernel has ended or is being replaced; `asked`: because somebody requested a restart.
 
-        To Jupyter's clients `restarting` means that a kernel has died by itself, and JupyterLab says so.
+        To Jupyter's clients, `restarting` means that the kernel died by itself, and JupyterLab says so.
         """
         self._asking = None
         self.tell("starting" if asked else "restarting")
 
     def kernel_ready(self, kernel: Kernel) -> None:
-        """There is a fresh kernel: give it what clients asked meanwhile."""
+        """There is a fresh kernel: send it the messages that clients sent in between."""
         self.tell("idle")
         while self._held:
             try:
@@ -317,6 +316,5 @@ def _reason(run: ExecutionRun, outcome: Outcome) -> tuple[str, str]:
     explained = run.explanation(outcome.status)
     if explained is not None:
         return explained["ename"], explained["evalue"]
-    return "CellNotRun" if outcome.status is Status.CANCELLED else "KernelLost", (
-        f"The cell ended before its time: {outcome.cause or outcome.status}"
-    )
+    ename = "CellNotRun" if outcome.status is Status.CANCELLED else "KernelLost"
+    return ename, f"The cell ended before its time: {outcome.cause or outcome.status}"

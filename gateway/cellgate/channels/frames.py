@@ -1,9 +1,9 @@
 """Kernel messages as WebSocket frames: each is encoded once per subprotocol, however many clients there are.
 
-Pure. The payloads are ``cellgate_kernels.websocket``'s; here they get their frame header (RFC 6455, section
-5.2), so that many small messages go out in one write. Frames of a server are unmasked. Where compression was
-agreed on (RFC 7692) each message is deflated by itself, which every agreement allows, so that clients can
-share it.
+Pure. ``cellgate_kernels.websocket`` makes the payloads; here they get their frame header (RFC 6455, section
+5.2), so that many small messages go out in one write. A server's frames are unmasked. If compression was
+negotiated (RFC 7692), each message is deflated independently, which is always allowed, so that clients can
+share the frame.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORTH_DEFLATING = range(512, 512 * 1024)
 
 @dataclass(frozen=True, slots=True)
 class FrameFormat:
-    """What was agreed on with a client."""
+    """What was negotiated with a client."""
 
     subprotocol: Subprotocol
     deflated: bool = False
@@ -38,14 +38,14 @@ class OutgoingMessage:
         self._frames: dict[FrameFormat, bytes] = {}
 
     def frame(self, wanted: FrameFormat) -> bytes:
-        """The whole WebSocket frame; nothing where a text frame can't hold the message, and nobody waits."""
+        """The whole WebSocket frame; empty if a text frame can't hold the message and nobody waits for it."""
         if (known := self._frames.get(wanted)) is not None:
             return known
         if not self._frames and self._message.is_text is None:
             self._message = with_plain_text(self._message)
         message = self._message
         if message.is_text is False and wanted.subprotocol is Subprotocol.JSON:
-            # To replace all that is wrong in a large one takes seconds; as it is, browsers close the socket.
+            # Repairing invalid text in a large message takes seconds; unrepaired, browsers close the socket.
             if message.channel is Channel.IOPUB:
                 return b""
             message = structs.replace(message, content_frame=EMPTY)
@@ -55,11 +55,14 @@ class OutgoingMessage:
 
 
 def frame(*parts: bytes, is_binary: bool, deflated: bool = False) -> bytes:
-    """One unmasked, unfragmented WebSocket frame; with `deflated`, compressed where that may be worth it."""
-    first, size = _BINARY if is_binary else _TEXT, sum(map(len, parts))
+    """One unmasked, unfragmented WebSocket frame; with `deflated`, compressed if its size is suitable."""
+    first = _BINARY if is_binary else _TEXT
+    size = sum(map(len, parts))
     if deflated and size in _WORTH_DEFLATING:
-        parts = (_deflate(b"".join(parts)),)
-        first, size = first | _DEFLATED, len(parts[0])
+        payload = _deflate(b"".join(parts))
+        parts = (payload,)
+        first |= _DEFLATED
+        size = len(payload)
     if size < 126:
         head = bytes((first, size))
     elif size < 1 << 16:
@@ -71,5 +74,5 @@ def frame(*parts: bytes, is_binary: bool, deflated: bool = False) -> bytes:
 
 def _deflate(payload: bytes) -> bytes:
     compressor = zlib.compressobj(zlib.Z_BEST_SPEED, wbits=-zlib.MAX_WBITS)
-    # RFC 7692, section 7.2.1: the flush's last four bytes are left out.
+    # RFC 7692, section 7.2.1: drop the last four bytes of the flush.
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]

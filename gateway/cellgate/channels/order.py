@@ -1,8 +1,9 @@
 """The order in which the requester of a cell sees its end: all output, then execute_reply, then idle.
 
-The two come on different sockets of the kernel, so either may be first; whichever is, is held until the
-other is there. Clients stop listening at the one or at the other, and lose output when the order is another.
-Pure: messages in, messages to deliver out. Source: jupyter-client's "Messaging in Jupyter", "Kernel status".
+The last two arrive on different sockets of the kernel, so either may be first; it is then held until the
+other one has arrived. Some clients stop listening at the reply and some at idle, so they lose output if the
+order differs. Pure: messages in, messages to deliver out. Source: jupyter-client's "Messaging in Jupyter",
+"Kernel status".
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Client = TypeVar("Client")
 
 @dataclass(slots=True)
 class Expected(Generic[Client]):
-    """A request whose end is awaited, by whom, and what of the end has come."""
+    """A request whose end is awaited, its client, and the parts of the end that have arrived."""
 
     client: Client
     busy: bool = False
@@ -26,7 +27,7 @@ class Expected(Generic[Client]):
 
 
 class EndOrder(Generic[Client]):
-    """All awaited requests of a session by their msg_id."""
+    """All awaited requests of a session by msg_id."""
 
     def __init__(self) -> None:
         self._expected: dict[str, Expected[Client]] = {}
@@ -35,15 +36,15 @@ class EndOrder(Generic[Client]):
         return msg_id in self._expected
 
     def expect(self, msg_id: str, client: Client) -> None:
-        """Await the end of a request of `client`."""
+        """Start awaiting the end of a request from `client`."""
         self._expected[msg_id] = Expected(client)
 
     def forget(self, msg_id: str) -> Expected[Client] | None:
-        """Await it no more; what had come of it, None when it had ended."""
+        """Stop awaiting it; returns what has arrived of it, or None if it had ended."""
         return self._expected.pop(msg_id, None)
 
     def awaiting(self, message: Message) -> Client | None:
-        """The client that `message` is a part of the end for, None for any other message."""
+        """The client whose request `message` helps to end; None for any other message."""
         found = self._expected.get(message.parent.msg_id)
         if found is None:
             return None
@@ -56,7 +57,7 @@ class EndOrder(Generic[Client]):
         return None
 
     def take(self, message: Message) -> tuple[Message, ...]:
-        """Hold a message that `awaiting` named; both in their order once both are there."""
+        """Hold a message that `awaiting` recognised; returns both, in order, once both have arrived."""
         found = self._expected[message.parent.msg_id]
         if message.channel is Channel.IOPUB:
             found.idle = message

@@ -1,9 +1,9 @@
-"""What waits to be written to one WebSocket: in memory at first, then in an unlinked temporary file.
+"""Frames waiting to be written to one WebSocket: in memory at first, then in an unlinked temporary file.
 
-Frames go in without waiting and come out in order as chunks of whole frames, so that a slow client delays
-neither the record nor other clients. It knows no socket: the pump of ``http.jupyter.channels`` writes the
-chunks. Disk work happens in threads. Beyond its bounds an outbox is lost as a whole, with a reason, because
-a client that misses a message in the middle is worse off than one that knows it.
+Frames are added without waiting and taken in order as chunks of whole frames, so that a slow client delays
+neither the record nor other clients. It knows no socket: ``client`` writes the chunks. Disk work is done in
+threads. Beyond its limits, an outbox is discarded as a whole, with a reason, because a client is better off
+knowing of a loss than missing a message in the middle.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from cellgate_kernels.threads import Lane
 CHUNK = 256 * 1024
 SPILL = 4 * MIB
 CROWDED = 8 * MIB
-"""Bytes on the way to the file from which on the kernel should wait for the disk."""
+"""With more bytes than this waiting to be written to the file, the kernel should wait for the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxLimits:
-    """Bytes. `memory`: before the file is used; `unwritten`: on the way to it; `total`: all of it."""
+    """In bytes. `memory`: before the file is used; `unwritten`: waiting to be written to it; `total`: all."""
 
     memory: int = 8 * MIB
     unwritten: int = 128 * MIB
@@ -37,13 +37,13 @@ class OutboxLimits:
 
 
 class OutboxLost(Exception):
-    """The client was too slow, or the disk failed; what waited is gone. The message is for the client."""
+    """The client was too slow or the disk failed; pending frames are gone. The message is for the client."""
 
 
 class Outbox:
-    """Frames of one client. One reader: `take`, write, `written`, and again.
+    """Frames of one client. Its only reader repeats: `take`, write, `written`.
 
-    `size`: bytes that wait; `limit`: how many may; `lost`: why what waited was given up, if it was.
+    `size`: pending bytes; `limit`: their maximum; `lost`: why pending frames were discarded, if they were.
     """
 
     def __init__(self, folder: Path, limits: OutboxLimits, lane: Lane) -> None:
@@ -71,7 +71,7 @@ class Outbox:
 
     @property
     def crowded(self) -> bool:
-        """Whether more comes than the disk takes. How slowly the client reads does not matter."""
+        """Whether frames arrive faster than the disk can take them, however slowly the client reads."""
         return not self._uncrowded.is_set()
 
     async def room(self) -> None:
@@ -79,11 +79,12 @@ class Outbox:
         await self._uncrowded.wait()
 
     def put(self, frame: bytes) -> bool:
-        """Add a frame; whether the outbox was lost by it. Once it is lost or ended this does nothing."""
+        """Add a frame; returns whether this made the outbox lost. Does nothing once it is lost or ended."""
         if self.lost is not None or self._ended:
             return False
         size = len(frame)
-        # The file is used from its start only when it was read to its end: a client that never catches up.
+        # The file is reused from its start only after it was read to its end, so it could grow without limit
+        # for a client that never catches up.
         if self.size and (self.size + size > self.limit or self._write_at > 4 * self._limits.total):
             self._give_up(f"This client reads too slowly: {self.size} bytes wait for it")
             return True
@@ -110,12 +111,12 @@ class Outbox:
         return False
 
     def end(self) -> None:
-        """Take nothing more; `take` gives what is there and then None."""
+        """Accept no more frames; `take` returns what is left and then None."""
         self._ended = True
         self._wake.set()
 
     async def take(self) -> bytes | None:
-        """The next frames, again the same until `written`; waits for them. None after `end`.
+        """Wait for the next frames; returns the same ones until `written` is called. None after `end`.
 
         Raises OutboxLost.
         """
@@ -138,7 +139,7 @@ class Outbox:
         return self._taken
 
     def written(self) -> None:
-        """The frames that were taken have been written."""
+        """Note that the frames last taken have been written."""
         if self._taken is not None:
             self.size -= len(self._taken)
             self._taken = None
@@ -171,11 +172,12 @@ class Outbox:
         return chunk
 
     async def _write_tail(self) -> None:
-        """Move the tail into the file until there is none."""
+        """Move the tail into the file until it is empty."""
         try:
             while self._tail:
-                chunks, size = [], 0
-                # Many at once: a flood must not outrun the disk for want of turns of the loop.
+                chunks = []
+                size = 0
+                # Many at once, so that a flood does not outrun the disk just because the loop is busy.
                 while self._tail and size < SPILL:
                     chunks.append(self._from(self._tail))
                     size += len(chunks[-1])
@@ -206,10 +208,12 @@ class Outbox:
     def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
-            self._file, self._read_at, self._write_at = None, 0, 0
+            self._file = None
+            self._read_at = 0
+            self._write_at = 0
 
     async def close(self) -> None:
-        """Forget what is there; call it when nobody takes any more."""
+        """Discard what is left; call it when nobody takes frames any more."""
         self.end()
         if self._spill is not None:
             self._tail.clear()
@@ -223,7 +227,7 @@ def _unlinked(folder: Path) -> BinaryIO:
 
 
 def _write(file: BinaryIO, chunks: Sequence[bytes], offset: int) -> None:
-    """In one call: each would wait anew for the interpreter, beside a loop that is busy with a flood."""
+    """Write all chunks in one call: each call would wait for the GIL again while the loop handles a flood."""
     views = [memoryview(chunk) for chunk in chunks]
     while views:
         count = os.pwritev(file.fileno(), views, offset)

@@ -1,8 +1,8 @@
 """A client's execute_request as the request that a session runs.
 
-Pure. The message itself goes to the kernel as it came, but for `stop_on_error`: cells reach a kernel one at a
-time, so what an error aborts is decided in the session's queue, and a kernel that was asked to abort would
-also abort a cell that arrives just after the failed one.
+Pure. The message itself goes to the kernel unchanged except for `stop_on_error`: cells reach a kernel one at
+a time, so the session's queue decides what an error aborts, and a kernel that was asked to abort would also
+abort a cell that arrives just after the failed one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def execute_request(message: Message) -> ExecuteRequest:
-    """The cell that `message` asks for. Raises InvalidInput when no kernel could run it."""
+    """The cell that `message` requests. Raises InvalidInput when no kernel could run it."""
     try:
         content = _content.decode(message.content_frame)
     except msgspec.ValidationError as error:

@@ -1,6 +1,6 @@
-"""Messages that the gateway sends to clients in a kernel's place: statuses, refusals, replies of the lost.
+"""Messages that the gateway sends to clients in place of a kernel: statuses, refusals, lost replies.
 
-Pure. When they are sent is ``door``'s decision. They look as a kernel's do, because clients treat them so.
+Pure. ``door`` decides when they are sent. They look like a kernel's, because clients treat them as such.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ def answer_to(request: Message, channel: Channel, msg_type: str, content: Mappin
 
 
 def status(state: str, request: Message | None = None) -> Message:
-    """A kernel status; without a request it is about the kernel as such."""
+    """A kernel status; without a request, it is about the kernel itself."""
     if request is None:
         return new_message(Channel.IOPUB, "status", {"execution_state": state}, session=SESSION)
     return answer_to(request, Channel.IOPUB, "status", {"execution_state": state})
 
 
 def error_content(ename: str, evalue: str) -> dict[str, Any]:
-    """The content of an `error`, and with a status that of a failed reply."""
+    """The content of an `error`; with a status added, that of a failed reply."""
     return {"ename": ename, "evalue": evalue, "traceback": [f"{ename}: {evalue}"]}
 
 

@@ -1,1 +1,1 @@
-"""One cell, from the request to its end: sent, watched, interrupted, its result put together."""
+"""One cell, from the request to its end: it is sent, watched, interrupted, and its result is built."""

@@ -1,8 +1,8 @@
-"""Blocks of code as language models write them: a list, or the fences of a Markdown text, made into cells.
+"""Turns blocks of code as language models write them, in a list or in fences of a Markdown text, into cells.
 
-Pure: it decides what each block becomes in a kernel of a given language and which file it is saved as,
-before anything runs. ``http.v1.blocks`` runs them. The meaning of a first line ``# filename: NAME`` and of
-exit code 124 is AutoGen's.
+Pure: before anything runs, it decides what each block becomes in a kernel of a given language and which file
+it is saved to. ``http.v1.blocks`` runs them. A first line ``# filename: NAME`` and exit code 124 mean what
+they mean in AutoGen.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
 
 MOST_BLOCKS = 64
-FAILED, TIMED_OUT = 1, 124
+FAILED = 1
+TIMED_OUT = 124
 
-# Programs of the kernel's own environment; the sandbox bounds what they may do, so Deno need not ask.
-# Colours are for terminals, which IPython and bash_kernel say that they are.
+# Programs from the kernel's own environment. The sandbox limits what they may do, so Deno need not ask.
+# Colours are turned off because IPython and bash_kernel make programs believe that they run in a terminal.
 _DENO = "env -u FORCE_COLOR NO_COLOR=1 deno run --quiet --allow-all --ext={} -"
 _PROGRAMS = {
     Language.PYTHON: "python3 -",
@@ -40,7 +41,7 @@ _FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block that can run; `file` is where its code is saved first."""
+    """A block that can run; its code is first saved to `file`, if any."""
 
     language: Language
     code: str
@@ -52,10 +53,10 @@ class Block:
 
 
 def cell_of(language: Language, code: str, kernel_language: str) -> str:
-    """Code as a cell of a kernel of `kernel_language`, another language's by a program of its own.
+    """Code as a cell for a kernel of `kernel_language`; another language is run by a separate program.
 
-    It needs nothing of Cellgate, so the notebook runs in plain Jupyter too. Raises InvalidInput, naming what
-    such a kernel runs.
+    The cell does not depend on Cellgate, so the notebook also runs in plain Jupyter. Raises InvalidInput,
+    naming the languages that such a kernel runs.
     """
     if language.kernel_language == kernel_language:
         return code
@@ -68,14 +69,15 @@ def cell_of(language: Language, code: str, kernel_language: str) -> str:
 
 
 def _here_document(program: str, code: str) -> str:
-    end, lines = "END", set(code.splitlines())
+    lines = set(code.splitlines())
+    end = "END"
     while end in lines:
         end += "_"
     return f"{program} <<'{end}'\n{code.removesuffix(chr(10))}\n{end}"
 
 
 def check_blocks(body: BlocksBody) -> list[Block]:
-    """The blocks to run. Raises InvalidInput, naming the block: then none of them may run."""
+    """The blocks to run. Raises InvalidInput, naming the invalid block; then none of them may run."""
     if (body.markdown is None) == (body.blocks is None):
         raise InvalidInput("Give either markdown or blocks")
     given = list(_of_markdown(body.markdown) if body.markdown is not None else body.blocks or ())
@@ -87,7 +89,7 @@ def check_blocks(body: BlocksBody) -> list[Block]:
 
 
 def _of_markdown(text: str) -> Iterator[BlockBody]:
-    """Fences that name a language; one without is text, such as the output of a program."""
+    """The fences that name a language; others are text, such as the output of a program."""
     for fence in fences(check_text(text, "markdown", MAX_CODE_BYTES)):
         if language := fence_language(fence.info):
             yield BlockBody(language, fence.content)
@@ -110,7 +112,7 @@ def _check(number: int, block: BlockBody) -> Block:
 
 
 def _pip_line(line: str) -> str:
-    """A line of a pip block, which is a command of pip's or only what it shall install, as a magic."""
+    """A line of a pip block, which is a pip command or just requirements, as a magic."""
     line = re.sub(r"^\s*pip3?\s+", "", line).strip()
     if not line or line.startswith("#"):
         return line
@@ -118,5 +120,5 @@ def _pip_line(line: str) -> str:
 
 
 def exit_code(result: dict[str, Any]) -> int:
-    """What AutoGen's executors would answer for this result of a cell."""
+    """The exit code that AutoGen's executors would return for a cell's result."""
     return {"ok": 0, "timeout": TIMED_OUT}.get(result["status"], FAILED)

@@ -1,7 +1,7 @@
-"""The code that gives one cell environment variables of its own, and takes them back after it.
+"""The code that sets environment variables for one cell, and restores the previous values after it.
 
-It runs in the user's namespace, before and after the cell, and leaves no name there. Pure: it makes the code;
-``run`` runs it, silently.
+It runs in the user's namespace, before and after the cell, and leaves no names there. Pure: this module
+generates the code; ``run`` runs it silently.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ RESTORING = (
     "(lambda o: ([o.environ.pop(k, None) if v is None else o.environ.__setitem__(k, v)"
     " for k, v in o.__dict__.pop('_cellgate_env', {}).items()], None)[1])(__import__('os'))"
 )
-"""Python code: what was before `setting` is again."""
+"""Python code that restores the values from before `setting`."""
 
 
 def setting(variables: Iterable[tuple[str, str]]) -> str:
-    """Python code that sets the variables and remembers what was there."""
+    """Python code that sets the variables and saves the previous values."""
     return (
         "(lambda o, e: (setattr(o, '_cellgate_env', {k: o.environ.get(k) for k in e}),"
         " o.environ.update(e), None)[2])"

@@ -1,8 +1,8 @@
-"""The interrupts of one cell: none before it has begun or after it is over, and none left for the next cell.
+"""The interrupts of one cell: none before it has started or after it is over, and none left for the next.
 
-ipykernel ignores SIGINT outside its handlers, and one that it gets late hits whatever runs then. So what the
-kernel has said so far is read before it is interrupted, and the next cell waits until the kernel says that it
-has seen to it. ``run`` decides when to interrupt; a client's own interrupt_request is not its affair.
+ipykernel ignores SIGINT outside its handlers, and a late SIGINT hits whatever is running then. So all pending
+messages of the kernel are read before it is interrupted, and the next cell waits until the kernel confirms
+the interrupt. ``run`` decides when to interrupt; a client's own interrupt_request is not handled here.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cellgate_kernels.tasks import guarded
 logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT = 2.0
-"""Seconds that a kernel may take to see to an interrupt once the cell is over."""
+"""Seconds that a kernel may take to confirm an interrupt once the cell is over."""
 
 
 class CellInterrupts:
-    """Those of the cell whose state is `machine`. Of its start a `silent` cell says no more than `busy`."""
+    """Interrupts the cell whose state is `machine`. A `silent` cell reports its start only by `busy`."""
 
     def __init__(self, machine: Execution, *, silent: bool) -> None:
         self._machine = machine
@@ -37,9 +37,9 @@ class CellInterrupts:
         return self._machine.started or (self._silent and self._machine.phase is Phase.BUSY)
 
     def send(self, kernel: Kernel) -> None:
-        """Interrupt now, or once the cell has begun. Raises KernelDied.
+        """Interrupt now, or once the cell has started. Raises KernelDied.
 
-        ipykernel says `busy` before it is in the handler, and execute_input from there.
+        ipykernel sends `busy` before it enters the handler, and execute_input from inside it.
         """
         kernel.connection.wake()
         machine = self._machine
@@ -50,10 +50,10 @@ class CellInterrupts:
             self._sent = kernel.interrupt()
 
     def received(self, kernel: Kernel) -> None:
-        """A message of the cell has come."""
+        """Send a deferred interrupt, now that a message of the cell was received."""
         if self._early and self._begun:
             self._early = False
-            # Not before what was read with it: it may be the end.
+            # Only after the other messages of the same read: one of them may be the cell's end.
             asyncio.get_running_loop().call_soon(guarded(self._send_late, "late interrupt"), kernel)
 
     def _send_late(self, kernel: Kernel) -> None:
@@ -63,13 +63,13 @@ class CellInterrupts:
             logger.info("An interrupt came too late: %s", error.message)
 
     async def answered(self, kernel: Kernel) -> None:
-        """Return when the kernel has seen to all that were sent, is gone, or has had its time."""
+        """Return when the kernel has confirmed all interrupts, is gone, or the time is up."""
         if self._sent is not None:
             waited: set[asyncio.Future[Any]] = {self._sent, kernel.exited}
             await asyncio.wait(waited, timeout=ANSWER_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             self._forget()
 
     def _forget(self) -> None:
-        """The last answer tells of all: requests are seen to in their order."""
+        """Stop waiting for an earlier reply: requests are handled in order, so the last reply covers all."""
         if self._sent is not None:
             self._sent.cancel()

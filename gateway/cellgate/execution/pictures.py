@@ -1,6 +1,6 @@
-"""Single outputs of a result apart from it: images left out or named by an address, and an output as bytes.
+"""Single outputs of a result: images removed or replaced by URLs, and an output as bytes.
 
-Pure. Results are ``results``; who asks for what is the handlers' affair.
+Pure. ``results`` builds results; handlers know what was requested.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BINARY = ("image/", "audio/", "video/", "application/pdf")
 
 
 class Images(StrEnum):
-    """Where a result has its images: in it, behind addresses, or nowhere."""
+    """Where a result has its images: inline, at URLs, or nowhere."""
 
     INLINE = "inline"
     URL = "url"
@@ -29,9 +29,9 @@ class Images(StrEnum):
 
 
 def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any]:
-    """The output without its images; where `address` is given, the metadata of each says where it is.
+    """The output without its images; if `address` is given, the metadata says where each image is.
 
-    ``metadata[mime]["url"]`` is beside what Jupyter keeps there, an image's width and height.
+    ``metadata[mime]["url"]`` is added to what Jupyter keeps there, an image's width and height.
     """
     data = output.get("data", {})
     images = [mime for mime in data if mime.startswith("image/")]
@@ -43,14 +43,16 @@ def without_images(output: dict[str, Any], address: str | None) -> dict[str, Any
         for mime in images:
             query = f"?type={quote(mime, safe='/')}" if len(images) > 1 else ""
             known = metadata.get(mime)
-            metadata[mime] = {**(known if isinstance(known, Mapping) else {}), "url": address + query}
+            if not isinstance(known, Mapping):
+                known = {}
+            metadata[mime] = {**known, "url": address + query}
     return {**output, "data": rest or {"text/plain": f"[{images[0]}]"}, "metadata": metadata}
 
 
 def output_bytes(output: Mapping[str, Any], mime: str | None = None) -> tuple[str, bytes]:
-    """An nbformat output as a media type and its bytes: its image if it has one, else its whole text.
+    """An nbformat output as a media type and its bytes: its image if it has one, otherwise its whole text.
 
-    `mime` names one of a display's representations. Raises NotFound when it has none of this type.
+    `mime` selects one of a display's representations. Raises NotFound when there is none of this type.
     """
     match output["output_type"]:
         case "stream":
@@ -60,11 +62,20 @@ def output_bytes(output: Mapping[str, Any], mime: str | None = None) -> tuple[st
         case _:
             data = output["data"]
     if mime is None:
-        images = [each for each in data if each.startswith("image/")]
-        mime = next(iter([*images, *(["text/plain"] if "text/plain" in data else data)]), None)
+        mime = _preferred(data)
     if mime is None or mime not in data:
         raise NotFound(f"This output has {', '.join(data) or 'nothing'}")
     return mime, _decode(mime, data[mime])
+
+
+def _preferred(data: Mapping[str, Any]) -> str | None:
+    """The first image, otherwise plain text, otherwise the first type there is."""
+    images = [mime for mime in data if mime.startswith("image/")]
+    if images:
+        return images[0]
+    if "text/plain" in data:
+        return "text/plain"
+    return next(iter(data), None)
 
 
 def _decode(mime: str, value: Any) -> bytes:
@@ -74,6 +85,6 @@ def _decode(mime: str, value: Any) -> bytes:
         try:
             return base64.b64decode(value)
         except binascii.Error:
-            # The kernel says that it is an image; what it sent is all there is.
+            # The kernel claims a binary type but did not send base64: return what it sent.
             return value.encode()
     return value.encode()

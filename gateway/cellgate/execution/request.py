@@ -1,4 +1,4 @@
-"""A request to run one cell: checked, and the ``execute_request`` that the kernel gets for it. Pure.
+"""A checked request to run one cell, and the ``execute_request`` that the kernel gets for it. Pure.
 
 ``run`` sends it.
 """
@@ -27,9 +27,9 @@ from cellgate_kernels.specs.languages import parse_language
 class ExecuteRequest:
     """A checked request to run one cell. `timeout` in seconds, None for the session's `cell_timeout`.
 
-    `tables`: rows at most of tables as data, None for no data. `message`: a client's own execute_request, to
-    be sent as it is; `cell_id`: the notebook cell it names.
-    `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
+    `tables`: the maximum number of rows of tables as data, None for no data. `message`: a client's own
+    execute_request, sent as it is; `cell_id`: the notebook cell it names. `packages`: ``auto`` installs
+    missing packages that the cell imports, ``temporary`` does so for this cell only.
     """
 
     code: str
@@ -72,7 +72,7 @@ def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -
 
 
 def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -> ExecuteRequest:
-    """The request as a cell of a kernel of this language. Raises InvalidInput for one that it can't serve."""
+    """The request as a cell for a kernel of this language. Raises InvalidInput if the kernel can't run it."""
     if request.env and of_kernel != "python":
         raise InvalidInput("env of one execution works in Python kernels; give it to the session instead")
     if language is None:
@@ -81,7 +81,7 @@ def in_language(request: ExecuteRequest, language: str | None, of_kernel: str) -
 
 
 def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Message:
-    """The client's own message, or one that is made from what it asked for."""
+    """The client's own message, or one built from the request."""
     if request.message is not None:
         return request.message
     content = {
@@ -90,8 +90,8 @@ def execute_request(request: ExecuteRequest, session: str, msg_id: str) -> Messa
         "store_history": not request.silent,
         "user_expressions": {},
         "allow_stdin": request.allow_stdin,
-        # One cell at a time is sent, so there is no queue in the kernel that an error should abort;
-        # with True ipykernel also aborts a cell that arrives just after the failed one's idle.
+        # Cells are sent one at a time, so the kernel has no queue to abort after an error; with True,
+        # ipykernel also aborts a cell that arrives just after the failed one's idle.
         "stop_on_error": False,
     }
     # Read by the kernel's start-up file, kernels/cellgate_kernels/image/bootstrap.py.

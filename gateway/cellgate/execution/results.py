@@ -1,9 +1,9 @@
-"""The result of one execution, built from its events: live as they come, or from the record afterwards.
+"""The result of one execution, built from its events: live as they arrive, or from the record afterwards.
 
-Pure. Making a result of large outputs takes long: `heavy` says when that belongs into a thread, with a `copy`
-of the builder, because events may come meanwhile. What the outputs are is ``cellgate_kernels.outputs``, what
-becomes of images ``pictures``; HTTP is the handlers'. A builder holds an execution's outputs in memory, so
-its owner drops it when the result has been told.
+Pure. Building a result from large outputs is slow: `heavy` says when it belongs in a thread, with a `copy` of
+the builder, because more events may arrive in between. ``cellgate_kernels.outputs`` collects the outputs,
+``pictures`` handles images, and handlers do the HTTP. A builder keeps an execution's outputs in memory, so
+its owner drops it once the result has been delivered.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from cellgate_kernels.outputs import plain as without_ansi
 
 _OF_THE_EVENT = frozenset({"seq", "type", "at", "session", "execution"})
 EVENT_COST = 64
-"""What an event costs besides its bytes."""
+"""The cost of an event in addition to its bytes."""
 _HEAVY = 128 * 1024
-"""Bytes of outputs; those with a backspace behind each letter then take some hundredths of a second."""
+"""Bytes of outputs; with a backspace after each letter, this many take some hundredths of a second."""
 _NOT_FINISHED: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "status": "queued",
@@ -39,7 +39,7 @@ _NOT_FINISHED: Final[Mapping[str, Any]] = MappingProxyType(
 
 
 class ResultBuilder:
-    """Takes the events of one execution in their order; `result` can be asked for at any time."""
+    """Takes the events of one execution in order; `result` can be called at any time."""
 
     def __init__(self) -> None:
         self._area = OutputArea()
@@ -51,9 +51,9 @@ class ResultBuilder:
         self._weight = 0
 
     def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
-        """Fold in an event as the wire shows it; what a thread of an ended cell prints later counts too.
+        """Add an event as the wire shows it, including what a thread of an ended cell prints later.
 
-        `size`: about how many bytes it has, where that may be many.
+        `size`: its approximate size in bytes, if it may be large.
         """
         self._weight += size + EVENT_COST
         self._session, self._execution = event["session"], event["execution"]
@@ -77,16 +77,19 @@ class ResultBuilder:
 
     @property
     def heavy(self) -> bool:
-        """Whether making the result takes too long for the event loop."""
+        """Whether building the result takes too long for the event loop."""
         return self._weight > _HEAVY
 
     def copy(self) -> ResultBuilder:
-        """As this one is now; quick. It shares what does not change."""
+        """A cheap snapshot, which shares whatever does not change."""
         made = ResultBuilder()
         made._area = self._area.copy()
-        made._session, made._execution = self._session, self._execution
-        made._fields, made._weight = dict(self._fields), self._weight
-        made._files, made._packages = list(self._files), list(self._packages)
+        made._session = self._session
+        made._execution = self._execution
+        made._fields = dict(self._fields)
+        made._weight = self._weight
+        made._files = list(self._files)
+        made._packages = list(self._packages)
         return made
 
     @property
@@ -97,12 +100,13 @@ class ResultBuilder:
     def result(
         self, *, plain: bool = False, max_text: int | None = None, images: Images = Images.INLINE
     ) -> dict[str, Any]:
-        """The result of the wire contract; until `finished` the result so far, "queued" or "running".
+        """The result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
-        With `plain` no string holds ANSI codes. With `max_text` no text is longer than so many characters, or
-        than the mark that stands for its middle. `images` says where those are.
+        With `plain`, no string contains ANSI codes. With `max_text`, no text has more than so many
+        characters, or is longer than the mark that replaces its middle. `images`: where images are.
         """
-        outputs, error = self._area.outputs(), self._fields["error"]
+        outputs = self._area.outputs()
+        error = self._fields["error"]
         if plain:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
@@ -133,15 +137,15 @@ class ResultBuilder:
 
 
 def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:
-    """`builder.result` by the options of `view`, as JSON in parts."""
+    """`builder.result` with the options `view`, as JSON in parts."""
     result = builder.result(**view)
     if not builder.heavy:
-        return [encode(result) + b"\n"]  # a last newline is kind to terminals
+        return [encode(result) + b"\n"]  # the newline is for terminals
     return [*encode_in_steps(result), b"\n"]
 
 
 def shorten(value: str, limit: int, whole: str) -> str:
-    """Head and tail of `value` in `limit` characters, with a mark between that says where the `whole` is."""
+    """Head and tail of `value` in `limit` characters, and between them a mark that points to the `whole`."""
     mark = f"\n[cellgate: {len(value)} characters, cut here; {whole} has them all]\n"
     if len(value) <= max(limit, len(mark)):
         return value
@@ -151,7 +155,7 @@ def shorten(value: str, limit: int, whole: str) -> str:
 
 
 def _only(outputs: list[dict[str, Any]], text: str) -> str:
-    """Where below an execution the whole of a text is: at the one output it stands for, or in the result."""
+    """The path of a whole text below its execution: its only output, or the result if there are several."""
     found = [
         index
         for index, output in enumerate(outputs)
@@ -161,13 +165,13 @@ def _only(outputs: list[dict[str, Any]], text: str) -> str:
 
 
 def _place(index: int, output: dict[str, Any]) -> str:
-    """Where below an execution the whole text of an output is."""
+    """The path of an output's whole text below its execution."""
     pictured = any(mime.startswith("image/") for mime in output.get("data", ()))
     return f"/output/{index}{'?type=text/plain' if pictured else ''}"
 
 
 def _shorten_output(output: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:
-    """Text for people is cut; what a program renders (HTML, images, JSON) would be broken by it."""
+    """Cut text for people; cutting what a program renders (HTML, images, JSON) would break it."""
     match output["output_type"]:
         case "stream":
             return {**output, "text": shorten(output["text"], limit, whole)}

@@ -1,8 +1,7 @@
-"""One execution on a session's kernel: sends the cell, records what comes, holds the deadline.
+"""One execution on a session's kernel: sends the cell, records its messages, enforces the deadline.
 
-The protocol's side of it is pure and lives in ``cellgate_kernels.execution``; the queue and the choice of
-the kernel belong to ``sessions.session``. This is the shell between them: it owns the waiting and the
-escalation
+The protocol logic is pure and lives in ``cellgate_kernels.execution``; the queue and the choice of the kernel
+belong to ``sessions.session``. This module connects them: it does the waiting and the escalation
 
 deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
 """
@@ -36,19 +35,19 @@ from cellgate_kernels.tasks import guarded
 logger = logging.getLogger(__name__)
 
 END_OF_FILE = "\x04"
-# ipykernel loses its reply when a KeyboardInterrupt hits it outside the cell's own code; seconds after idle.
+# Seconds after idle: ipykernel loses its reply if a KeyboardInterrupt hits it outside the cell's own code.
 LOST_REPLY = 0.5
 DRAIN_INTERVAL = 0.1
 OUTPUT_REST = 0.01
-"""How long the output of a cell that nobody watches may wait for its end: one wake-up instead of six."""
+"""How long the output of an unwatched cell may be delayed until its end: one wake-up instead of six."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionSettings:
-    """Bounds of one execution; durations in seconds.
+    """Limits of one execution; durations in seconds.
 
-    `interrupt_grace`: from the deadline's interrupt to the kill. `settle`: how long the second of
-    execute_reply and idle may take without any sign of the kernel, once the first has come.
+    `interrupt_grace`: from the deadline's interrupt to the kill. `settle`: once one of execute_reply and idle
+    has arrived, how long the other may take without any sign of the kernel.
     """
 
     caps: OutputCaps
@@ -64,21 +63,21 @@ class Host(Protocol):
         """Whether no more widgets of the session are recorded."""
 
     def wake(self) -> None:
-        """Something happened that somebody in `ExecutionRun.run` has to act upon."""
+        """Something happened that a caller of `ExecutionRun.run` has to act on."""
 
     def listener_failed(self, error: Exception) -> None:
-        """A message of the kernel could not be taken."""
+        """A message from the kernel could not be handled."""
 
 
 def _nothing() -> None:
-    """There is nothing to end."""
+    """Nothing to stop following."""
 
 
 class ExecutionRun:
-    """An execution from its request to its recorded end. It follows what the kernel says to its request.
+    """An execution from its request to its recorded end. It follows the kernel's responses to its request.
 
-    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`:
-    its kernel still runs it and is of no more use. `broken`: the gateway made a mistake while it ran.
+    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
+    kernel is still running it and can't be used any more. `broken`: an internal error occurred while it ran.
     `host`: the session, once there is one.
     """
 
@@ -126,7 +125,7 @@ class ExecutionRun:
         self._kernel: Kernel | None = None
         self._unfollow: Callable[[], None] = _nothing
         self._waiters: list[asyncio.Future[None]] = []
-        # One timer: until the first of reply and idle it is the deadline's, then that of what is missing.
+        # One timer: the deadline until the first of reply and idle arrives, then the wait for the other.
         self._timer: asyncio.TimerHandle | None = None
         self._late = False
         self._ending = False
@@ -147,13 +146,13 @@ class ExecutionRun:
 
     @property
     def told(self) -> bool:
-        """Whether its end is among its events; what it says after that still belongs to it."""
+        """Whether its end is among its events; later output still belongs to it."""
         return self._final_event is not None
 
     def emit(
         self, event_type: str, fields: Mapping[str, Any], *, withhold: bool = False, size: int = 0
     ) -> dict[str, Any]:
-        """Record an event of this execution, of about `size` bytes where that may be many."""
+        """Record an event of this execution. `size`: its approximate size in bytes, if it may be large."""
         event = self._log.append(event_type, self.id, fields, withhold=withhold, size=size)
         self.last_seq = event["seq"]
         if self.builder is not None:
@@ -177,7 +176,7 @@ class ExecutionRun:
         self.first_seq, self.created_at = event["seq"], event["at"]
 
     def receive(self, message: Message) -> None:
-        """Take a message whose parent is this execution's request."""
+        """Handle a message whose parent is this execution's request."""
         machine = self.machine
         if message.header.msg_type == "comm_open" and self.host is not None and self.host.widgets_full:
             message = structs.replace(message, unread=True)
@@ -187,20 +186,21 @@ class ExecutionRun:
                     event.type, event.content, size=size_of(message) if message.readable else 0
                 )
             except StorageFull:
-                # Nothing recorded is lost; what comes while there is no room is, and the result says so.
+                # What is recorded is safe; output that arrives while there is no room is lost, and the
+                # result says so.
                 self._unrecorded = True
             else:
                 self._note(event, recorded)
         if self._interrupts is not None and self._kernel is not None:
             self._interrupts.received(self._kernel)
         if self._final_event is not None:
-            # A thread of an ended cell still prints: Jupyter shows it under that cell, so do we.
+            # A thread of an ended cell still prints: show it under that cell, as Jupyter does.
             self.save()
-        # Whoever waits cares for the end only; waking the task for each output would cost more than it.
+        # Waiters only care about the end; waking the task for each output would cost more than the output.
         elif machine.finished:
             self._wake()
         elif machine.replied or machine.idle:
-            # The cell is over and has no deadline any more; what is missing of its end may not take long.
+            # The cell is over, so its deadline no longer applies; the rest of its end may not take long.
             self._last_sign = self._now()
             if not self._ending and self._kernel is not None:
                 self._ending = True
@@ -223,9 +223,7 @@ class ExecutionRun:
         self.break_off()
 
     def _time_is_up(self) -> None:
-        """The deadline has passed; or the rest of the end is lost, unless there was a sign of the cell
-        since.
-        """
+        """The deadline has passed, or the rest of the end is lost (unless there was a recent sign of it)."""
         self._timer = None
         if not self._ending:
             self._late = True
@@ -242,7 +240,7 @@ class ExecutionRun:
         self._wake()
 
     def _note(self, event: KernelEvent, recorded: Mapping[str, Any]) -> None:
-        """Act upon what the kernel said, and the record has."""
+        """Act on an event that was recorded."""
         if event.type == "started" and self._started_at is None:
             self._started_at = recorded["at"]
         if event.type == "input_request":
@@ -252,13 +250,13 @@ class ExecutionRun:
         if self._stdin:
             self._reply_input(self._stdin.pop(0))
         elif self.request.stdin is not None:
-            # The caller gave all the lines there are, as a pipe would: input() raises EOFError.
+            # The caller gave all the lines there are, as with a pipe, so input() raises EOFError.
             self._reply_input(END_OF_FILE)
         else:
             self.waiting_for_input = True
 
     def answer(self, value: str) -> None:
-        """Answer the input_request that waits. Raises InvalidInput when none does."""
+        """Answer the pending input_request. Raises InvalidInput when there is none."""
         if not self.waiting_for_input or not self.running:
             raise InvalidInput("This execution does not wait for input")
         self.waiting_for_input = False
@@ -270,11 +268,11 @@ class ExecutionRun:
         try:
             self._kernel.connection.request(Channel.STDIN, "input_reply", {"value": value, "status": "ok"})
         except KernelDied as error:
-            # Who asked would have read it: this is none that waits for an answer.
+            # The kernel that asked is gone, so nobody is waiting for this reply.
             logger.info("An answer was not taken: %s", error.message)
 
     def interrupt(self, cause: str = "interrupt_requested") -> None:
-        """Ask the kernel to stop this cell; the end comes with the kernel's answer."""
+        """Ask the kernel to stop this cell; it ends when the kernel responds."""
         self.machine.interrupt_requested(cause)
         self.unwanted.set()
         if self._kernel is not None:
@@ -286,14 +284,14 @@ class ExecutionRun:
         self._interrupts.send(kernel)
 
     def interrupt_requested(self) -> None:
-        """Somebody sends an interrupt_request of their own."""
+        """Note that a client sent its own interrupt_request."""
         self.machine.interrupt_requested()
         self.unwanted.set()
 
     def send(self, kernel: Kernel) -> None:
-        """Send the cell, which needs nothing before it; `run` then waits for its end.
+        """Send a cell that needs no preparation; `run` then waits for its end.
 
-        The host is told when `run` has something to do: before that nobody need be in it.
+        The host is woken when `run` has something to do; until then it need not be called.
         """
         self._attend(kernel)
         try:
@@ -305,7 +303,7 @@ class ExecutionRun:
         self._rest(kernel)
 
     def _attend(self, kernel: Kernel) -> None:
-        """The kernel has this cell from now on: listen to it, and hold the deadline."""
+        """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
         self._sent_at = self._now()
         kernel.exited.add_done_callback(self._wake)
@@ -335,7 +333,7 @@ class ExecutionRun:
             await self._interrupts.answered(kernel)
 
     def _release(self) -> None:
-        """The kernel does nothing for this cell any more, but for what its threads still print."""
+        """Detach from the kernel, which does nothing more for this cell; its threads may still print."""
         self._stop_timer()
         self.waiting_for_input = False
         if self._kernel is not None:
@@ -343,7 +341,7 @@ class ExecutionRun:
             self._kernel = None
 
     def _wake(self, _: object = None) -> None:
-        """There is something to do for `run`."""
+        """Note that `run` has something to do."""
         self._progress.set()
         if self.host is not None:
             self.host.wake()
@@ -366,11 +364,11 @@ class ExecutionRun:
         self._unfollow = kernel.connection.follow(self.msg_id, self.receive, room=self._room, failed=failed)
 
     def _room(self, message: Message) -> int:
-        """How many bytes of such a message's content would be read here."""
+        """How many bytes of the message's content would be used here."""
         return self.machine.room(message.header.msg_type)
 
     def unfollow(self) -> None:
-        """What its threads still print is nobody's affair any more."""
+        """Ignore what its threads still print."""
         self._unfollow()
 
     async def _finished(self, kernel: Kernel) -> None:
@@ -398,7 +396,7 @@ class ExecutionRun:
         self.message = ended.message
 
     async def _escalate(self, kernel: Kernel) -> None:
-        """The deadline has passed: interrupt, give it the grace, then give the kernel up."""
+        """The deadline has passed: interrupt, wait for the grace period, then give the kernel up."""
         self.machine.deadline_passed()
         self._late = False
         try:
@@ -410,7 +408,7 @@ class ExecutionRun:
             self.machine.kernel_lost(Status.TIMEOUT, "cell_timeout")
 
     async def clean_up(self, kernel: Kernel) -> None:
-        """Take back the cell's own variables of the environment; bounded by the interrupt's grace."""
+        """Restore the environment variables from before the cell, within `interrupt_grace`."""
         if not self.request.env or not kernel.alive or not (self.machine.replied or self.machine.idle):
             return
         try:
@@ -420,7 +418,7 @@ class ExecutionRun:
             kernel.interrupt()
 
     async def _silent(self, kernel: Kernel, code: str) -> None:
-        """Run code of our own that is no cell: silent, not in the history, not in the record.
+        """Run code of the gateway that is not a cell: silent, not in the history, not recorded.
 
         Returns early when the execution is ended from outside or the kernel dies.
         """
@@ -440,7 +438,7 @@ class ExecutionRun:
             reply.cancel()
 
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
-        """Record the end, once, withheld from followers until the caller has made it durable."""
+        """Record the end, only once, withheld from followers until the caller has made it durable."""
         if self._final_event is None:
             self._release()
             self._final_event = self._record_end(kernel_state, replaced)
@@ -473,7 +471,7 @@ class ExecutionRun:
         }
 
     def explanation(self, status: Status) -> dict[str, Any] | None:
-        """What happened, in the form of an error, where the kernel could not say it itself."""
+        """What happened, in the form of an error, if the kernel could not report it itself."""
         if status is Status.TIMEOUT:
             said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."
             return {"ename": "CellTimeout", "evalue": said, "traceback": []}
@@ -482,7 +480,7 @@ class ExecutionRun:
         return None
 
     def row(self, session_id: int, status: str | None) -> ExecutionRow:
-        """The execution's row in the index of the record."""
+        """The execution's row in the record's index."""
         self._status = status or self._status
         key, request_hash = self.idempotency or (None, None)
         return ExecutionRow(
@@ -503,7 +501,7 @@ class ExecutionRun:
         self._log.save_execution(self.row(self._log.session_id, status))
 
     async def commit(self) -> None:
-        """Make the end durable, then tell who follows or waits for it, in any case."""
+        """Make the end durable, then notify followers and waiters, whether that worked or not."""
         assert self._final_event is not None
         try:
             await self._log.release(self._final_event["seq"])
@@ -518,26 +516,26 @@ class ExecutionRun:
     async def wait(self) -> None:
         """Return when the end is durable. Raises StorageError when it can't be made so."""
         if not self.done.done():
-            # A future of its own: who is cancelled here leaves the others waiting.
+            # Each waiter has its own future, so that cancelling one does not affect the others.
             waiter = self._loop.create_future()
             self._waiters.append(waiter)
             await waiter
         self.done.result()
 
     def end(self) -> None:
-        """The end is durable: tell who waits, and keep no outputs."""
+        """The end is durable: notify waiters and drop the outputs."""
         self.builder = None
         if not self.done.done():
             self.done.set_result(None)
         self._tell_waiters()
 
     def fail(self, error: CellgateError) -> None:
-        """The end could not be recorded: tell who waits."""
+        """The end could not be recorded: notify waiters."""
         self.builder = None
         if not self.done.done():
             self.done.set_exception(error)
             self.done.exception()  # retrieved: nobody may be waiting
-        # A turn later: the session is to know what failed before somebody goes on with it.
+        # In the next loop iteration: the session must know of the failure before a waiter continues.
         self._loop.call_soon(guarded(self._tell_waiters, "end of a wait", execution=self.id))
 
     def _tell_waiters(self) -> None:
@@ -547,7 +545,7 @@ class ExecutionRun:
                 waiter.set_result(None)
 
     def break_off(self) -> None:
-        """End it because of a mistake of ours. What its kernel does now nobody knows, unless it had ended."""
+        """End it because of an internal error; unless it had ended, the kernel's state is now unknown."""
         self.broken = True
         if not self.machine.finished:
             self.gave_up = True
@@ -555,7 +553,7 @@ class ExecutionRun:
         self.abandon(Status.DIED, GatewayFault.reason)
 
     def abandon(self, status: Status, cause: str) -> None:
-        """End it from outside: taken from the queue, or its kernel is taken away."""
+        """End it from outside: it was removed from the queue, or its kernel is taken away."""
         self.machine.kernel_lost(status, cause)
         self.unwanted.set()
         self._wake()

@@ -1,1 +1,1 @@
-"""Heavy work on what user code made, in processes of its own."""
+"""Heavy work on the output of user code, in separate processes."""

@@ -1,8 +1,8 @@
-"""A notebook as a page, as Markdown or as a script, by nbconvert (the extra ``html``).
+"""Converts a notebook to HTML, Markdown or a script with nbconvert (the extra ``html``).
 
-As a program (``python -m cellgate.jobs.convert html|markdown|script``) it is the job that converts: stdin to
-stdout, in a process of its own, because outputs are user code's and nbconvert is slow. Its exporters run
-no cell and fetch nothing. What the wire calls the results is here too.
+As a program (``python -m cellgate.jobs.convert html|markdown|script``) it is the conversion job: stdin to
+stdout, in its own process, because outputs come from user code and nbconvert is slow. The exporters run no
+cells and fetch nothing. The media types and file extensions of the forms are defined here too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXTENSION = re.compile(r"\.\w{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ConvertedForm:
-    """A form that notebooks are converted to. `extension` of the file, which a script's language decides."""
+    """A form that notebooks are converted to. `extension` of the file; a script's depends on its language."""
 
     media_type: str
     extension: str
@@ -40,7 +40,7 @@ FORMS: Mapping[str, ConvertedForm] = {
 
 
 def check_form(form: str) -> ConvertedForm:
-    """The form of this name. Raises NotAcceptable when there is none, or nbconvert is missing."""
+    """The form with this name. Raises NotAcceptable if there is none or nbconvert is missing."""
     if form not in FORMS:
         raise NotAcceptable(
             f"format {form[:40]!r} is not available here; choose {', '.join(FORMS)}, or none for .ipynb"
@@ -53,7 +53,7 @@ def check_form(form: str) -> ConvertedForm:
 
 
 def extension_of(form: str, language_info: Mapping[str, Any]) -> str:
-    """The extension of a file of this form; a script's is that of its language, as far as it is harmless."""
+    """The file extension of this form; for a script, that of its language if it is harmless."""
     told = language_info.get("file_extension")
     if form == "script":
         return told if isinstance(told, str) and _EXTENSION.fullmatch(told) else ".txt"
@@ -61,7 +61,7 @@ def extension_of(form: str, language_info: Mapping[str, Any]) -> str:
 
 
 def convert(notebook: str, form: str) -> str:
-    """The text of a notebook of nbformat 4 in this form."""
+    """An nbformat 4 notebook as text in this form."""
     import nbformat  # noqa: PLC0415 - slow to load, and only the job needs it
 
     node = nbformat.reads(notebook, as_version=4)  # type: ignore[no-untyped-call]
@@ -73,12 +73,12 @@ def _html(node: Any) -> str:
     import nbconvert  # noqa: PLC0415
     from nbformat import v4  # noqa: PLC0415
 
-    from cellgate.record import sanitise  # noqa: PLC0415 - nh3 is of the same extra as nbconvert
+    from cellgate.record import sanitise  # noqa: PLC0415 - nh3 is in the same extra as nbconvert
 
     found: list[str] = []
 
     def clean(text: object) -> str:
-        """In nbconvert's place: one output's markup, balanced, so that it can't swallow those after it."""
+        """Replaces nbconvert's filter: one output's markup, balanced so that it can't swallow later ones."""
         kept, styles = sanitise.split_styles(str(text))
         if sanitise.too_deep(kept):
             return "<p>[cellgate: this output is nested too deeply to be shown]</p>"
@@ -88,7 +88,7 @@ def _html(node: Any) -> str:
     exporter: Any = nbconvert.HTMLExporter  # untyped
     cells = exporter(template_file="base.html.j2", sanitize_html=True, filters={"clean_html": clean})
     body = sanitise.markup(_text(cells, node))
-    # The styles of an empty page are nbconvert's own; those of the outputs come after them, as they did.
+    # The styles of an empty page are nbconvert's own; those of the outputs follow, as in the original page.
     empty = _text(exporter(), v4.new_notebook())  # type: ignore[no-untyped-call]
     styles = [*_STYLE.findall(empty), *map(sanitise.rules, found)]
     return document(_title(node.metadata), "\n".join(styles), f"{_BODY}{body}</main></body>")
@@ -104,7 +104,7 @@ def _markdown(node: Any) -> str:
     import nbconvert  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
 
-    # One file: pictures in it, and not beside it.
+    # Keep pictures inside the file instead of extracting them into separate files.
     config = Config({"ExtractOutputPreprocessor": {"enabled": False}})
     exporter: Any = nbconvert.MarkdownExporter  # untyped
     return _text(exporter(config=config), node)
@@ -115,7 +115,7 @@ def _script(node: Any) -> str:
 
     language = node.metadata.setdefault("language_info", {})
     if language.get("nbconvert_exporter") != "python":
-        # It may name any class that can be imported, and it is a kernel that says it.
+        # The kernel sets this name, and it could be any importable class.
         language.pop("nbconvert_exporter", None)
     language["file_extension"] = extension_of("script", language)
     exporter: Any = nbconvert.ScriptExporter  # untyped
@@ -123,7 +123,7 @@ def _script(node: Any) -> str:
 
 
 def _text(exporter: Any, node: Any) -> str:
-    """What an exporter of nbconvert, which is untyped, makes."""
+    """The result of an nbconvert exporter, which is untyped."""
     text, _resources = exporter.from_notebook_node(node)
     return str(text)
 

@@ -1,7 +1,7 @@
-"""What jobs are given and what they make, on disk rather than in memory: unnamed files.
+"""Input and output of jobs in unnamed files, on disk rather than in memory.
 
-A session's notebook can be as large as its outputs together, and so can what is made of it. A file is
-written and read in threads, and is gone when it is closed. It knows no job; ``jobs`` runs them.
+A session's notebook can be as large as all its outputs together, and so can the result of a job. Files are
+written and read in threads, and disappear when closed. This module knows no jobs; ``jobs`` runs them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PART = 512 * 1024
 class JobFile:
     """A job's stdin, which is written in order and then finished, or its stdout, which the job writes.
 
-    As a context manager it closes itself. `reserve`: bytes that stay free on the folder's disk, because the
-    record needs them more. `lane`: whose threads read and write it.
+    A context manager that closes the file. `reserve`: bytes to keep free on the folder's disk for the record.
+    `lane`: the threads that read and write it.
     """
 
     def __init__(self, folder: Path, reserve: int, lane: Lane) -> None:
@@ -49,17 +49,17 @@ class JobFile:
 
     @property
     def size(self) -> int:
-        """Its bytes."""
+        """Its size in bytes."""
         return os.fstat(self.file.fileno()).st_size
 
     @property
     def room(self) -> int:
-        """Bytes that it may still grow by."""
+        """How many bytes it may still grow."""
         disk = os.fstatvfs(self.file.fileno())
         return max(0, disk.f_bavail * disk.f_frsize - self._reserve)
 
     async def write(self, part: bytes) -> None:
-        """Add to it. Raises StorageError."""
+        """Append a part. Raises StorageError."""
         try:
             await self._lane.run(self._write, part)
         except OSError as error:
@@ -71,28 +71,28 @@ class JobFile:
         self.file.write(part)
 
     async def take(self, parts: AsyncGenerator[bytes, None]) -> None:
-        """Add all parts, each when it is made. Raises StorageError, and what making them raises."""
+        """Append all parts as they are generated. Raises StorageError, and what generating them raises."""
         async with aclosing(parts):
             async for part in parts:
                 await self.write(part)
 
     async def finish(self) -> None:
-        """Make it ready to be read from its beginning. Raises StorageError."""
+        """Make it ready to be read from the start. Raises StorageError."""
         try:
-            # Also writes what is still in the buffer.
+            # This also flushes the buffer.
             await self._lane.run(self.file.seek, 0)
         except OSError as error:
             raise self.explained(error) from error
 
     async def parts(self) -> AsyncGenerator[bytes, None]:
-        """All that is in it, in parts of 512 KiB. Raises StorageError."""
+        """Its content in parts of 512 KiB. Raises StorageError."""
         offset = 0
         while part := await self._read(PART, offset):
             yield part
             offset += len(part)
 
     async def read(self) -> bytes:
-        """All that is in it at once. Raises StorageError."""
+        """Its whole content. Raises StorageError."""
         return await self._read(self.size, 0)
 
     async def _read(self, count: int, offset: int) -> bytes:
@@ -103,6 +103,6 @@ class JobFile:
 
     @staticmethod
     def explained(error: OSError) -> StorageError:
-        """What it means that such a file can't be written."""
+        """The error for a file that can't be written."""
         full = "There is no room on the gateway's disk for a copy of this session's notebook"
         return not_written(error, full, "A copy of this session's notebook can't be written")

@@ -1,4 +1,4 @@
-"""What a job's process does with what it has made; imports nothing that a job does not need anyway.
+"""Writes the result of a job from inside its process; imports nothing that a job does not need anyway.
 
 ``jobs`` starts the process and knows what its exit code means.
 """
@@ -12,10 +12,10 @@ from cellgate.wire.errors import is_full
 
 
 def give(made: bytes) -> int:
-    """Write it to stdout; the exit code, EX_IOERR where there is no room for it."""
+    """Write the result to stdout; returns the exit code, EX_IOERR if there is no room for it."""
     left = memoryview(made)
     try:
-        # Not by sys.stdout, which would try it once more at the end.
+        # Not through sys.stdout, which would try again to flush it at exit.
         while left:
             left = left[os.write(sys.stdout.fileno(), left) :]
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Heavy work on what user code made, in a process of its own: conversions, comparisons.
+"""Heavy work on the output of user code, in separate processes: conversions, comparisons.
 
-A job is a module of ours that reads stdin and writes stdout, both of them files. In a process it can't block
-the loop, a crash or a bomb in it ends nothing but the job, and a deadline can end it. `Jobs` starts few at a
-time; what a job does is its module's affair.
+A job is one of our modules that reads stdin and writes stdout, both of them files. In its own process it
+can't block the loop, a crash or a decompression bomb affects only the job, and a deadline can end it. `Jobs`
+runs a few at a time and does not know what a job does.
 """
 
 from __future__ import annotations
@@ -23,48 +23,50 @@ from cellgate_kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
-MOST_AT_ONCE, MOST_WAITING = 2, 16
+MOST_AT_ONCE = 2
+MOST_WAITING = 16
 DEADLINE = 300.0
 MEMORY = 4 * GIB
 NICE = 10
 
 
 class Jobs:
-    """Runs jobs, two at a time; sixteen may wait, for as long as one may take, and more are refused.
+    """Runs jobs, two at a time; sixteen more may wait, each for up to `deadline` seconds; others are refused.
 
-    Their files are in `folder`, are read and written by threads of `lane`, and leave `reserve` bytes of the
-    disk free.
+    Their files are in `folder`, are read and written by the threads of `lane`, and leave `reserve` bytes of
+    the disk free.
     """
 
     def __init__(self, folder: Path, reserve: int, lane: Lane, deadline: float = DEADLINE) -> None:
-        self._folder, self._reserve = folder, reserve
+        self._folder = folder
+        self._reserve = reserve
         self._lane = lane
         self._deadline = deadline
         refusal = "Too many conversions are under way; try again later"
         self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, deadline, refusal)
 
     def file(self) -> JobFile:
-        """Something to be given to a job, or to be written by it. Raises StorageError."""
+        """A new file, for a job to read or to write. Raises StorageError."""
         return JobFile(self._folder, self._reserve, self._lane)
 
     async def run(self, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
-        """Run the module from `given` to `made`. Raises JobFailed, QueueFull and StorageError.
+        """Run the module with stdin `given` and stdout `made`. Raises JobFailed, QueueFull and StorageError.
 
-        A job that finds no room for what it makes leaves with EX_IOERR.
+        A job that finds no room for its output exits with EX_IOERR.
         """
         async with self._turns.turn():
             await given.finish()
             await self._run(module, arguments, given, made)
 
     async def _run(self, module: str, arguments: tuple[str, ...], given: JobFile, made: JobFile) -> None:
-        # Jobs that run side by side must not use the same room.
+        # Concurrent jobs must not count on the same free space.
         room = made.room // MOST_AT_ONCE
         try:
             process = await self._start(module, arguments, given, made)
         except OSError as error:
             raise QueueFull(f"No job can be started now: {error.strerror}", retry_after=5) from error
         try:
-            # Cells and the loop come first.
+            # Cells and the event loop take precedence.
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)
             resource.prlimit(process.pid, resource.RLIMIT_AS, (MEMORY, MEMORY))
             resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (room, room))
@@ -96,7 +98,7 @@ class Jobs:
             stdin=given.file,
             stdout=made.file,
             stderr=asyncio.subprocess.PIPE,
-            # Nothing of the gateway's environment, which may hold its token; only where our modules are.
+            # Not the gateway's environment, which may contain its token; only the path to our modules.
             env={
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
                 "LANG": "C.UTF-8",

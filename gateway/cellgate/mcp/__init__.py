@@ -1,1 +1,1 @@
-"""Tools for language models by the Model Context Protocol: a client of the HTTP interface like any other."""
+"""Tools for language models over the Model Context Protocol: a client of the HTTP API like any other."""

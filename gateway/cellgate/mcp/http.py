@@ -1,9 +1,9 @@
-"""The Model Context Protocol over HTTP: each MCP session has tools, and a session of the gateway, of its own.
+"""The Model Context Protocol over HTTP: each MCP session has its own tools and its own gateway session.
 
-An ASGI application that stands in front of the SDK's: it checks Host, Origin and token, makes an MCP server
-for each client that begins, sends a client's later requests to its own, and ends what was left or unused. A
-client's token is the gateway's: what it may do is decided there, and its sessions are its principal's. The
-tools are ``tools``; ``cli.mcp`` starts it.
+An ASGI application in front of the SDK's: it checks Host, Origin and token, creates an MCP server for each
+new client, routes a client's later requests to its own server, and ends sessions that were closed or are
+idle. A client's token is the gateway's: the gateway decides what it may do, and its sessions belong to its
+principal. The tools are in ``tools``; ``cli.mcp`` starts it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _VERSION = "mcp-protocol-version"
 _ATTEMPTS = 1
 
 Serve = Callable[[Session], ASGIApp]
-"""Makes the MCP application for a session of the gateway; it has a lifespan."""
+"""Creates the MCP application for a gateway session; the application has a lifespan."""
 
 
 class _Client:
-    """One MCP session. `owner` is its token's hash; `used` is when its last request ended (monotonic)."""
+    """One MCP session. `owner`: the hash of its token; `used`: when its last request ended (monotonic)."""
 
     def __init__(self, owner: bytes) -> None:
         self.owner = owner
@@ -50,7 +50,7 @@ class _Client:
         self.task: asyncio.Task[None] | None = None
 
     async def live(self, session: Session, app: ASGIApp, ready: asyncio.Event) -> None:
-        """Keeps the application open until `over` is set; then ends the session of the gateway."""
+        """Keeps the application running until `over` is set, then ends the gateway session."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_end, session)
             await stack.enter_async_context(app.router.lifespan_context(app))  # type: ignore[attr-defined]
@@ -60,15 +60,15 @@ class _Client:
 
 
 async def _end(session: Session) -> None:
-    # A gateway that has gone takes its sessions along; one that answers later ends them when they are idle.
+    # If the gateway is gone, so are its sessions; if it is only unreachable, it will cull them when idle.
     with contextlib.suppress(GatewayError):
         await session.end()
 
 
 class McpDoor:
-    """The application; it needs a server that knows ASGI's lifespan.
+    """The application; it needs a server that supports the ASGI lifespan protocol.
 
-    `url` is the gateway's; `idle` is how many seconds a client may be away.
+    `url`: the gateway's; `idle`: how many seconds a client may be away.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class McpDoor:
         self._tasks = Supervisor()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        """From the server's start to its end, which is that of all sessions."""
+        """Runs from the server's start to its shutdown, which ends all sessions."""
         await receive()
         pause = min(30.0, self._idle / 4)
         reaper = self._tasks.repeat(self._reap, "reaper", pause=pause)
@@ -96,7 +96,7 @@ class McpDoor:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the server's life."""
+        """Handles one request, or the lifespan."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
@@ -127,7 +127,7 @@ class McpDoor:
             return refusal
         version = request.headers.get(_VERSION)
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            # Newer ones have no sessions, in which the tools' variables live. Clients then fall back.
+            # Newer versions have no sessions, which the tools need for their variables. Clients fall back.
             data = {"supported": list(HANDSHAKE_PROTOCOL_VERSIONS), "requested": version}
             return _problem(400, UNSUPPORTED_PROTOCOL_VERSION, "Unsupported protocol version", data)
         if request.headers.get(_SESSION_ID) is None:
@@ -135,7 +135,7 @@ class McpDoor:
         return None
 
     async def _refused_token(self, token: str | None) -> Response | None:
-        """Why a client without a session may not begin one."""
+        """Why a client without a session may not start one; None if it may."""
         if len(self._clients) >= MAX_SESSIONS:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
         try:
@@ -152,7 +152,7 @@ class McpDoor:
         return None
 
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request of no session: if it is answered well, a session has begun."""
+        """Serves a request without a session; if it succeeds, a new session has started."""
         session = Gateway(self._url, token).session(kernel=self._kernel)
         client = _Client(_hash(token))
         self._clients.add(client)
@@ -187,7 +187,7 @@ class McpDoor:
             client.used = time.monotonic()
 
     async def _reap(self) -> float:
-        """Ends the sessions of clients that have been away too long; the seconds until the next look."""
+        """Ends sessions whose clients have been away too long; returns the seconds until the next run."""
         before = time.monotonic() - self._idle
         for client in list(self._clients):
             if not client.requests and client.used < before:

@@ -1,6 +1,6 @@
-"""Runs ``http``'s application as a web server: which hosts and origins it takes, how it starts and ends.
+"""Runs ``http``'s application as a web server: which hosts and origins it accepts, how it starts and stops.
 
-uvicorn serves it, because the SDK's applications are ASGI and tornado has no door for those.
+uvicorn serves it, because the SDK's applications are ASGI, which tornado does not support.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cellgate.mcp.http import PATH, McpDoor
 from cellgate.mcp.tools import SessionTools
 from cellgate_kernels.errors import InvalidInput
 
-_LAST_WORDS = 2  # seconds that open requests have when the server ends
+_LAST_WORDS = 2  # seconds that open requests get when the server stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Serving:
 
 
 async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], object]) -> None:
-    """Serves clients on `listener` until SIGINT or SIGTERM. `ready` is given the address.
+    """Serves clients on `listener` until SIGINT or SIGTERM. `ready` is called with the URL.
 
-    Raises InvalidInput when anybody on the network could use a gateway that asks for no token.
+    Raises InvalidInput when anybody on the network could use a gateway that requires no token.
     """
     ip, port = listener.getsockname()[:2]
     if not ipaddress.ip_address(ip).is_loopback and await _open_to_all(what.url):
@@ -50,7 +50,7 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
 
     def application(session: Session) -> ASGIApp:
         server = SessionTools(session, what.notebooks, what.max_text).server(what.version)
-        # The door's checks and its idle time are for all sessions.
+        # `McpDoor` does these checks and the idle timeout for all sessions.
         free = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         return server.streamable_http_app(
             streamable_http_path=PATH, transport_security=free, session_idle_timeout=None
@@ -79,8 +79,9 @@ async def _open_to_all(url: str) -> bool:
 
 
 def _security(ip: str, port: int, hosts: Sequence[str], origins: Sequence[str]) -> TransportSecuritySettings:
-    """Loopback under the port, and what was named. A name is meant with and without a port."""
-    own = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", f"[{ip}]" if ":" in ip else ip)]
+    """Loopback names with the port, and the given hosts and origins. Hosts match with or without a port."""
+    bracketed = f"[{ip}]" if ":" in ip else ip
+    own = [f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", bracketed)]
     return TransportSecuritySettings(
         allowed_hosts=[*own, *hosts, *(f"{host}:*" for host in hosts)],
         allowed_origins=[*(f"http://{name}" for name in own), *origins],

@@ -1,9 +1,9 @@
-"""One session as tools of the Model Context Protocol: what a language model may do, and how it is told.
+"""One session as tools of the Model Context Protocol: what a language model may do, and what it is shown.
 
-It is a client of the gateway's HTTP interface (``client``) and stands on the protocol's SDK, the
-extra ``mcp``; ``cli.mcp`` starts it, ``http`` one for each client. Texts are cut to what a model can
-read, with where the rest is; pictures are image content. A cell that raises is a result to read, what the
-gateway refuses a tool's error.
+A client of the gateway's HTTP API (``client``), built on the protocol's SDK (the extra ``mcp``); ``cli.mcp``
+starts it, and ``http`` starts one for each client. Texts are cut to what a model can read, with a note on
+where the rest is; pictures become image content. A cell that raises is a normal result; a refusal by the
+gateway is a tool error.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from cellgate_kernels.tasks import Supervisor
 Content = list[TextContent | ImageContent]
 
 MAX_TEXT = 8000
-"""Characters of one text that a model is shown."""
+"""Maximum number of characters of one text that a model is shown."""
 
-_PROGRESS = 2.0  # seconds between two signs of progress
+_PROGRESS = 2.0  # seconds between two progress reports
 _MOST_IMAGES = 8
 _MOST_FILES = 200
 _MAX_IMAGE = 5 * 1024 * 1024
@@ -45,9 +45,9 @@ runs is recorded as a notebook. Long texts are cut in the middle; read_output an
 
 
 class SessionTools:
-    """The tools. The session is made at the first use of one.
+    """The tools. The session is created when one is first used.
 
-    `notebooks` is the local folder that `export_notebook` writes to; None: it only tells the address.
+    `notebooks`: the local folder that `export_notebook` writes to; None: it only returns the address.
     """
 
     def __init__(self, session: Session, notebooks: Path | None, max_text: int = MAX_TEXT) -> None:
@@ -56,7 +56,7 @@ class SessionTools:
         self._max_text = max_text
 
     def server(self, version: str) -> MCPServer[Any]:
-        """A server that offers them."""
+        """A server that offers the tools."""
         server: MCPServer[Any] = MCPServer(
             "cellgate", instructions=_INSTRUCTIONS, version=version, log_level="WARNING"
         )
@@ -94,7 +94,7 @@ class SessionTools:
         """
         execution = ""
         async with self._told(), _progress(context):
-            # Streamed, so that a call that is taken back takes its cell with it.
+            # Streamed, so that cancelling the call also stops its cell.
             events = self._session.stream(code, timeout=timeout, stdin=[], language=language, tables=tables)
             async with aclosing(events):
                 async for event in events:
@@ -154,7 +154,8 @@ class SessionTools:
 
     async def read_file(self, path: str, start: int = 0, length: int = MAX_TEXT) -> Content:
         """Read a file of the session: `length` bytes of text from `start`, or a whole image."""
-        start, length = max(0, start), max(1, min(length, 10 * MAX_TEXT))
+        start = max(0, start)
+        length = max(1, min(length, 10 * MAX_TEXT))
         async with self._told():
             if mime := _SUFFIXES.get(Path(path).suffix.lower()):
                 data = await self._session.files.get(path, length=_MAX_IMAGE + 1)
@@ -211,7 +212,7 @@ class SessionTools:
 
     @asynccontextmanager
     async def _told(self) -> AsyncIterator[None]:
-        """Work on the session; what the gateway refuses is told to the model."""
+        """Work on the session, reporting a refusal by the gateway to the model."""
         try:
             await self._session.opened()
             yield
@@ -221,7 +222,7 @@ class SessionTools:
 
 @asynccontextmanager
 async def _progress(context: Context) -> AsyncIterator[None]:
-    """Tells the client every few seconds that the work goes on, if it has asked for that."""
+    """Reports progress to the client every few seconds, if it has requested that."""
 
     async def tell() -> None:
         begun = time.monotonic()
@@ -243,8 +244,9 @@ def _text(text: str) -> TextContent:
 
 
 def _fitting(table: dict[str, Any], limit: int) -> str:
-    """The table as JSON of at most `limit` characters, with as many of its first rows as that allows."""
-    text, rows = msgspec.json.encode(table).decode(), table.get("data")
+    """The table as JSON of at most `limit` characters, with only its first rows if necessary."""
+    text = msgspec.json.encode(table).decode()
+    rows = table.get("data")
     while len(text) > limit and isinstance(rows, list) and rows:
         rows = rows[: len(rows) // 2]
         text = msgspec.json.encode({**table, "data": rows}).decode()
@@ -252,7 +254,8 @@ def _fitting(table: dict[str, Any], limit: int) -> str:
 
 
 def _window(text: str, start: int, length: int) -> str:
-    start, end = max(0, start), max(0, start) + max(1, min(length, 10 * MAX_TEXT))
+    start = max(0, start)
+    end = start + max(1, min(length, 10 * MAX_TEXT))
     more = f"\n[cellgate: {len(text)} characters in all; read on at start {end}]" if end < len(text) else ""
     return text[start:end] + more
 

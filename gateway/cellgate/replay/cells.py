@@ -1,7 +1,7 @@
-"""The cells of a notebook as a replay sees them: what to run, how long, and what was seen then.
+"""The cells of a notebook as a replay needs them: what to run, for how long, and what the record shows.
 
-Pure. It reads notebooks that Cellgate exported, with times and statuses, and any other notebook as far as
-that tells. ``compare`` compares, ``run`` runs.
+Pure. It reads notebooks exported by Cellgate, with times and statuses, and whatever information other
+notebooks have. ``compare`` compares, ``run`` runs.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from cellgate_kernels.errors import InvalidInput
 NEVER_RAN = frozenset({"cancelled", "queued"})
 DEFAULT_TIMEOUT = 60.0
 LONGEST = 30 * 24 * 3600.0
-"""Seconds of a limit or a duration that are believed."""
+"""The longest limit or duration, in seconds, that is taken at face value."""
 SLACK = 10.0
-"""Seconds that a cell gets besides twice its recorded duration."""
+"""Seconds that a cell gets in addition to twice its recorded duration."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCell:
     """A code cell. `number` counts all cells of the notebook from 1; `timeout` in seconds.
 
-    `skip`: why it is not to be run. `compared`: whether it had run, so that there is something to compare.
-    `needs`: what it ran with that the record does not hold, so that a difference proves nothing.
+    `skip`: why it is not run again. `compared`: whether it had run, so that there is something to compare.
+    `needs`: what it ran with that is not in the record, so that a difference proves nothing.
     """
 
     number: int
@@ -43,7 +43,7 @@ class RecordedCell:
 
 
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
-    """The code cells of an nbformat 4 notebook. Raises InvalidInput when it is none."""
+    """The code cells of an nbformat 4 notebook. Raises InvalidInput for anything else."""
     if notebook.get("nbformat") != 4 or not isinstance(notebook.get("cells"), list):
         raise InvalidInput("This is not a notebook of nbformat 4")
     known = _dict(notebook, "metadata", "cellgate")
@@ -58,10 +58,9 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
         for number, cell in enumerate(cells, 1)
         if isinstance(cell, dict) and cell.get("cell_type") == "code"
     ]
-    begun = [told for _, cell in code if (told := _started(cell)) is not None]
-    if (created := moment(session.get("created_at"))) is not None:
-        begun.append(created)
-    begin = min(begun, default=None)
+    times = [_started(cell) for _, cell in code]
+    times.append(moment(session.get("created_at")))
+    begin = min((each for each in times if each is not None), default=None)
     for number, cell in code:
         try:
             yield _code_cell(number, cell, timeout, begin, _names(session.get("env")))
@@ -77,7 +76,8 @@ def _code_cell(
     status = known.get("status")
     if not isinstance(status, str):
         status = "error" if any(output["output_type"] == "error" for output in outputs) else "ok"
-    source, execution = cell["source"], known.get("execution")
+    source = cell["source"]
+    execution = known.get("execution")
     return RecordedCell(
         number=number,
         source="".join(source) if isinstance(source, list) else str(source),
@@ -92,7 +92,7 @@ def _code_cell(
 
 
 def _checked(output: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The output, if it has what nbformat demands. Raises KeyError, TypeError."""
+    """The output, if it has what nbformat requires. Raises KeyError, TypeError."""
     match output["output_type"]:
         case "stream":
             text = output["text"]
@@ -109,7 +109,7 @@ def _checked(output: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _without_note(outputs: list[Mapping[str, Any]], note: Any) -> list[Mapping[str, Any]]:
-    """What the cell itself showed: a cell that ended without a word has a last one of the gateway's."""
+    """The cell's own outputs: if it ended without saying why, the gateway's note is its last output."""
     data = outputs[-1].get("data") if outputs and isinstance(note, str) else None
     if not isinstance(data, dict) or data.keys() != {"text/plain"}:
         return outputs
@@ -123,7 +123,7 @@ def _names(told: Any) -> list[str]:
 
 
 def _needs(of_cell: list[str], of_session: list[str]) -> str | None:
-    """What to say of variables; the record has their names and, as they may be secrets, not their values."""
+    """A note on environment variables: their names are recorded, but their values, possibly secret, are not."""
     if of_cell:
         return f"It ran with environment variables whose values are not recorded: {', '.join(of_cell)}."
     if of_session:
@@ -139,11 +139,13 @@ def _skip(status: str, known: Mapping[str, Any], started: datetime | None) -> st
 
 
 def _timeout(status: str, duration_ms: Any, timeout: float) -> float:
-    """What was stopped is run for as long as it ran then; all else may be slower than it was."""
+    """A stopped cell runs for as long as it ran before; any other may be slower than it was."""
     if not isinstance(duration_ms, (int, float)):
         return timeout
     seconds = min(max(duration_ms / 1000, 0), LONGEST)
-    return max(1.0, min(seconds, timeout)) if status in STOPPED else max(timeout, 2 * seconds + SLACK)
+    if status in STOPPED:
+        return max(1.0, min(seconds, timeout))
+    return max(timeout, 2 * seconds + SLACK)
 
 
 def _started(cell: Mapping[str, Any]) -> datetime | None:
@@ -155,10 +157,11 @@ def _started(cell: Mapping[str, Any]) -> datetime | None:
 
 
 def _window(cell: Mapping[str, Any], known: Mapping[str, Any], begin: datetime | None) -> Window | None:
-    """When the run was under way until this cell ended."""
+    """The time from the start of the run until this cell ended."""
     times = _dict(cell, "metadata", "execution")
     ended = moment(times.get("shell.execute_reply")) or moment(times.get("iopub.status.idle"))
-    started, duration = _started(cell), known.get("duration_ms")
+    started = _started(cell)
+    duration = known.get("duration_ms")
     if ended is None and started is not None and isinstance(duration, (int, float)):
         ended = started + timedelta(milliseconds=min(max(duration, 0), 1000 * LONGEST))
     return window(begin, ended)

@@ -1,7 +1,7 @@
-"""Two runs of a cell: equal, equal after normalising, different and how, or not to be judged.
+"""Compares two runs of a cell: equal, equal after normalising, different and how, or undecidable.
 
-Pure. Of the outputs it compares what was printed to stdout, what to stderr (how the two interleave is up to
-buffers), and all other outputs in their order; execution counts are not compared. ``normalise`` knows what
+Pure. It compares what was printed to stdout, what was printed to stderr (how the two interleave depends on
+buffering), and all other outputs in order; execution counts are not compared. ``normalise`` knows what
 changes from run to run, ``images`` compares pictures, ``report`` shows the result.
 """
 
@@ -24,10 +24,10 @@ from cellgate.replay.moments import Window
 from cellgate.replay.normalise import Context, explain, shown
 
 MOST_LINES = 400
-"""Lines of each text that are compared line by line, and of a diff that are shown."""
+"""How many lines of each text are compared line by line, and how many lines of a diff are shown."""
 LONGEST_LINE = 2000
 STOPPED = frozenset({"interrupted", "timeout"})
-"""A replay has nobody who interrupts: what was interrupted is ended by a deadline."""
+"""Nobody interrupts a replay: a cell that was interrupted is ended by a deadline."""
 _TABLE = "application/vnd.dataresource+json"
 _PICTURES = frozenset({"image/png", "image/jpeg"})
 _MARKUP = frozenset({"text/html", "image/svg+xml"})
@@ -37,9 +37,10 @@ Output = Mapping[str, Any]
 
 
 class Verdict(StrEnum):
-    """What became of a cell.
+    """The outcome for a cell.
 
-    `normalised`: equal but for what is known to vary. `unjudged`: it differs in what may vary, or may not.
+    `normalised`: equal except for what is known to vary. `unjudged`: it differs in something that may or may
+    not vary.
     """
 
     EQUAL = "equal"
@@ -51,9 +52,9 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """One run of a cell: how it ended, what it showed (nbformat outputs).
+    """One run of a cell: how it ended and what it showed (nbformat outputs).
 
-    `window`: from the begin of the whole run to the cell's end, if that is known.
+    `window`: from the start of the whole run to the cell's end, if known.
     """
 
     status: str
@@ -63,9 +64,9 @@ class CellRun:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One part of a cell that differs. `diff`: unified, as text; `picture`: a PNG that shows it.
+    """One part of a cell that differs. `diff`: a unified diff; `picture`: a PNG that shows the difference.
 
-    `judged` is False where nobody can tell whether this is a difference of the result.
+    `judged` is False if there is no telling whether this is a difference in the result.
     """
 
     part: str
@@ -77,7 +78,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class CellComparison:
-    """A verdict with its reasons: `rules` that were needed, `differences` that no rule explains."""
+    """A verdict with its reasons: the `rules` that were needed, and `differences` that no rule explains."""
 
     verdict: Verdict
     rules: tuple[str, ...] = ()
@@ -86,7 +87,7 @@ class CellComparison:
 
 @dataclass(slots=True)
 class _Findings:
-    """What is collected while two runs are compared."""
+    """What has been found so far while comparing two runs."""
 
     recorded: CellRun
     replayed: CellRun
@@ -122,8 +123,8 @@ def compare_runs(
 ) -> CellComparison:
     """Compare how a cell ended and what it showed.
 
-    `rtol`: how far two floating-point numbers may be apart, relative to the larger. `pixels` that may be
-    compared; they become fewer.
+    `rtol`: how far two floating-point numbers may be apart, relative to the larger. `pixels`: the budget for
+    comparing pictures, which is used up.
     """
     found = _Findings(recorded, replayed, rtol, PixelBudget() if pixels is None else pixels)
     if recorded.status != replayed.status and not {recorded.status, replayed.status} <= STOPPED:
@@ -135,7 +136,7 @@ def compare_runs(
     for number, (before, after) in enumerate(zip_longest(*shown), 1):
         _compare_outputs(found, f"output {number}", before, after)
     if {recorded.status, replayed.status} <= STOPPED:
-        # How far a cell came until it was stopped depends on the machine.
+        # How far a cell got before it was stopped depends on the machine.
         found.differences = [replace(each, judged=False) for each in found.differences]
     if found.differences:
         judged = any(difference.judged for difference in found.differences)
@@ -145,11 +146,14 @@ def compare_runs(
 
 
 def text_diff(before: str, after: str) -> str:
-    """A unified diff for people: bounded, with a last line that says so where it is cut."""
-    (old, old_cut), (new, new_cut) = _cut_lines(before), _cut_lines(after)
+    """A unified diff for people, limited in length, with a last line that says so if it was cut."""
+    old, old_cut = _cut_lines(before)
+    new, new_cut = _cut_lines(after)
     lines = list(difflib.unified_diff(old, new, "recorded", "replayed", n=2, lineterm=""))
-    more = old_cut or new_cut or len(lines) > MOST_LINES
-    return "\n".join([*lines[:MOST_LINES], *(["... more is not shown"] if more else [])])
+    kept = lines[:MOST_LINES]
+    if old_cut or new_cut or len(lines) > MOST_LINES:
+        kept.append("... more is not shown")
+    return "\n".join(kept)
 
 
 def _cut_lines(text: str) -> tuple[list[str], bool]:
@@ -179,7 +183,12 @@ def _joined(text: Any) -> str:
 
 def _compare_outputs(found: _Findings, part: str, before: Output | None, after: Output | None) -> None:
     if before is None or after is None:
-        there, note = (after, "came now only") if before is None else (before, "did not come any more")
+        if before is None:
+            there = after
+            note = "came now only"
+        else:
+            there = before
+            note = "did not come any more"
         assert there is not None
         what = there.get("ename") if there["output_type"] == "error" else ", ".join(there["data"])
         found.differences.append(Difference(part, f"{there['output_type']} ({what}) {note}"))
@@ -206,7 +215,7 @@ def _as_text(output: Output) -> str:
 
 def _compare_data(found: _Findings, part: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     if (_TABLE in before) != (_TABLE in after):
-        # Only who asks gets a table as data too; it is the one of the other types.
+        # Tables as data are sent only on request; the other types show the same table.
         before = {kind: value for kind, value in before.items() if kind != _TABLE}
         after = {kind: value for kind, value in after.items() if kind != _TABLE}
     if before.keys() != after.keys():

@@ -1,9 +1,9 @@
-"""Whether the environment of a replay is that of the record: the Python version and the package lock.
+"""Compares the environment of a replay with the recorded one: the Python version and the package lock.
 
-Pure. The lock is in the notebook's ``metadata.cellgate`` (`python`, `packages`); that of the replay is what
-its kernel told the gateway before anybody used it. A notebook without a lock is replayed all the same, and
-the report says that it is not known. A notebook may come from anywhere: names and versions count only if they
-fit their grammars, and how many don't is compared too.
+Pure. The recorded lock is in the notebook's ``metadata.cellgate`` (`python`, `packages`); the replay's is
+what its kernel reported to the gateway before anybody used it. A notebook without a lock can still be
+replayed, and the report says that the environment is unknown. A notebook may come from anywhere: only valid
+names and versions count, and the number of invalid ones is compared too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SEED = re.compile(r"[0-9]{1,10}")
 
 
 class Agreement(StrEnum):
-    """How the two environments are to each other."""
+    """How the two environments compare."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -31,9 +31,9 @@ class Agreement(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A Python version and the versions of packages by their normalised names.
+    """A Python version and the versions of packages by normalised name.
 
-    `left_out`: how many packages there are whose names or versions are none.
+    `left_out`: the number of packages whose names or versions are invalid.
     """
 
     python: str
@@ -43,7 +43,7 @@ class Lock:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that differs; None where one side has none of it."""
+    """One difference; None if one side does not have it."""
 
     name: str
     recorded: str | None
@@ -52,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentCheck:
-    """What comparing two locks found."""
+    """The result of comparing two locks."""
 
     agreement: Agreement
     changes: tuple[Change, ...] = ()
@@ -65,7 +65,7 @@ class EnvironmentCheck:
 
 
 def lock_of(told: Any) -> Lock | None:
-    """The lock in what the record tells of an environment; None where there is none."""
+    """The lock in a recorded description of an environment; None if there is none."""
     if not isinstance(told, dict) or not isinstance(packages := told.get("packages"), dict):
         return None
     known, left_out = distributions(packages)
@@ -78,13 +78,13 @@ def lock_of(told: Any) -> Lock | None:
 
 
 def recorded_lock(notebook: Mapping[str, Any]) -> Lock | None:
-    """The lock in a notebook of ours."""
+    """The lock in a Cellgate notebook."""
     metadata = notebook.get("metadata")
     return lock_of(metadata.get("cellgate")) if isinstance(metadata, dict) else None
 
 
 def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
-    """The ``PYTHONHASHSEED`` of the recorded kernel; None when it is not told or no kernel starts with it."""
+    """The ``PYTHONHASHSEED`` of the recorded kernel; None if it is not recorded or not a valid seed."""
     metadata = notebook.get("metadata")
     known = metadata.get("cellgate") if isinstance(metadata, dict) else None
     told = known.get("hash_seed") if isinstance(known, dict) else None
@@ -93,17 +93,19 @@ def recorded_seed(notebook: Mapping[str, Any]) -> str | None:
 
 
 def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
-    """The environment of a replay's session, so that its kernel has the recorded seed; None for the usual."""
-    return None if seed is None or seed == usual else {HASH_SEED: seed}
+    """Variables that give a replay's kernel the recorded seed; None if it is the usual one or unknown."""
+    if seed is None or seed == usual:
+        return None
+    return {HASH_SEED: seed}
 
 
 def seeds_report(recorded: str | None, usual: str) -> dict[str, str | None]:
-    """Both seeds, as they are in a report."""
+    """Both seeds in the form of the report."""
     return {"recorded": recorded, "now": recorded or usual}
 
 
 def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
-    """What differs between the lock of the record and that of the replay."""
+    """What differs between the recorded lock and the replay's."""
     if recorded is None or now is None:
         return EnvironmentCheck(Agreement.UNKNOWN)
     changes = [] if recorded.python == now.python else [Change("python", recorded.python, now.python)]

@@ -1,7 +1,7 @@
-"""The input files of a recorded session: those that were put into its workspace by other ways than its cells.
+"""The input files of a recorded session: files in its workspace that did not come from its cells.
 
-Pure. A notebook tells their paths, sizes and hashes and not their bytes, so a replay has those whose bytes
-are still somewhere. Who replays looks for them, and says of each what became of it.
+Pure. A notebook has their paths, sizes and hashes but not their bytes, so a replay gets only those whose
+bytes still exist somewhere. The replaying code looks for them, and reports the outcome for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_HASH = "The record holds no hash of it."
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A file as the record tells it; `size` in bytes."""
+    """A file as described in the record; `size` in bytes."""
 
     path: str
     size: int | None = None
@@ -27,14 +27,14 @@ class InputFile(msgspec.Struct, frozen=True):
 
 
 class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of an input file. `reason`: why it is not there in the replay; None when it is."""
+    """The outcome for an input file. `reason`: why it is missing in the replay; None if it is there."""
 
     path: str
     reason: str | None = None
 
 
 def input_files(notebook: Mapping[str, Any]) -> list[InputFile]:
-    """The input files that a notebook of ours names. Raises InvalidInput when it does not do so as we do."""
+    """The input files listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
     try:
         told = notebook.get("metadata", {}).get("cellgate", {}).get("input_files", [])
         return msgspec.convert(told, list[InputFile])

@@ -1,7 +1,7 @@
-"""Two pictures as they look: the same, or a third picture that shows where they are not.
+"""Compares two pictures visually: they look the same, or a third picture shows where they differ.
 
-Pillow reads them; the bytes are of user code, so only PNG and JPEG are read, and nothing that is huge. It
-runs where a crash or a long time costs nobody else anything: in a job's own process, or in the command.
+Pillow reads them. The bytes come from user code, so only PNG and JPEG are read, and nothing huge. It runs
+where a crash or a long run time affects nobody else: in a job's own process, or in the command.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from PIL import Image, ImageChops, ImageFilter, ImageOps
 
 MOST_PIXELS = 40_000_000
 WIDEST = 1600
-"""Pixels that the picture of the difference is wide, at most."""
+"""Maximum width of the picture of the difference, in pixels."""
 _GAP = 8
 
-
 LARGEST_UNSEEN = 2.0
-"""Percent of full brightness by which a spot of 3 x 3 pixels may differ and nobody sees it."""
+"""Percent of full brightness by which a spot of 3 x 3 pixels may differ without being visible."""
 MOST_IN_ALL = 400_000_000
 
 
@@ -30,7 +29,7 @@ class PixelBudget:
     left: int = MOST_IN_ALL
 
     def take(self, pixels: int) -> bool:
-        """Whether there were so many left; they are used up then."""
+        """Use up so many pixels; returns False, using none, if fewer are left."""
         if pixels > self.left:
             return False
         self.left -= pixels
@@ -39,10 +38,10 @@ class PixelBudget:
 
 @dataclass(frozen=True, slots=True)
 class PictureComparison:
-    """`same`: nobody can see a difference; None: that was not found out. `note` says by how much they differ.
+    """`same`: no difference is visible; None: not determined. `note` says by how much they differ.
 
-    `distance`: the largest difference of a spot of 3 x 3 pixels, in percent of full brightness.
-    `picture` (PNG) has the recorded one, the replayed one, and the differing pixels in red on a pale copy.
+    `distance`: the largest difference of a spot of 3 x 3 pixels, in percent of full brightness. `picture`
+    (PNG) shows the recorded one, the replayed one, and the differing pixels in red on a pale copy.
     """
 
     same: bool | None
@@ -81,7 +80,7 @@ def compare_pictures(recorded: bytes, replayed: bytes, budget: PixelBudget) -> P
 
 
 def _pixels(data: bytes) -> int:
-    """How many it says to have. Raises what Pillow does for what is no picture, and ValueError for a bomb."""
+    """The number of pixels that the header declares. Raises Pillow's errors, and ValueError for a bomb."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
@@ -101,7 +100,7 @@ def _read(data: bytes) -> Image.Image:
 def _difference(before: Image.Image, after: Image.Image) -> Image.Image:
     """How much each pixel differs, from 0 to 255, in the channel that differs most.
 
-    On white and on black, so that what can't be seen in a transparent place does not count.
+    Compared on white and on black, so that invisible differences in transparent areas don't count.
     """
     found = None
     for ground in ("white", "black"):
@@ -113,7 +112,7 @@ def _difference(before: Image.Image, after: Image.Image) -> Image.Image:
 
 
 def _distance(difference: Image.Image) -> float:
-    """The largest mean of 3 x 3 pixels, in percent: an edge that moved is far above one that is smoothed."""
+    """The largest mean of 3 x 3 pixels, in percent: far higher for a moved edge than for a smoothed one."""
     padded = ImageOps.expand(difference, border=2)
     largest = padded.filter(ImageFilter.BoxBlur(1)).getextrema()[1]
     assert isinstance(largest, (int, float))

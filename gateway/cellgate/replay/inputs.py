@@ -1,8 +1,8 @@
-"""Copies the input files of a recorded session into the session of its replay, where they still are.
+"""Copies the input files of a recorded session that still exist into the session of its replay.
 
-They are read where the recorded session has its files now, by descriptors, and never moved or changed. A
-file counts as the recorded one by its hash alone, taken of the very bytes that were copied. It talks to
-``sessions.files``; which files there were is told by ``files``.
+They are read through descriptors from wherever the recorded session's files are now, and never moved or
+changed. Only the hash of the bytes that were actually copied decides whether a file is the recorded one. It
+uses ``sessions.files``; ``files`` lists the recorded files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cellgate_kernels.errors import InvalidInput
 async def restore(
     files: SessionFiles, principal: str, key: str, wanted: Iterable[InputFile], session: Session
 ) -> list[Restored]:
-    """Put those of the `wanted` files of session `key` into `session` that are as they were recorded.
+    """Copy those of the `wanted` files of session `key` that are unchanged into `session`.
 
     Raises QueueFull, QuotaExceeded and StorageError.
     """
@@ -36,7 +36,7 @@ async def restore(
 async def _restore(
     files: SessionFiles, principal: str, key: str, file: InputFile, session: Session
 ) -> str | None:
-    """None when the file was restored, and else why not."""
+    """None if the file was restored, otherwise why not."""
     if file.sha256 is None or file.size is None:
         return NO_HASH
     try:
@@ -58,13 +58,13 @@ async def _restore(
         finally:
             await files.discard(incoming)
     finally:
-        # In a thread, because it waits for a reading that a cancelled replay has left behind.
+        # In a thread, because it waits for a read that a cancelled replay may have left running.
         await files.lane.run(source.close)
     return None
 
 
 async def _copy(files: SessionFiles, source: BufferedReader, size: int, upload: Upload) -> None:
-    """What is in the file, but no more than it should have: user code may write to it meanwhile."""
+    """Copy the file, but no more than its recorded size: user code may be appending to it."""
     while upload.size < size:
         piece = await files.lane.run(source.read, min(PIECE, size - upload.size))
         if not piece:

@@ -1,9 +1,9 @@
-"""What differs between two runs of the same code although nothing does, and what nobody can tell.
+"""Rules for differences between two runs of the same code that mean nothing, or that are undecidable.
 
-Pure. A rule of `VARYING` replaces by a mark what is known to vary from run to run: the address in an object's
-repr, the clock of the run. A rule of `DOUBTFUL` does so with what looks as if it varied, but may as well be
-a result: a duration, a UUID. Texts that only the latter make the same are neither called the same nor
-different. ``compare`` decides what is compared; no rule looks at more than one piece of text.
+Pure. The rules in `VARYING` replace what is known to vary from run to run by a mark: the address in an
+object's repr, the clock of the run. The rules in `DOUBTFUL` do so for what may vary but may just as well be a
+result: a duration, a UUID. Texts that are the same only after the latter count neither as the same nor as
+different. ``compare`` decides what is compared; each rule looks at only one piece of text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Applies = Callable[[re.Match[str], Window | None], bool]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known of two runs besides their texts. `markup`: the text is HTML or SVG."""
+    """What is known about two runs besides their texts. `markup`: the text is HTML or SVG."""
 
     recorded: Window | None = None
     replayed: Window | None = None
@@ -35,7 +35,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why two texts are not the same letter by letter: by `rules` that are sure, and by `doubts`."""
+    """Why two texts are not identical: because of certain `rules`, and because of `doubts`."""
 
     rules: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -43,9 +43,9 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What `pattern` finds is replaced by `mark`, where `applies` (if any) says that this one is meant.
+    """Replaces matches of `pattern` by `mark`, if `applies` (when given) accepts the match.
 
-    A group of the name ``kept`` stays. `of_markup`: only in HTML and SVG.
+    A group named ``kept`` is preserved. `of_markup`: only in HTML and SVG.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Rule:
     of_markup: bool = False
 
     def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
-        """`text` with the marks between two of `sign`, and what they stand for."""
+        """`text` with each mark between two `sign` characters, and what the marks replaced."""
         found: list[str] = []
         names = self.pattern.groupindex
 
@@ -88,8 +88,12 @@ def _iso(match: re.Match[str]) -> tuple[datetime, timedelta] | None:
     year, month, day, hour, minute, second = (int(match[n] or 0) for n in (1, 3, 4, 5, 7, 8))
     zone = (match["zone"] or "").strip()
     try:
-        offset = datetime.strptime(zone.replace(":", ""), "%z").tzinfo if zone[:1] in {"+", "-"} else None
-        told = datetime(year, month, day, hour, minute, second, tzinfo=offset or (UTC if zone else None))
+        tzinfo = None
+        if zone[:1] in {"+", "-"}:
+            tzinfo = datetime.strptime(zone.replace(":", ""), "%z").tzinfo
+        elif zone:
+            tzinfo = UTC
+        told = datetime(year, month, day, hour, minute, second, tzinfo=tzinfo)
     except ValueError:
         return None
     if not match[8]:
@@ -124,7 +128,7 @@ def _epoch_of_run(match: re.Match[str], window: Window | None) -> bool:
 
 
 def _perhaps(read: Callable[[re.Match[str]], object], known: Applies) -> Applies:
-    """When nobody knows when the cell ran, any time may be one of the run."""
+    """If it is not known when the cell ran, any time may be one of the run."""
     return lambda match, window: known(match, window) if window is not None else read(match) is not None
 
 
@@ -159,9 +163,9 @@ _CLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """The lines of tqdm: a bar is drawn again and again, as often as there is time; the last one counts.
+    """tqdm's lines: a bar is redrawn as often as time allows, and only the last drawing counts.
 
-    Of that all counts but its clock and its speed.
+    Its clock and its speed are ignored.
     """
 
     name: str = "progress bars"
@@ -194,7 +198,7 @@ def _drawn(line: str, sign: str, found: list[str]) -> str:
 
 
 def _bar(piece: str, sign: str) -> str | None:
-    """A drawing of a bar without its clock; None for what is none."""
+    """A drawing of a bar without its clock; None if it is not a bar."""
     before, opened, clock = piece.rstrip().rpartition(" [")
     known = _CLOCK.fullmatch(clock)
     if not opened or known is None:
@@ -204,7 +208,7 @@ def _bar(piece: str, sign: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """Sets, in one order; nothing is left out."""
+    """Puts the members of sets into a fixed order; nothing is removed."""
 
     name: str = "order of sets"
     of_markup: bool = False
@@ -249,7 +253,7 @@ VARYING: tuple[AnyRule, ...] = (
     _Progress(),
     _Sets(),
 )
-"""What is known to vary, wherever it stands."""
+"""What is known to vary, wherever it appears."""
 
 _AMOUNT = r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?"
 DOUBTFUL: tuple[AnyRule, ...] = (
@@ -277,11 +281,11 @@ DOUBTFUL: tuple[AnyRule, ...] = (
     ),
     Rule("memory addresses", re.compile(r"\b0x[57][0-9a-f]{11}\b"), "address"),
 )
-"""What may vary, and may be a result."""
+"""What may vary, but may also be a result."""
 
 
 def explain(recorded: str, replayed: str, context: Context) -> Explanation | None:
-    """What makes both texts the same, None when they differ."""
+    """What makes both texts the same; None if they differ."""
     if recorded == replayed:
         return Explanation()
     sign = _unused(recorded, replayed)
@@ -299,7 +303,7 @@ def explain(recorded: str, replayed: str, context: Context) -> Explanation | Non
 
 
 def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
-    """Both texts with what is known to vary as ``<mark>``: it would hide in a diff the lines that matter."""
+    """Both texts with what is known to vary as ``<mark>``, so that it does not clutter a diff."""
     sign = _unused(recorded, replayed)
     if sign is None:
         return recorded, replayed
@@ -309,8 +313,9 @@ def shown(recorded: str, replayed: str, context: Context) -> tuple[str, str]:
 
 
 def _unused(recorded: str, replayed: str) -> str | None:
-    """A letter that neither text has, so that none of them can hold a mark by itself."""
-    return next((c for c in map(chr, range(0xE000, 0xF8FF)) if c not in recorded and c not in replayed), None)
+    """A private-use character that is in neither text, so that no text can contain a mark of its own."""
+    candidates = map(chr, range(0xE000, 0xF8FF))
+    return next((sign for sign in candidates if sign not in recorded and sign not in replayed), None)
 
 
 def _reduce(

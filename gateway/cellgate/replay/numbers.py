@@ -1,7 +1,8 @@
-"""Two texts whose numbers differ a little: the same within a relative tolerance, and by how much at most.
+"""Compares texts whose numbers differ slightly: within a relative tolerance, and by how much at most.
 
-Pure. Only numbers with a point or an exponent are compared so; all else, integers too, has to be the same.
-How many blanks stand between words does not count: a longer number moves what stands beside it.
+Pure. The tolerance applies only to numbers with a point or an exponent; everything else, including integers,
+must be identical. The amount of blank space between words is ignored, because a longer number shifts what
+follows it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _BLANKS = re.compile(r"[ \t]+")
 
 
 def check_rtol(rtol: float) -> float:
-    """Raises InvalidInput for what is no relative tolerance. 0 means that numbers are compared as text."""
+    """Raises InvalidInput for an invalid relative tolerance. 0 means that numbers are compared as text."""
     if not 0 <= rtol < 1:
         raise InvalidInput("rtol, the relative tolerance of numbers, must be at least 0 and below 1")
     return rtol
@@ -24,18 +25,19 @@ def check_rtol(rtol: float) -> float:
 
 def largest_difference(recorded: str, replayed: str, rtol: float) -> float | None:
     """The largest relative difference of two numbers in the same place; None when one is above `rtol`."""
-    numbers = _NUMBER.findall(recorded), _NUMBER.findall(replayed)
-    if len(numbers[0]) != len(numbers[1]) or _text(recorded) != _text(replayed):
+    recorded_numbers = _NUMBER.findall(recorded)
+    replayed_numbers = _NUMBER.findall(replayed)
+    if len(recorded_numbers) != len(replayed_numbers) or _text(recorded) != _text(replayed):
         return None
     largest = 0.0
-    for before, after in zip(*numbers, strict=True):
+    for before, after in zip(recorded_numbers, replayed_numbers, strict=True):
         if before == after:
             continue
         if not {".", "e", "E"} & {*before, *after}:
             return None
         first, second = float(before), float(after)
         apart = abs(first - second) / max(abs(first), abs(second), math.ulp(0.0))
-        # An overflow makes any two numbers infinite and equal.
+        # Numbers that overflow are infinite and would all look equal.
         if not (math.isfinite(apart) and apart <= rtol):
             return None
         largest = max(largest, apart)

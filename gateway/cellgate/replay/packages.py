@@ -1,8 +1,8 @@
-"""The packages that a recorded session had installed, beside its kernel's environment.
+"""The packages that a recorded session had installed in addition to its kernel's environment.
 
-Pure. A notebook may come from anywhere: names and versions are validated before they are used. They are in
-the notebook's ``metadata.cellgate``. Who replays installs what was asked for, bound to the recorded versions;
-whether all came out the same is seen when the environments are compared.
+Pure. They are listed in the notebook's ``metadata.cellgate``. A notebook may come from anywhere, so names and
+versions are validated before they are used. A replay installs the requested packages, constrained to the
+recorded versions; comparing the environments shows whether the result is the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellgate_kernels.errors import InvalidInput
 
 
 class RecordedPackage(msgspec.Struct, frozen=True):
-    """A package as the record tells it."""
+    """A package as described in the record."""
 
     name: str
     version: str
@@ -30,12 +30,12 @@ class RecordedPackage(msgspec.Struct, frozen=True):
 
     @property
     def pin(self) -> Line:
-        """The requirement of this very version."""
+        """The requirement for exactly this version."""
         return pin_line(Distribution.read(self.name, self.version))
 
 
 def installed_packages(notebook: Mapping[str, Any]) -> list[RecordedPackage]:
-    """The packages that a notebook of ours names. Raises InvalidInput when it does not do so as we do."""
+    """The packages listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
     try:
         told = notebook.get("metadata", {}).get("cellgate", {}).get("installed_packages", [])
         packages = msgspec.convert(told, list[RecordedPackage])
@@ -47,5 +47,5 @@ def installed_packages(notebook: Mapping[str, Any]) -> list[RecordedPackage]:
 
 
 def pins(packages: list[RecordedPackage]) -> tuple[list[Line], list[Line]]:
-    """What to install, the packages that were asked for, and the versions of all as constraints."""
+    """The requested packages, which are to be installed, and the versions of all packages as constraints."""
     return [package.pin for package in packages if package.requested], [package.pin for package in packages]

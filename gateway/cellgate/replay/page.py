@@ -1,6 +1,6 @@
-"""The report of a replay as one HTML page: no script, nothing from elsewhere, all text escaped.
+"""The report of a replay as a single HTML page: no script, no external resources, all text escaped.
 
-Pure. Everything in it but our own words may be user code's, so nothing is taken over as markup.
+Pure. Everything except our own text may come from user code, so none of it is inserted as markup.
 """
 
 from __future__ import annotations

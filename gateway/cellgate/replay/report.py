@@ -1,8 +1,8 @@
-"""The report of a replay as JSON: what was compared, where, and what came out of it.
+"""The report of a replay as JSON: what was compared, where, and with what result.
 
-Pure; the HTML page in ``page`` is made from this and nothing else. As a program (``python -m
+Pure; the HTML page in ``page`` is made from this alone. As a program (``python -m
 cellgate.replay.report json|html``) it is the job that compares: it reads a notebook and its new runs as JSON
-from stdin and writes the report to stdout, in a process of its own, because what it reads is user code's.
+from stdin and writes the report to stdout, in its own process, because its input comes from user code.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from cellgate.replay.page import page
 
 
 class NewRun(msgspec.Struct, frozen=True):
-    """What a cell did in the replay. `at` and `ended`: RFC 3339, when it was begun and when it was over.
+    """What a cell did in the replay. `at` and `ended`: when it started and ended, as in RFC 3339.
 
-    `asked`: it asked for input, and got none.
+    `asked`: it asked for input and got none.
     """
 
     status: str
@@ -40,7 +40,7 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All that a report is made from. `runs` has one entry for each code cell, None for one not run.
+    """Everything a report is made from. `runs` has one entry per code cell, None if it was not run.
 
     `rtol`: how far floating-point numbers may be apart.
     """
@@ -52,16 +52,16 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def environment_report(check: EnvironmentCheck) -> dict[str, Any]:
-    """The comparison of environments, as it is in a report."""
+    """The comparison of environments in the form of the report."""
     return {"agreement": check.agreement, "changes": [asdict(change) for change in check.changes]}
 
 
 def build_report(comparison: Comparison) -> dict[str, Any]:
-    """The report as JSON has it. Raises InvalidInput for what is no notebook."""
+    """The report as JSON values. Raises InvalidInput if the notebook is invalid."""
     cells = recorded_cells(comparison.notebook)
     pixels = PixelBudget()
-    begun = [told for run in comparison.runs if run is not None and (told := moment(run.at)) is not None]
-    begin = min(begun, default=None)
+    starts = [moment(run.at) for run in comparison.runs if run is not None]
+    begin = min((start for start in starts if start is not None), default=None)
     shown = [
         _cell(cell, run, begin, comparison.rtol, pixels)
         for cell, run in zip(cells, comparison.runs, strict=True)
@@ -90,8 +90,8 @@ def _cell(
         return {**known, "verdict": Verdict.SKIPPED, "same": None, "reason": reason}
     when = window(begin, moment(run.ended) or moment(run.at))
     compared = compare_runs(cell.run, CellRun(run.status, run.outputs, when), rtol=rtol, pixels=pixels)
-    asked = "It asks for input, and a replay has nobody to answer." if run.asked else None
-    verdict, why = compared.verdict, asked or cell.needs
+    why = "It asks for input, and a replay has nobody to answer." if run.asked else cell.needs
+    verdict = compared.verdict
     if verdict is Verdict.DIFFERENT and why is not None:
         verdict = Verdict.UNJUDGED
     return {

@@ -1,6 +1,6 @@
-"""Running a notebook's cells once more, whoever runs them: the gateway itself or a client of it.
+"""Runs a notebook's cells again, on behalf of the gateway itself or of a client.
 
-It starts no kernel and compares nothing; the runner that it is given does the one, ``report`` the other.
+It runs cells through the runner that it is given, and compares nothing; ``report`` does that.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]
 
 
 def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str | None = None) -> None:
-    """Raises EnvironmentDiffers when the locks differ, unless it is wanted `anyway`.
+    """Raises EnvironmentDiffers when the locks differ, unless `anyway` is set.
 
-    `why`: what kept the recorded packages from being installed.
+    `why`: the reason the recorded packages could not be installed, if so.
     """
     if check.agreement is Agreement.DIFFERENT and not anyway:
         reason = f" Its packages could not be installed: {why}." if why else ""
@@ -30,6 +30,6 @@ def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str 
 
 
 async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> None:
-    """Run all cells that had run, in order, also after one that fails; `listen` hears None for the others."""
+    """Run all cells that had run, in order, even after one fails; `listen` gets None for the others."""
     for cell in cells:
         await listen(cell, await run(cell) if cell.skip is None else None)

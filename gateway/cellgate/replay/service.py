@@ -1,7 +1,8 @@
-"""Replays recorded sessions: a fresh kernel of the same kernelspec, all cells again, a report of both.
+"""Replays recorded sessions: a fresh kernel of the same kernelspec, all cells again, a report on both.
 
-It reads the record by ``sessions.reader``, gets kernels by ``sessions.registry`` and compares in a job; what
-it runs is not recorded. HTTP is the handler's affair, and what a replay means is ``replay``'s.
+It reads the record through ``sessions.reader``, gets kernels through ``sessions.registry`` and compares in a
+job; the replay itself is not recorded. The handler does the HTTP; the other modules of ``replay`` do the
+reading, running and comparing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MOST_AT_ONCE = 4
 
 
 class Replayer:
-    """Four replays at once; more are refused."""
+    """Runs up to four replays at once; more are refused."""
 
     def __init__(
         self, manager: SessionManager, archive: Archive, files: SessionFiles, jobs: Jobs, version: str
@@ -64,7 +65,7 @@ class Replayer:
     async def replay(
         self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float = 0.0
     ) -> bytes:
-        """The report as ``json`` or ``html``. `listen` hears of each cell as it has run.
+        """The report as ``json`` or ``html``. `listen` is called for each cell once it has run.
 
         `rtol`: how far floating-point numbers may be apart.
 
@@ -83,17 +84,20 @@ class Replayer:
         self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float
     ) -> bytes:
         moment = await self._archive.moment(principal, key)
-        row, notebook = moment.session, await self._archive.outline(moment)
-        cells, inputs = recorded_cells(notebook), input_files(notebook)
+        row = moment.session
+        notebook = await self._archive.outline(moment)
+        cells = recorded_cells(notebook)
+        inputs = input_files(notebook)
         seed = recorded_seed(notebook)
         wanted = SessionBody(kernel=row.kernel, limits=_limits(row), env=variables_for(seed, HASH_SEED))
         with self._jobs.file() as given, self._jobs.file() as made:
-            # A `Comparison` in JSON, written as it comes: neither notebook nor runs are held in memory.
+            # A `Comparison` as JSON, written incrementally: neither notebook nor runs are kept in memory.
             await given.write(b'{"notebook":')
             await given.take(self._archive.exports.notebook(moment))
             await given.write(b',"runs":[')
             note = partial(self._note, given, next(iter(cells), None), listen)
-            begun, store = now(), _Rows()
+            started_at = now()
+            store = _Rows()
             session = await self._manager.open_one_shot(
                 principal, wanted, record=False, store=store, lower=True
             )
@@ -108,7 +112,7 @@ class Replayer:
                     "head": moment.head.hex(),
                     "kernel": row.kernel,
                     "isolation": session.row.isolation,
-                    "replayed_at": begun,
+                    "replayed_at": started_at,
                     "gateway_version": self._version,
                     "environment": environment_report(check),
                     "hash_seed": seeds_report(seed, HASH_SEED),
@@ -148,7 +152,7 @@ class Replayer:
 
 
 class _Rows(MemoryStore):
-    """Of a replay's rows, whether the last cell's asked for input."""
+    """The rows of a replay, and whether the last cell asked for input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,13 +164,13 @@ class _Rows(MemoryStore):
         super().append(row, reserved=reserved)
 
     def forget(self) -> None:
-        """Drop all rows so far."""
+        """Discard all rows so far."""
         self.asked = False
         super().forget()
 
 
 async def _install(session: Session, packages: list[RecordedPackage]) -> str | None:
-    """Install what the recorded session had; why that could not be done, if so."""
+    """Install what the recorded session had; returns the reason if that failed."""
     if not packages:
         return None
     install, constraints = pins(packages)
@@ -181,7 +185,7 @@ async def _install(session: Session, packages: list[RecordedPackage]) -> str | N
 
 
 def _lock(session: Session) -> Lock | None:
-    """What the session's kernel told of its environment and what was installed since."""
+    """The environment that the session's kernel reported, plus what was installed since."""
     if session.kernel is None:
         return None
     told = environment_of(session.kernel)
@@ -191,6 +195,6 @@ def _lock(session: Session) -> Lock | None:
 
 
 def _limits(row: SessionRow) -> LimitsBody:
-    """The limits that the recorded session had, so that the same happens at the same limits."""
+    """The recorded session's limits, so that the replay runs into the same ones."""
     known = {name: row.limits[name] for name in LimitsBody.__struct_fields__ if name in row.limits}
     return msgspec.convert(known, LimitsBody)

@@ -1,8 +1,8 @@
-"""Sets in printed text, with their members in order: two sets are equal whatever order they are printed in.
+"""Sorts the members of sets in printed text: equal sets may be printed in different orders.
 
-Pure. What counts is Python's repr of a set, ``{1, 2}`` or ``frozenset({...})``, of members that are literals,
-tuples, calls such as ``Decimal('1')``, or in angle brackets. Dicts have an order that means something, and so
-have ``dict_keys([...])`` and all text in braces that is no set of such members: they stay as they are.
+Pure. It recognises Python's repr of a set, ``{1, 2}`` or ``frozenset({...})``, whose members are literals,
+tuples, calls such as ``Decimal('1')``, or text in angle brackets. The order of dicts and of
+``dict_keys([...])`` is significant, so they and any other text in braces are left unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 LONGEST = 1 << 20
-"""Characters of a text in which sets are looked for."""
+"""Texts with more characters than this are not searched for sets."""
 DEEPEST = 20
 
 _SPACE = re.compile(r"\s*")
@@ -24,7 +24,7 @@ _KEYWORD = re.compile(r"[A-Za-z_]\w{0,100}=(?!=)")
 
 
 class _NoSet(Exception):
-    """What was begun is no set's repr, as `at` shows."""
+    """The text is not the repr of a set; `at` is where that became clear."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -32,16 +32,17 @@ class _NoSet(Exception):
 
 
 def order_sets(text: str) -> str:
-    """`text` with the members of each set in the order of their text."""
+    """`text` with the members of each set sorted by their text."""
     at = text.find("{")
     if at < 0 or len(text) > LONGEST:
         return text
-    parts, done = [], 0
+    parts: list[str] = []
+    done = 0
     while at >= 0:
         try:
             shown, end = _set(text, at, 0)
         except _NoSet as broken:
-            # Sets within what was read are let be, so that no text is read twice.
+            # Sets inside the text parsed so far are ignored, so that no text is parsed twice.
             at = text.find("{", max(at + 1, broken.at))
             continue
         parts += [text[done:at], shown]

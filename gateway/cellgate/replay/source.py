@@ -1,7 +1,7 @@
-"""What ``cellgate replay`` is given: a notebook with the files beside it, or a bundle.
+"""The input of ``cellgate replay``: a notebook with the files beside it, or a bundle.
 
-It reads files of the caller's and sends nothing. From a notebook's folder only those files are taken that
-the notebook names, never through a link; of a bundle only entries below its working folder.
+It reads the caller's files and sends nothing. From a notebook's folder it reads only files that the notebook
+names, never through a link; from a bundle only entries below its working folder.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 
 MOST_BYTES = 512 * MIB
-"""The largest file that is sent to a gateway: it is in memory as a whole."""
+"""The largest file that is sent to a gateway; the whole file is in memory."""
 _TOO_LARGE = f"It is larger than {MOST_BYTES // MIB} MiB: upload it to a session to replay that."
 
 
 class Source(Protocol):
-    """Where bytes of input files may be."""
+    """Where the bytes of input files may be found."""
 
     def bytes_of(self, path: str, most: int) -> bytes | None:
-        """Up to `most` bytes of a file, None when there is none of this path. Blocks."""
+        """Up to `most` bytes of a file, or None if there is no file at this path. Blocks."""
 
 
 class _Folder:
@@ -67,7 +67,7 @@ class _Bundle:
 
 
 def open_source(path: Path) -> tuple[dict[str, Any], Source]:
-    """The notebook, and where its input files may be. Raises InvalidInput for what is neither. Blocks."""
+    """The notebook, and a source for its input files. Raises InvalidInput if it can't be read. Blocks."""
     try:
         if not zipfile.is_zipfile(path):
             return decode_notebook(read_file(path), str(path)), _Folder(path.absolute().parent)
@@ -89,7 +89,7 @@ def _notebook_of_bundle(path: Path) -> dict[str, Any]:
 
 
 def recorded_bytes(source: Source, file: InputFile) -> bytes | str:
-    """The file's bytes when they are still those of the record, and else why there are none. Blocks."""
+    """The file's bytes if they are still the recorded ones, otherwise the reason they are missing. Blocks."""
     if file.sha256 is None or file.size is None or file.size < 0:
         return NO_HASH
     if file.size > MOST_BYTES:
