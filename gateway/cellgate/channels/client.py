@@ -145,7 +145,8 @@ class Client:
         if self._expiry is not None:
             self._expiry.cancel()
         self._outbox.end()
-        socket, self.socket = self.socket, None
+        socket = self.socket
+        self.socket = None
         if self._pump is not None:
             await asyncio.wait([self._pump], timeout=CLOSE_PATIENCE if socket is not None else 0)
             self._stop_pump()

@@ -56,7 +56,8 @@ class ResultBuilder:
         `size`: its approximate size in bytes, if it may be large.
         """
         self._weight += size + EVENT_COST
-        self._session, self._execution = event["session"], event["execution"]
+        self._session = event["session"]
+        self._execution = event["execution"]
         match event["type"]:
             case "queued":
                 return

@@ -55,7 +55,8 @@ async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
 
     A refusal or a failure ends the execution with an error that says why, and the cell does not run.
     """
-    kernel, installer = host.current, host.packages.installer
+    kernel = host.current
+    installer = host.packages.installer
     if installer is None or kernel is None or kernel.environment is None:
         return ()
     try:

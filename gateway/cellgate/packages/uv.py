@@ -87,7 +87,7 @@ class Target:
         return "".join(map(str, self.environment.release[:2]))
 
     def options(self) -> list[str]:
-        """uv's options that select wheels for this Python. Raises PackageError if uv lacks the platform."""
+        """uv's options for wheels of this Python. Raises PackageError if uv does not support its platform."""
         words = ["--python", self.interpreter]
         if self.foreign:
             version = ".".join(map(str, self.environment.release))
@@ -240,7 +240,8 @@ class Uv:
 
         The result is in the file LOCK. For a `probe`, finding none is not logged as a failure.
         """
-        wanted, lock = work / "alone.txt", work / LOCK
+        wanted = work / "alone.txt"
+        lock = work / LOCK
         wanted.write_text(document(lines))
         lock.unlink(missing_ok=True)  # uv would keep the versions in it
         words = ["pip", "compile", "--no-deps", "--format", "pylock.toml", "--output-file", str(lock)]

@@ -123,7 +123,7 @@ def _names(told: Any) -> list[str]:
 
 
 def _needs(of_cell: list[str], of_session: list[str]) -> str | None:
-    """A note on environment variables: names are recorded, values are not, as they may be secret."""
+    """A note on environment variables: names are recorded, values are not, because they may be secret."""
     if of_cell:
         return f"It ran with environment variables whose values are not recorded: {', '.join(of_cell)}."
     if of_session:

@@ -109,7 +109,8 @@ def _head(report: Mapping[str, Any], name: str) -> Iterator[str]:
         counts += f", {report['skipped']} not compared"
     yield f'<p>{counts}.</p><ul class="map">'
     for cell in report["cells"]:
-        number, verdict = cell["cell"], cell["verdict"]
+        number = cell["cell"]
+        verdict = cell["verdict"]
         title = f"cell {number}: {_WORDS[verdict]}"
         yield f'<li class="{verdict}"><a href="#cell-{number}" title="{title}">{number}</a></li>'
     yield "</ul><table>"

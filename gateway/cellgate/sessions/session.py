@@ -282,7 +282,7 @@ class Session:
         self._queue.wake()
 
     def _sent(self, message: Message) -> None:
-        """A message is sent to the kernel, whoever the sender: a reply lets its cell ask for input again."""
+        """A message is sent to the kernel, by anybody: an input_reply lets its cell ask for input again."""
         if message.channel is Channel.STDIN:
             for run in self._runs.running:
                 run.machine.answered()
@@ -345,7 +345,8 @@ class Session:
         prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
         if self.kernel is not None and free and not prepared:
-            self._runs.current, self.record.state = run, SessionState.BUSY
+            self._runs.current = run
+            self.record.state = SessionState.BUSY
             # The worker has nothing to do until the cell ends or times out; the run wakes it then.
             self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
         else:
@@ -499,7 +500,8 @@ class Session:
         if self._end is None and run.broken:
             await self._after_loss(run)
         if self.state is SessionState.BUSY:
-            self.record.state, self.record.cause = SessionState.IDLE, None
+            self.record.state = SessionState.IDLE
+            self.record.cause = None
         self.touch()
         if self.kernel is not None and self.kernel.exited.done():
             self._exited(self.kernel)
