@@ -1,7 +1,7 @@
-"""Which isolation backend ``cellgate serve`` uses: the one asked for, or the best that works here.
+"""Which isolation backend ``cellgate serve`` uses: the requested one, or the best that works here.
 
-Each backend's own check decides, by trying; this keeps the order and the words for people. It starts no
-kernel and keeps no connection.
+Each backend's own check decides, by trying; this module has the order and the messages. It starts no kernel
+and keeps no connection.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_ISOLATED = "KERNELS ARE NOT ISOLATED: code can read and change all your file
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A choice: `isolation` as in /v1/info; a `warning` to be seen, a `note` on what would be better."""
+    """A choice: `isolation` as in /v1/info; a `warning` to show, a `note` on a better choice."""
 
     name: str
     isolation: str
@@ -30,9 +30,9 @@ class Backend:
 
 
 async def choose_backend(wanted: str, container: ContainerSettings, docker_url: str) -> Backend:
-    """The backend called `wanted`, or for ``auto`` the first that works of docker, sandbox and process.
+    """The backend called `wanted`; for ``auto`` the first of docker, sandbox and process that works.
 
-    Raises BackendUnavailable, saying what to install or to make.
+    Raises BackendUnavailable, which says what to install or create.
     """
     if wanted == "docker":
         return await _docker(container, docker_url)

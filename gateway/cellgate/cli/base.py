@@ -1,10 +1,10 @@
-"""What every ``cellgate`` command shares: where its settings come from, its help, its way to the gateway.
+"""The base of every ``cellgate`` command: its settings, its help, its connection to the gateway.
 
-`BaseApp` is for all commands, `serve` included; `CommandApp` is for those that are clients of a running
-gateway. Settings come, strongest first, from the command line, from the environment (``CELLGATE_PORT``
-for ``--port``; ``CELLGATE__ServeApp__port`` for a trait without an option), and from one configuration
-file. The environment is a value given by ``main``; nothing here reads the process's own.
-It starts no server and knows no HTTP: that is ``client``, imported only when a client is made.
+`BaseApp` is for all commands, including `serve`; `CommandApp` is for those that are clients of a running
+gateway. Settings come, in order of precedence, from the command line, from the environment (``CELLGATE_PORT``
+for ``--port``; ``CELLGATE__ServeApp__port`` for a trait without an option), and from one configuration file.
+``main`` passes the environment in; nothing here reads the process's. It starts no server and knows no HTTP:
+that is ``client``, imported only when a client is made.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PREFIX = "CELLGATE"
 RUNNING_FILE = "gateway.json"
 RUNNING_BYTES = 64 * 1024
 COMPLETING = "_ARGCOMPLETE"
-"""The variable by which a shell asks what may follow; see ``completing``."""
+"""The variable by which a shell asks for completions; see ``completing``."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -57,7 +57,7 @@ class UsageError(InvalidInput):
 
 
 class RunningGateway(msgspec.Struct, frozen=True):
-    """What a running gateway writes to ``gateway.json`` in its data folder, readable by its user only."""
+    """The content of ``gateway.json``, written by a running gateway to its data folder for its user only."""
 
     url: str
     token: str
@@ -65,7 +65,7 @@ class RunningGateway(msgspec.Struct, frozen=True):
 
 
 def variable(alias: str) -> str:
-    """The environment variable that stands for an option: ``CELLGATE_DATA_DIR`` for ``data-dir``."""
+    """The environment variable for an option: ``CELLGATE_DATA_DIR`` for ``data-dir``."""
     return f"{PREFIX}_{alias.upper().replace('-', '_')}"
 
 
@@ -74,10 +74,10 @@ def environment_config(
 ) -> Config:
     """The settings that `environment` holds; an empty variable counts as absent.
 
-    `aliases` maps options to ``Class.trait``; `lists` names the traits that are lists, which a variable gives
-    with commas. ``CELLGATE__Class__trait`` sets any trait and yields to an option's own variable. traitlets'
-    `load_config_environ` is not used: it reads the process's environment and fails on a variable such as
-    ``CELLGATE_URL``, which has no double underscore.
+    `aliases` maps options to ``Class.trait``; `lists` names the traits that are lists, whose values a
+    variable separates with commas. ``CELLGATE__Class__trait`` sets any trait, but an option's own variable
+    takes precedence. traitlets' `load_config_environ` is not used: it reads the process's environment and
+    fails on a variable such as ``CELLGATE_URL``, which has no double underscore.
     """
     found = {
         name.removeprefix(f"{PREFIX}__").replace("__", "."): value
@@ -111,7 +111,7 @@ def read_config_file(path: Path) -> Config:
 
 
 class _LogLevel(Enum[Any]):
-    """A level by its name in any case."""
+    """A log level by its name, in upper or lower case."""
 
     def from_string(self, s: str) -> Any:
         return s.upper() if s.upper() in (self.values or ()) else super().from_string(s)
@@ -120,7 +120,7 @@ class _LogLevel(Enum[Any]):
 class _StrictLoader(KVArgParseConfigLoader):
     """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
 
-    `check` is given what was loaded, before anybody takes it over. `teach`, at a press of Tab alone, tells
+    `check` gets the loaded settings before they are applied. `teach` is set only for completion, and tells
     the parser what may be completed.
     """
 
@@ -128,11 +128,11 @@ class _StrictLoader(KVArgParseConfigLoader):
     teach: Callable[[argparse.ArgumentParser], None] | None = None
 
     def load_config(self, *arguments: Any, **options: Any) -> Config:
-        """What the command line sets. Raises ArgumentError and what `check` does."""
+        """The settings of the command line. Raises ArgumentError, and whatever `check` raises."""
         try:
             config = super().load_config(*arguments, **options)
         except ArgumentError as error:
-            # All settings are Class.trait; of anything else traitlets tells where its loader failed.
+            # All settings are Class.trait; for anything else traitlets' message is about its loader.
             loading = re.match(r"Error loading argument ([^=]+)=", str(error))
             if loading is not None and re.fullmatch(r"[A-Z]\w*\.\w+", loading[1]) is None:
                 raise ArgumentError(f"there is no setting --{loading[1]}") from error
@@ -148,10 +148,10 @@ class _StrictLoader(KVArgParseConfigLoader):
         self.parser.error = self._refuse  # type: ignore[method-assign]
 
     def _argcomplete(self, classes: Any, subcommands: Any) -> None:
-        """Traitlets' hook: at a Tab this says what may follow, and ends the process."""
+        """Traitlets' hook: prints the completions, if the shell asked for them, and ends the process."""
         if self.teach is not None:
             self.teach(self.parser)
-            # A name of one letter is taken with two dashes too; nobody wants to be told.
+            # One-letter names are accepted with two dashes too, but that is not worth completing.
             short = [f"--{name}" for name in (*self.aliases, *self.flags) if len(name) == 1]
             self._argcomplete_kwargs = {"always_complete_options": False, "exclude": short}
             super()._argcomplete([] if subcommands else classes, available(subcommands or {}))
@@ -162,7 +162,7 @@ class _StrictLoader(KVArgParseConfigLoader):
         if option and "." not in option and option not in known:
             raise ArgumentError(f"there is no option {option}{did_you_mean(option, known)}")
         for alias, target in self.aliases.items():
-            # The loader has put the trait in the option's place; the user knows the option.
+            # The loader names the trait; the user knows the option.
             message = message.replace(f"--{target}:", f"--{alias}:" if len(alias) > 1 else f"--{target}:")
         message = re.sub(r": ignored explicit argument .*", " takes no value", message)
         raise ArgumentError(message.replace(": expected one", " needs an").removeprefix("argument "))
@@ -172,7 +172,7 @@ class _StrictLoader(KVArgParseConfigLoader):
 
 
 def did_you_mean(word: str, known: list[str]) -> str:
-    """A suggestion to append to an error, or nothing when no known word is near."""
+    """A suggestion to append to an error, or nothing if no known word is close."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -181,7 +181,7 @@ class BaseApp(Application):
     """A command of ``cellgate``. `usage` and `examples` are shown by ``--help``."""
 
     usage: ClassVar[str] = "[options]"
-    forms: ClassVar[tuple[str, ...]] = ()  # what `usage` stands for, where it is too short to say it
+    forms: ClassVar[tuple[str, ...]] = ()  # the usages in full, where `usage` abbreviates them
     environment = AnyTrait(help="The environment variables that settings may come from.")
 
     data_dir = Unicode(help="The folder of the gateway's data; default: your data folder.").tag(
@@ -227,7 +227,7 @@ class BaseApp(Application):
         return Path(self.data_dir).expanduser()
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Reads all settings. Raises UsageError, naming what is wrong; exits after ``--help``."""
+        """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""
         try:
             # traitlets' decorator around this method would log the error and exit with 1.
             inspect.unwrap(Application.parse_command_line)(self, argv)
@@ -266,12 +266,10 @@ class BaseApp(Application):
         return config
 
     def _check_command_line(self) -> None:
-        """For a command that takes less than others. Raises UsageError."""
+        """For a command that accepts less than others. Raises UsageError."""
 
     def _check_loaded(self, config: Config) -> None:
-        """Refuses ``--Class.trait`` that names nothing, which traitlets would take without effect, and
-        values that don't fit.
-        """
+        """Refuses invalid values, and unknown ``--Class.trait``, which traitlets accepts without effect."""
         classes = {cls.__name__: cls for cls in self._classes_inc_parents()}
         for class_name, name, _ in settings_of(config):
             cls = classes.get(class_name)
@@ -280,14 +278,15 @@ class BaseApp(Application):
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
-        """Refuses values that don't fit; `called` says by which name a setting was given."""
-        known, ours = self.traits(config=True), {cls.__name__ for cls in type(self).__mro__}
+        """Refuses invalid values; `called` gives the name by which the user gave a setting."""
+        known = self.traits(config=True)
+        ours = {cls.__name__ for cls in type(self).__mro__}
         for class_name, name, value in settings_of(config):
             if class_name in ours and name in known and (problem := unfit(self, name, value)) is not None:
                 raise UsageError(f"{called(class_name, name)} {problem}")
 
     def option(self, name: str, class_name: str = "") -> str:
-        """How the setting of this name is given on the command line."""
+        """The option of the command line for this setting."""
         for alias, target in self.flatten_flags()[1].items():
             if target.partition(".")[2] == name and alias[1:]:
                 return f"--{alias}"
@@ -311,13 +310,13 @@ class BaseApp(Application):
         )
         loader.check = self._check_loaded
         if COMPLETING in self.environment:
-            from cellgate.cli.completing import teach  # noqa: PLC0415 - for the shell alone
+            from cellgate.cli.completing import teach  # noqa: PLC0415 - for completion only
 
             loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader
 
     def known_gateway(self) -> Gateway | None:
-        """A client of the gateway that the settings name, for completion; None for a command without one."""
+        """A client of the gateway of the settings, for completion; None for a command without one."""
         return None
 
     def emit_help(self, classes: bool = False) -> Generator[str, None, None]:
@@ -403,7 +402,7 @@ class CommandApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Runs the command and leaves with its exit code. Raises UsageError for a gateway that refuses."""
+        """Runs the command and exits with its code. Raises UsageError if the gateway refuses a request."""
         from cellgate.client import GatewayError  # noqa: PLC0415 - keeps --help quick
 
         try:
@@ -419,7 +418,7 @@ class CommandApp(BaseApp):
     def print(text: str) -> None:
         """Writes a line of the command's result to stdout."""
         sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()  # here, where a reader that has left is an error that `main` handles
+        sys.stdout.flush()  # here, because `main` handles the error of a reader that has left
 
     def arguments(self, *names: str) -> list[str]:
         """The positional arguments, exactly one for each of `names`. Raises UsageError."""
@@ -433,21 +432,22 @@ class CommandApp(BaseApp):
         return f"{self.name.replace('-', ' ', 1)} {self.usage}"
 
     def address(self) -> str:
-        """The URL of the gateway that the settings name. Raises UsageError."""
+        """The URL of the gateway of the settings. Raises UsageError."""
         running = self._running_gateway()
         return self.url or (running.url if running else "http://127.0.0.1:8888")
 
     def gateway(self) -> Gateway:
-        """A client of the gateway that the settings name. Raises UsageError."""
+        """A client of the gateway of the settings. Raises UsageError."""
         from cellgate.client import Gateway  # noqa: PLC0415
 
-        running, url = self._running_gateway(), self.address()
-        # The token of the local gateway goes to that gateway only, whatever other URL is given.
+        running = self._running_gateway()
+        url = self.address()
+        # The token of the local gateway is sent to that gateway only, never to another URL.
         known = running.token if running and url.rstrip("/") == running.url.rstrip("/") else ""
         return Gateway(url, self.token or known or None)
 
     def known_gateway(self) -> Gateway | None:
-        """A client of the gateway that the settings name, without what the command line says."""
+        """A client of the gateway of the settings, without those of the command line."""
         self._load_settings()
         return self.gateway()
 

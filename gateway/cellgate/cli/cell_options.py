@@ -1,6 +1,6 @@
 """Options of commands that run cells: which session, which kernel, how long a cell may take.
 
-The commands inherit what they have of them; what a value means is the gateway's affair.
+Each command inherits the options that it has; the gateway interprets the values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cellgate.cli.fitting import Duration
 
 
 class KernelOption(CommandApp):
-    """A command that may make a session."""
+    """A command that may create a session."""
 
     kernel = Unicode(help="The kernelspec of a new session; default: the gateway's.").tag(
         config=True, metavar="NAME"
@@ -24,7 +24,7 @@ class KernelOption(CommandApp):
 
 
 class TimeoutOption(KernelOption):
-    """A command that runs cells in the session that its user names."""
+    """A command that runs cells in a session named by the user."""
 
     timeout = Duration(
         None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."

@@ -1,10 +1,10 @@
-"""What may stand at the cursor when Tab is pressed, for argcomplete to offer it.
+"""Completion: what may follow at the cursor when Tab is pressed, for argcomplete to offer.
 
-argcomplete has the shells' side: at each Tab the shell runs the command that is being typed, with the line in
-the environment; traitlets makes the parser of the command that the line names, and this module tells that
-parser what its arguments and the values of its options may be. It reads that from the command's usage line
-and from its options' metavars and values, so a new command needs nothing here. Names of sessions and of
-their files are asked of the gateway, for a limited time; what goes wrong there is silent.
+argcomplete handles the shells: at each Tab the shell runs the command that is being typed, with the line in
+the environment. traitlets creates the parser of that command, and this module tells the parser what its
+arguments and the values of its options may be. It derives that from the command's usage line and from its
+options' metavars and values, so a new command needs nothing here. Names of sessions and of their files come
+from the gateway, with a timeout; errors there are silent.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from cellgate.client import Gateway
 
 _PATIENCE = 2.0
-"""Seconds that a Tab may take to ask the gateway."""
+"""Seconds for which a Tab may wait for the gateway."""
 _MOST = 500
 _FURTHER = ("--help-all", "--version")
-"""Options that traitlets takes before its parser is made."""
+"""Options that traitlets handles before it creates its parser."""
 
 Completer = Callable[..., Iterable[str]]
 
 
 class Command(Protocol):
-    """What is needed of a command."""
+    """The part of a command that is used here."""
 
     usage: ClassVar[str]
     forms: ClassVar[tuple[str, ...]]
 
     @classmethod
     def class_traits(cls, **metadata: Any) -> dict[str, TraitType[Any, Any]]:
-        """Traitlets' own."""
+        """Traitlets' method."""
 
     def known_gateway(self) -> Gateway | None:
-        """A client of the gateway that the settings name, where this command talks to one."""
+        """A client of the gateway of the settings, if this command talks to one."""
 
 
 def teach(parser: argparse.ArgumentParser, command: Command, *, has_subcommands: bool) -> None:
@@ -60,7 +60,7 @@ def teach(parser: argparse.ArgumentParser, command: Command, *, has_subcommands:
 
 
 def _complete_by(action: argparse.Action, completer: Completer) -> None:
-    action.completer = completer  # type: ignore[attr-defined]  # where argcomplete looks for it
+    action.completer = completer  # type: ignore[attr-defined]  # argcomplete looks for it there
 
 
 def _value_of(trait: TraitType[Any, Any], command: Command) -> Completer:
@@ -73,7 +73,7 @@ def _value_of(trait: TraitType[Any, Any], command: Command) -> Completer:
 
 
 def _arguments(command: Command) -> Completer:
-    """By the command's forms: which argument it is depends on those before it."""
+    """Completes by the command's forms: the arguments so far determine which placeholder is next."""
     forms = forms_of(command.usage, command.forms)
 
     def complete(*, prefix: str, parsed_args: argparse.Namespace, **context: Any) -> Iterable[str]:
@@ -92,7 +92,7 @@ def _arguments(command: Command) -> Completer:
 
 
 def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
-    """The placeholders of a command's arguments, by the action that comes first, or by "" without one."""
+    """The placeholders of a command's arguments, by the action that precedes them, or by "" without one."""
     found: dict[str, list[str]] = {}
     for form in tuple(forms) or re.split(r"\|(?=[a-z])", usage.replace("[options]", "")):
         words = form.split()
@@ -104,7 +104,7 @@ def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
 
 
 def _completer_of(placeholder: str, command: Command) -> Completer:
-    """What completes the thing that a placeholder of a usage line stands for."""
+    """The completer for a placeholder of a usage line."""
     if "FILE" in placeholder or "MOUNT" in placeholder:
         return FilesCompleter()
     match placeholder:
@@ -130,7 +130,7 @@ def _sessions(command: Command) -> Completer:
 
 
 def _paths(command: Command) -> Completer:
-    """Of the session that is named just before."""
+    """Completes files of the session named by the preceding argument."""
 
     def complete(*, parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
         session = parsed_args.extra_args[-1]
@@ -145,7 +145,7 @@ def _paths(command: Command) -> Completer:
 
 
 def _asked(command: Command, names: Callable[[Gateway], AsyncGenerator[str]]) -> list[str]:
-    """What the gateway says in time."""
+    """The names that the gateway returns in time."""
     found: list[str] = []
 
     async def ask() -> None:
@@ -154,7 +154,7 @@ def _asked(command: Command, names: Callable[[Gateway], AsyncGenerator[str]]) ->
             return
         async with asyncio.timeout(_PATIENCE), aclosing(names(gateway)) as given:
             async for name in given:
-                # A control character could be a command to the shell's line, or to the terminal.
+                # A control character could steer the shell's line editor, or the terminal.
                 if name.isprintable():
                     found.append(name)
                 if len(found) == _MOST:

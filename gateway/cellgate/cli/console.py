@@ -1,8 +1,8 @@
 """``cellgate console``: a prompt for one session, in a terminal.
 
-Each entry is a cell: an execution of the session, recorded like any other. Completions and whether an entry
-is complete are the kernel's to say, the history is the record's. What cells write goes through
-``terminal``; line editing is prompt_toolkit's.
+Each entry is a cell: an execution of the session, recorded like any other. The kernel provides completions
+and says whether an entry is complete; the history is from the record. Cells' output goes through
+``terminal``; prompt_toolkit does line editing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAVE = re.compile(r"\s*(?:exit|quit)(?:\(\s*\))?\s*")
 
 @contextlib.contextmanager
 def _keys_kept(descriptor: int) -> Iterator[None]:
-    """While a cell runs, keys are not echoed into its output and wait as they are for the next prompt."""
+    """While a cell runs, keys are not echoed into its output, and wait unchanged for the next prompt."""
     saved = termios.tcgetattr(descriptor)
     attributes = termios.tcgetattr(descriptor)
     attributes[0] &= ~termios.ICRNL
@@ -115,16 +115,16 @@ class Console:
             await self._prompt.close()
 
     async def _history(self) -> list[str]:
-        """What ran before, oldest first; nothing where that takes too long."""
+        """Earlier entries, oldest first; none if getting them takes too long."""
         with contextlib.suppress(TimeoutError, GatewayError):
             async with asyncio.timeout(_HISTORY_TIMEOUT):
                 notebook = await self._gateway.provenance(self._session)
                 cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-                return [str("".join(cell["source"])) for cell in cells[-_HISTORY:]]
+                return ["".join(cell["source"]) for cell in cells[-_HISTORY:]]
         return []
 
     async def _cell_to_its_end(self, code: str) -> None:
-        """Runs a cell. What the gateway refuses is told, and the prompt goes on."""
+        """Runs a cell. A refusal by the gateway is shown, and the prompt continues."""
         output = CellOutput(sys.stdout, self._images)
         try:
             await self._cell(code, output)
@@ -158,7 +158,7 @@ class Console:
             else:
                 await self._gateway.answer_input(self._session, str(request.execution), line)
         except GatewayError as error:
-            if error.status != 409:  # the cell has ended meanwhile
+            if error.status != 409:  # the cell has ended in the meantime
                 raise
 
     def _interrupt(self) -> None:
@@ -168,6 +168,6 @@ class Console:
             task.add_done_callback(self._interrupts.discard)
 
     async def _cancel(self, execution: str) -> None:
-        # One that has ended by itself, or a gateway that does not answer: the cell's own stream tells.
+        # Whether it has ended by itself or the gateway does not answer, the cell's own stream will show it.
         with contextlib.suppress(GatewayError):
             await self._gateway.cancel(self._session, execution)

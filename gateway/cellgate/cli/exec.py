@@ -1,6 +1,6 @@
-"""``cellgate exec``: runs one piece of code through the gateway and shows its output as it comes.
+"""``cellgate exec``: runs one piece of code through the gateway and shows its output as it arrives.
 
-What `run` does with a file's cells this does with one cell; Ctrl-C and deadlines are the same code.
+It does with one cell what `run` does with a file's cells; Ctrl-C and timeouts are handled by the same code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ExecApp(SessionOptions):
     }
 
     async def run_command(self) -> int:
-        """Runs the code; 1 when it fails."""
+        """Runs the code; returns 1 if it fails."""
         (code,) = self.arguments("CODE")
         if code == "-":
             code = await asyncio.to_thread(_read_stdin)
@@ -60,7 +60,7 @@ class ExecApp(SessionOptions):
         if not self.session:
             await gateway.create_session(session, kernel=self.kernel or None, language=language)
         elif language is None or self.kernel:
-            # Else the execution makes it: one that is there may be of another language.
+            # Otherwise the execution creates it: an existing one may have another language.
             await gateway.create_session(session, kernel=self.kernel or None)
         source = CellFile((Cell(CellKind.CODE, code),))
         run = Run(gateway, session, source, timeout=self.timeout, keep_going=False, language=language)
@@ -80,9 +80,9 @@ def _read_stdin() -> str:
 
 
 class Output(Plain):
-    """The cell's output alone; of its end only what the output does not tell."""
+    """The cell's output only, and of its end only what the output does not show."""
 
     def end(self, number: int, finished: Finished) -> None:
-        """A line to stderr when it was ended by something else than itself."""
+        """Writes a line to stderr if the cell did not end by itself."""
         if finished.status not in {"ok", "error"}:
             self.note(summary(finished))

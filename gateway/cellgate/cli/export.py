@@ -1,6 +1,6 @@
 """``cellgate export``: writes the record of a session as a notebook.
 
-The gateway makes the notebook; this asks for it over HTTP and stores it, whole or not at all.
+The gateway makes the notebook; this requests it over HTTP and saves it, whole or not at all.
 """
 
 from __future__ import annotations
@@ -74,7 +74,11 @@ class ExportApp(CommandApp):
 
     async def _download(self, session: str, path: Path) -> None:
         form = None if self.to == "ipynb" else self.to
-        making = "making the bundle" if self.bundle else form and f"converting to {form}"
+        making = None
+        if self.bundle:
+            making = "making the bundle"
+        elif form is not None:
+            making = f"converting to {form}"
         with transfer(path.name, making) as progress:
             if self.bundle:
                 await self.gateway().bundle(session, path, progress=progress)

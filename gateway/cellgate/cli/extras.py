@@ -1,6 +1,6 @@
-"""What is installed besides the client: which commands there can be here, and what the others lack.
+"""Which extras are installed: the commands that can run here, and the packages that others need.
 
-It reads the distribution's own metadata, so ``pyproject.toml`` is the only list of what an extra has.
+It reads the distribution's metadata, so ``pyproject.toml`` is the only list of an extra's packages.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 SERVER = "server"
 OF_THE_SERVER = frozenset({"serve", "setup", "image", "record"})
-"""Commands that need the extra. All others need a gateway to talk to, or nothing but a file."""
+"""Commands that need the extra. All others need a gateway to talk to, or only a file."""
 
 
 def missing(extra: str) -> list[str]:
     """The packages of an extra that are not installed here."""
     try:
         requirements = [Requirement(text) for text in requires("cellgate") or ()]
-    except PackageNotFoundError:  # run from its source, by an environment of its own
+    except PackageNotFoundError:  # run from source, not installed
         return []
     of_extra = [
         each.name
@@ -35,7 +35,7 @@ def missing(extra: str) -> list[str]:
 
 
 def available(commands: Mapping[str, T]) -> dict[str, T]:
-    """Those of the commands that can be called here."""
+    """The commands that can run here."""
     left_out = OF_THE_SERVER if missing(SERVER) else frozenset()
     return {name: command for name, command in commands.items() if name not in left_out}
 

@@ -1,7 +1,7 @@
 """``cellgate files``: a session's files from the shell: put, get, ls, rm.
 
-Transfers are streamed; large ones show how far they are, on a terminal. The paths in a session are the
-gateway's to judge.
+Transfers are streamed; large ones show their progress on a terminal. The gateway validates the paths in a
+session.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FilesApp(CommandApp):
     """
 
     async def run_command(self) -> int:
-        """Does what the first word says."""
+        """Runs the action of the first argument."""
         action, *words = self.extra_args or [""]
         if action not in _ACTIONS:
             hint = did_you_mean(action, list(_ACTIONS)) or f": {self._short_usage()}"

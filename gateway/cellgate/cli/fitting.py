@@ -1,7 +1,7 @@
-"""Whether a setting's value fits, told in the user's words: what was set, what is expected, what was given.
+"""Validation of settings, with errors in the user's terms: which setting, what is expected, what was given.
 
-And what it is then: the values of settings that have options. traitlets would speak of traits and
-instances. It knows no commands and reads no settings: ``base`` does.
+traitlets' own errors are about traits and instances. It also turns options into the values of settings. It
+knows no commands and reads no settings: ``base`` does.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import parse_size
 
 LONGEST = 60
-"""Characters of a value that are shown."""
+"""Characters of a value that are shown at most."""
 
 
 class Size(Unicode[str, str | bytes]):
-    """A number of bytes such as ``512m``; empty where that is the default, 0 where it means something."""
+    """A number of bytes such as ``512m``; empty only if that is the default, 0 only with `zero`."""
 
     def __init__(self, default: str, *, zero: bool = False, **options: Any) -> None:
         super().__init__(default, **options)
@@ -43,7 +43,7 @@ class Size(Unicode[str, str | bytes]):
 
 
 class Duration(Float[float | None, float | int | None]):
-    """A number of seconds above zero; it is the user who waits, so there is no upper bound."""
+    """A number of seconds above zero; the user decides how long to wait, so there is no upper limit."""
 
     def validate(self, obj: Any, value: Any) -> Any:
         """The seconds. Raises TraitError."""
@@ -57,9 +57,9 @@ T = TypeVar("T")
 
 
 def settings_of_kind(kind: type[T], options: HasTraits, **given: Any) -> T:
-    """A dataclass of settings: its fields as `given`, and those of the others that options have the names of.
+    """A dataclass of settings, with fields as `given`, and others from the options of the same name.
 
-    A size becomes a number of bytes and a list a tuple; a field whose option is empty has its own default.
+    A size becomes a number of bytes, a list a tuple; a field whose option is empty keeps its default.
     """
     known = options.traits(config=True)
     values = dict(given)
@@ -72,8 +72,9 @@ def settings_of_kind(kind: type[T], options: HasTraits, **given: Any) -> T:
 
 
 def plain(options: HasTraits, name: str) -> Any:
-    """An option's value: of a size the bytes, None for one that is empty, and of a list a tuple."""
-    trait, value = options.traits()[name], getattr(options, name)
+    """An option's value: a size as bytes, or None if it is empty, and a list as a tuple."""
+    trait = options.traits()[name]
+    value = getattr(options, name)
     if isinstance(trait, Size):
         if not value:
             return None
@@ -82,9 +83,9 @@ def plain(options: HasTraits, name: str) -> Any:
 
 
 def unfit(obj: HasTraits, name: str, value: Any) -> str | None:
-    """What is expected of this trait of `obj` and what was given; None when it fits.
+    """What is expected of this trait of `obj` and what was given; None if the value is valid.
 
-    `value` is as a configuration holds it: text that has yet to be understood, or what a file says.
+    `value` is as in a configuration: text that is not parsed yet, or a value from a file.
     """
     trait = obj.traits()[name]
     if isinstance(value, list) and not isinstance(trait, List) and len(value) != 1:
@@ -94,7 +95,7 @@ def unfit(obj: HasTraits, name: str, value: Any) -> str | None:
         understood = trait._validate(obj, given)
     except TraitError:
         return f"must be {_expected(trait)}, not {_shown(value)}"
-    # traitlets compares with its bounds only, and nothing is less than "nan".
+    # traitlets only compares with minimum and maximum, and no comparison with "nan" is true.
     if isinstance(trait, Float) and not math.isfinite(understood or 0.0):
         return f"must be {_expected(trait)}, not {_shown(value)}"
     return None
@@ -118,8 +119,8 @@ def _expected(trait: TraitType[Any, Any]) -> str:
 
 
 def _range(trait: Integer[Any, Any] | Float[Any, Any]) -> str:
-    # A Float without bounds has infinite ones.
-    least, most = (None if bound is None or math.isinf(bound) else bound for bound in (trait.min, trait.max))
+    least = _finite(trait.min)
+    most = _finite(trait.max)
     if least is not None and most is not None:
         return f" from {least:.15g} to {most:.15g}"
     if least is not None:
@@ -127,18 +128,23 @@ def _range(trait: Integer[Any, Any] | Float[Any, Any]) -> str:
     return "" if most is None else f" of at most {most:.15g}"
 
 
+def _finite(limit: float | None) -> float | None:
+    """None if there is no limit: a Float without limits has infinite ones."""
+    return None if limit is None or math.isinf(limit) else limit
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if isinstance(value, float):
         return f"{value:.15g}"
-    # Not the repr of traitlets' own classes.
+    # `str` avoids the repr of traitlets' own subclasses.
     shown = repr(str(value) if isinstance(value, str) else value)
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…"
 
 
 def settings_of(config: Config) -> list[tuple[str, str, Any]]:
-    """What a configuration sets: class, trait and value of each setting."""
+    """The settings in a configuration: class, trait and value of each."""
     return [
         (class_name, name, value)
         for class_name, section in config.items()

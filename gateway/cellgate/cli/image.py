@@ -1,7 +1,7 @@
 """``cellgate image build`` and ``cellgate image check``: the image that kernels in containers run from.
 
-The building is done by ``cellgate_kernels.provisioners.image``, the check by starting a kernel as the gateway
-does; this shows both. Neither needs a running gateway.
+``cellgate_kernels.provisioners.image`` builds it; the check starts a kernel as the gateway does. This module
+shows both. Neither needs a running gateway.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ImageApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Does what the first argument says and leaves with 0. Raises UsageError or BackendUnavailable."""
+        """Runs the action of the first argument and exits with 0. Raises UsageError or BackendUnavailable."""
         if self.extra_args not in (["build"], ["check"]):
             raise UsageError("cellgate image build, or cellgate image check; see cellgate image --help")
         console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -122,7 +122,7 @@ def _report(isolation: str, image: str, digest: str, versions: dict[str, str]) -
 
 
 async def _versions(engine: Any, settings: Any) -> dict[str, str]:
-    """What a kernel of the image says of itself."""
+    """The versions of Python and all packages, as reported by a kernel of the image."""
     from dataclasses import asdict  # noqa: PLC0415
 
     from jupyter_client.manager import AsyncKernelManager  # noqa: PLC0415
@@ -136,10 +136,11 @@ async def _versions(engine: Any, settings: Any) -> dict[str, str]:
     client.start_channels(hb=False)
     try:
         await client.wait_for_ready(timeout=CHECK_TIMEOUT)
-        asked, text = client.execute(_VERSIONS), ""
+        request = client.execute(_VERSIONS)
+        text = ""
         while True:
             message = await client.get_iopub_msg()
-            if message["parent_header"].get("msg_id") != asked:
+            if message["parent_header"].get("msg_id") != request:
                 continue
             if message["msg_type"] == "stream":
                 text += message["content"]["text"]

@@ -1,9 +1,9 @@
-"""A second signal to a gateway that is stopping in order: it leaves now, but not its containers.
+"""A second signal during an orderly shutdown: the gateway exits now, but removes its containers first.
 
-Other kernels end with the process. Containers would not, so a thread removes them first, within a bound; what
-is left then is removed at the next start with the same data folder. The main thread, and so the event loop,
-stands still meanwhile: it would start other containers, and log the end of each. The record is as after a
-crash: whole. ``serve`` owns the signals until the first one; a third ends the process wherever it is.
+Other kernels end with the process. Containers would not, so a thread removes them first, within a time limit;
+any that are left are removed at the next start with the same data folder. While it does, the main thread, and
+so the event loop, is blocked: it would start other containers, and log the end of each. The record is as
+after a crash: intact. ``serve`` owns the signals until the first one; a third ends the process at once.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STANDSTILL = 15.0
-"""Seconds for which the main thread waits. It could hold a lock that the other thread needs."""
+"""Seconds for which the main thread waits, as it could hold a lock that the other thread needs."""
 
 
 def leave_on_next_signal(before: Callable[[], None]) -> None:
-    """From now on a stop signal ends the process by that signal, after `before` was called in a thread.
+    """From now on a stop signal ends the process by that signal, after calling `before` in a thread.
 
-    To be called in the main thread. It does not need a loop that still runs.
+    Call it in the main thread. It does not depend on the event loop.
     """
 
     def leave(number: int, _frame: object) -> None:

@@ -1,6 +1,6 @@
-"""The entry point of the ``cellgate`` command: picks the subcommand, and turns errors into exit codes.
+"""The entry point of the ``cellgate`` command: chooses the subcommand, and turns errors into exit codes.
 
-It does no work itself and imports no subcommand before it is called, so that ``--help`` is quick.
+It does no work itself and imports a subcommand only when it is called, so that ``--help`` is quick.
 Exit codes: 0 done; 1 the work failed (a cell of ``run``, the start of ``serve``); 2 wrong usage, or no
 gateway to talk to; 130 interrupted by Ctrl-C. The process's environment is read here, and passed on.
 """
@@ -69,12 +69,12 @@ class CellgateApp(BaseApp):
     }
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """Reads the command line and makes the subcommand it names."""
+        """Reads the command line and creates the subcommand it names."""
         words = sys.argv[1:] if argv is None else argv
         if COMPLETING in self.environment:
             from traitlets.config.argcomplete_config import get_argcomplete_cwords  # noqa: PLC0415
 
-            # The shell gives no arguments then: what is typed is in the environment.
+            # For completion the shell passes no arguments: the line is in the environment.
             words = (get_argcomplete_cwords() or [])[1:]
         word = next(iter(words[1:] if words[:1] == ["help"] else words), "")
         if word and not word.startswith("-") and word not in self.subcommands:
@@ -83,7 +83,7 @@ class CellgateApp(BaseApp):
         super().initialize(list(words))
 
     def initialize_subcommand(self, subc: str, argv: list[str] | None = None) -> None:
-        """Makes the subcommand a plain child: traitlets' own way keeps one instance per process."""
+        """Creates the subcommand as a plain child: traitlets would keep one instance per process."""
         if subc in OF_THE_SERVER and (absent := missing(SERVER)):
             raise UsageError(
                 f"cellgate {subc} needs the server ({', '.join(absent)} missing here):"
@@ -93,14 +93,14 @@ class CellgateApp(BaseApp):
         self.subapp.initialize(argv)
 
     def _check_loaded(self, config: Config) -> None:
-        """Nothing: what is wrong is that it comes before the command."""
+        """Nothing: `_check_command_line` refuses any setting before the command."""
 
     def _check_command_line(self) -> None:
         if self.cli_config or self.extra_args:
             raise UsageError("the command comes first, then its options; see cellgate --help")
 
     def start(self) -> None:
-        """Starts the subcommand; without one, shows the help and leaves with 2."""
+        """Starts the subcommand; without one, shows the help and exits with 2."""
         if self.subapp is None:
             self.print_help()
             self.exit(2)

@@ -1,8 +1,8 @@
 """``cellgate mcp``: sessions as tools of the Model Context Protocol, over stdin and stdout or over HTTP.
 
-It is a client of a gateway that runs. Over stdin and stdout the program of a language model starts it, for
-one session; over HTTP it serves many clients, each with a session of its own. The tools are
-``mcp.tools``, the HTTP side is ``mcp.http``.
+It is a client of a running gateway. Over stdin and stdout it is started by a language model's program, for
+one session; over HTTP it serves many clients, each with its own session. The tools are in ``mcp.tools``, the
+HTTP side in ``mcp.http``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Reads notebooks, Python scripts and Markdown files as cells, and puts outputs back in their places.
+"""Reads notebooks, Python scripts and Markdown files as cells, and puts the outputs back in place.
 
-Scripts are divided at ``# %%`` lines as Jupytext and VS Code do; of a Markdown file the fenced blocks marked
-as Python are cells to run. `weave` makes the notebook of a run: the file's text with the cells that
-the gateway recorded. It reads files but talks to no gateway and prints nothing.
+Scripts are split at ``# %%`` lines as by Jupytext and VS Code; in a Markdown file, fenced blocks in the
+kernel's language are the cells to run. `weave` makes the notebook of a run: the file's text with the cells
+that the gateway recorded. It reads files but talks to no gateway and prints nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _v4: Any = v4
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
 _OF_A_RUN = frozenset({"cellgate", "execution"})
-"""Keys of a cell's metadata that tell of one run of it."""
+"""Keys of a cell's metadata that describe one run of it."""
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
-"""What nbformat raises on its way from an older format; NameError: a variable that it has not set."""
+"""Errors that nbformat raises when converting from an older format; NameError: of a variable not set."""
 MOST_CELLS = 100_000
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
 
@@ -59,12 +59,12 @@ class Cell:
 
     @property
     def runs(self) -> bool:
-        """It has code, and no `skip-execution` tag (nbclient's)."""
+        """Whether it has code, and no `skip-execution` tag (nbclient's)."""
         return self.kind is CellKind.CODE and bool(self.source.strip()) and not self._tagged("skip-execution")
 
     @property
     def may_fail(self) -> bool:
-        """It has the `raises-exception` tag: its exception is meant to be seen."""
+        """Whether it has the `raises-exception` tag: its exception is intended."""
         return self._tagged("raises-exception")
 
     def _tagged(self, tag: str) -> bool:
@@ -82,9 +82,9 @@ class CellFile:
 
 
 def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool = False) -> CellFile:
-    """The cells of an .ipynb, .py or .md file. Raises InvalidInput, naming the file and what is wrong.
+    """The cells of an .ipynb, .py or .md file. Raises InvalidInput with the file and what is wrong.
 
-    `language` is the kernel's: of Markdown's blocks those in it are cells, and those in others if `mixed`.
+    `language` is the kernel's: Markdown blocks in it are cells, and with `mixed` those in others too.
     """
     markdown = partial(_read_markdown, language=language, mixed=mixed)
     readers: dict[str, Callable[[Path], CellFile]] = {
@@ -105,13 +105,14 @@ def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool 
 
 
 def _read_notebook(path: Path) -> CellFile:
-    told = decode_notebook(read_file(path), str(path))
-    if isinstance(cells := told.get("cells"), list) and len(cells) > MOST_CELLS:
+    decoded = decode_notebook(read_file(path), str(path))
+    cells = decoded.get("cells")
+    if isinstance(cells, list) and len(cells) > MOST_CELLS:
         raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
     try:
-        # `nbformat.read` would only log that a notebook is invalid, and warn where ids are missing.
-        major, minor = _nbformat.reader.get_version(told)
-        known = _nbformat.versions[major].to_notebook_json(told, minor=minor)
+        # `nbformat.read` would only log that a notebook is invalid, and warn about missing ids.
+        major, minor = _nbformat.reader.get_version(decoded)
+        known = _nbformat.versions[major].to_notebook_json(decoded, minor=minor)
         notebook = _with_ids(_nbformat.convert(known, 4))
         _nbformat.validate(notebook)
     except (ValueError, RecursionError) as error:
@@ -123,7 +124,7 @@ def _read_notebook(path: Path) -> CellFile:
 
 
 def _with_ids(notebook: NotebookNode) -> NotebookNode:
-    """As nbformat 4.5, where every cell has an id of its own."""
+    """The notebook as nbformat 4.5, in which every cell has a unique id."""
     seen: set[str] = set()
     for cell in notebook.cells:
         if not isinstance(cell.get("id"), str) or cell.id in seen:
@@ -144,29 +145,36 @@ def _read_script(path: Path) -> CellFile:
     begin = _header_length(lines)
     inside = _lines_in_strings(text)
     cells: list[Cell] = []
-    kind, start = CellKind.CODE, begin
+    kind = CellKind.CODE
+    start = begin
+    # The additional marker ends the last cell.
     for number, line in enumerate([*lines[begin:], "# %%"], begin):
         marker = _MARKER.fullmatch(line) if number not in inside else None
         if marker is None:
             continue
         cells.extend(_script_cell(kind, lines[start:number]))
         named = _CELL_TYPE.search(marker["rest"] or "")
-        kind = CellKind.CODE if named is None else CellKind.RAW if named[1] == "raw" else CellKind.MARKDOWN
+        if named is None:
+            kind = CellKind.CODE
+        elif named[1] == "raw":
+            kind = CellKind.RAW
+        else:
+            kind = CellKind.MARKDOWN
         start = number + 1
     return CellFile(tuple(cells))
 
 
 def _header_length(lines: Sequence[str]) -> int:
-    """Lines of Jupytext's header, YAML between two ``# ---`` lines: notebook metadata, no code."""
+    """Number of lines of Jupytext's header, YAML between two ``# ---`` lines: notebook metadata, not code."""
     if lines[:1] == ["# ---"] and "# ---" in lines[1:]:
         return lines.index("# ---", 1) + 1
     return 0
 
 
 def _lines_in_strings(text: str) -> set[int]:
-    """Lines (from 0) that begin inside a string, where ``# %%`` is text and no marker.
+    """Lines (from 0) that start inside a string, where ``# %%`` is text, not a marker.
 
-    IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; what follows is taken as it looks.
+    IPython's ``%magic`` and ``!command`` lines may stop the tokenizer; strings after that go undetected.
     """
     found: set[int] = set()
     try:
@@ -222,11 +230,11 @@ def _skip_notices(skipped: Mapping[str, Sequence[int]], wanted: Language) -> Ite
 
 
 def weave(source: CellFile, exported: NotebookNode, executions: Sequence[str | None]) -> NotebookNode:
-    """The notebook of a run: `source`'s cells in their order, the code cells with their recorded outputs.
+    """The notebook of a run: `source`'s cells in order, the code cells with their recorded outputs.
 
-    `exported` is the gateway's notebook of the session. `executions` names for each cell of `source` the
-    execution that ran it, or None for a cell that did not run. The result is another file than the gateway
-    sealed, so it has no seal: neither that one nor one that `source` came with.
+    `exported` is the gateway's notebook of the session. `executions` has for each cell of `source` the
+    execution that ran it, or None for a cell that did not run. The result is not the file that the gateway
+    sealed, so it has no seal: neither that one nor one that `source` had.
     """
     recorded = {
         cell.metadata.get("cellgate", {}).get("execution"): cell
@@ -250,7 +258,7 @@ def _woven_cell(cell: Cell, recorded: NotebookNode | None) -> NotebookNode:
         CellKind.MARKDOWN: _v4.new_markdown_cell,
         CellKind.RAW: _v4.new_raw_cell,
     }
-    # What the file says of an earlier run is not true of this one.
+    # Metadata of an earlier run does not apply to this one.
     kept = {name: value for name, value in cell.metadata.items() if name not in _OF_A_RUN}
     woven: NotebookNode = makers[cell.kind](cell.source, metadata=_nbformat.from_dict(kept))
     if cell.id is not None:

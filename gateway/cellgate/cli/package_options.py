@@ -1,6 +1,6 @@
-"""The settings of packages, and the policy that they make.
+"""The settings of packages, and the policy made from them.
 
-``serve`` inherits them. They install nothing: ``packages`` does, by the policy.
+``serve`` inherits them. ``packages`` does the installing, according to the policy.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ PASSED = (
     "REQUESTS_CA_BUNDLE",
     "SSL_CERT_FILE",
 )
-"""What of the gateway's environment pip gets: the way to the network."""
+"""Variables of the gateway's environment that are passed on for installs: access to the network."""
 
 
 class PackageOptions(BaseApp):
-    """What sessions may install, and where it comes from."""
+    """What sessions may install, and from where."""
 
     packages = List(
         Unicode(), help="Names of packages that sessions may install, * for all; default: none."
@@ -58,7 +58,7 @@ class PackageOptions(BaseApp):
     aliases = {"allow-package": "ServeApp.packages", **BaseApp.aliases}  # noqa: RUF012
 
     def package_settings(self, environment: Mapping[str, str]) -> PackageSettings:
-        """The policy; of `environment` pip gets what leads to the network. Raises InvalidInput."""
+        """The policy, with the network's variables of `environment`. Raises InvalidInput."""
         from cellgate.packages.settings import PackageSettings  # noqa: PLC0415
         from cellgate_kernels.limits import parse_size  # noqa: PLC0415
 

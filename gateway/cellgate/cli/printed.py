@@ -1,4 +1,4 @@
-"""Text from files and kernels on its way to a terminal: what would steer the terminal is shown instead."""
+"""Text from files and kernels for a terminal: control characters are shown instead of obeyed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _KEPT = frozenset("\n\t")
 
 
 def printed(text: str) -> str:
-    """`text` with control characters, and those that turn the reading direction, written as escapes."""
+    """`text` with control characters, and those that change the reading direction, written as escapes."""
     if text.isprintable():
         return text
     return "".join(letter if _harmless(letter) else ascii(letter)[1:-1] for letter in text)

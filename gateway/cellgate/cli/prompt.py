@@ -1,7 +1,7 @@
 """The line editor of ``cellgate console``: entries of several lines, completion, history, answers to input().
 
-It stands on prompt_toolkit and asks the kernel what it can't know itself: whether an entry is complete, what
-completes it, which lexer colours it. No answer is waited for long.
+It uses prompt_toolkit and asks the kernel what it can't know itself: whether an entry is complete, its
+completions, which lexer highlights it. All requests have a short timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pygments.util import ClassNotFound
 from cellgate.client import Gateway
 from cellgate.client.kernel import KernelQuestions
 
-_COMPLETION = 30.0  # seconds: a kernel's first takes long, and who types on does not wait for it
+_COMPLETION = 30.0  # seconds: a kernel's first completion takes long, and typing on does not wait for it
 
 
 class Prompt:
@@ -36,7 +36,7 @@ class Prompt:
         self._waiting: list[KeyPress] | None = None
 
     async def start(self, history: list[str]) -> None:
-        """Makes the editor; `history` is oldest first."""
+        """Creates the editor; `history` is oldest first."""
         info = await self._questions.ask("kernel_info_request", {}) or {}
         self._lines: PromptSession[str] = PromptSession(
             message=f"{self._name}> ",
@@ -68,13 +68,13 @@ class Prompt:
             return None
 
     async def close(self) -> None:
-        """Ends the connection to the kernel."""
+        """Closes the connection to the kernel."""
         await self._questions.close()
 
     # Keys
 
     def _bindings(self) -> KeyBindings:
-        """Enter asks the kernel. Keys that are hit before it has answered wait for their turn."""
+        """Enter asks the kernel. Keys pressed before it has answered are queued."""
         bindings = KeyBindings()
         plain = Condition(
             lambda: self._waiting is None and self._lines.app.layout.has_focus("DEFAULT_BUFFER")
@@ -100,10 +100,11 @@ class Prompt:
         try:
             await self._enter(event)
         finally:
-            keys, self._waiting = self._waiting or [], None
+            keys = self._waiting or []
+            self._waiting = None
             event.app.key_processor.feed_multiple(keys)
+            # After the end of this prompt they stay queued for the next one.
             if not event.app.is_done:
-                # Else they are the next prompt's.
                 event.app.key_processor.process_keys()
 
     async def _enter(self, event: KeyPressEvent) -> None:
@@ -118,12 +119,12 @@ class Prompt:
         if document.text.strip():
             # An empty line ends a block; the kernel must see it as one.
             ended = document.line_count > 1 and not document.current_line.strip()
-            question = {"code": document.text + "\n" * ended}
+            question = {"code": document.text + ("\n" if ended else "")}
             answer = await self._questions.ask("is_complete_request", question) or {}
             if answer.get("status") == "incomplete":
                 buffer.insert_text("\n" + str(answer.get("indent", "")))
                 return
-        # The history has it without the empty line that ended it.
+        # The history gets it without the empty line that ended it.
         buffer.document = Document(document.text.rstrip())
         buffer.validate_and_handle()
 
@@ -141,7 +142,7 @@ class _KernelCompleter(Completer):
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        """What the kernel says; positions are in characters."""
+        """The kernel's matches; positions are in characters."""
         place = document.cursor_position
         question = {"code": document.text, "cursor_pos": place}
         answer = await self._questions.ask("complete_request", question, timeout=_COMPLETION) or {}
@@ -151,7 +152,7 @@ class _KernelCompleter(Completer):
 
 
 def _lexer(language: dict[str, Any]) -> Lexer:
-    """What colours an entry, by the kernel's language_info."""
+    """The lexer that highlights an entry, by the kernel's language_info."""
     name = str(language.get("pygments_lexer") or language.get("name") or "text")
     try:
         return PygmentsLexer(type(get_lexer_by_name(name)))

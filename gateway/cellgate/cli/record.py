@@ -1,7 +1,7 @@
-"""``cellgate record``: the record of a data folder as a store, and the key that signs what is exported of it.
+"""``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
 
-It asks no gateway. `stats` and `backup` may look while one runs; `compact` and `restore` need the folder to
-themselves; a gateway reads the key when it starts.
+It uses no gateway. `stats` and `backup` work while one is running; `compact` and `restore` need exclusive
+access to the folder; a gateway reads the key when it starts.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RecordApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Do what the argument names."""
+        """Run the action of the first argument."""
         works = {"stats": self._stats, "compact": self._compact, "key": self._key}
         copies = {"backup": self._backup, "restore": self._restore}
         name, *files = self.extra_args or [""]
@@ -137,13 +137,13 @@ class RecordApp(BaseApp):
 
 
 class _Progress:
-    """Tells on standard error how far a copy is, now and then, once it takes long."""
+    """Reports the progress of a copy on standard error, every two seconds."""
 
     def __init__(self) -> None:
         self._due = time.monotonic() + 2
 
     def tell(self, done: int, total: int) -> None:
-        """So many pages of so many are copied."""
+        """Report `done` of `total` pages, if it is time."""
         if time.monotonic() >= self._due and total:
             self._due = time.monotonic() + 2
             sys.stderr.write(f"{done * 100 // total} % copied\n")
@@ -151,7 +151,7 @@ class _Progress:
 
 
 def _tell_problems(problems: Iterable[Finding]) -> bool:
-    """Print what a check found; whether that was nothing."""
+    """Print the problems that a check found; returns True if there were none."""
     valid = True
     for found in problems:
         valid = False

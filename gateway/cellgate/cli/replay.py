@@ -1,7 +1,7 @@
-"""``cellgate replay``: runs the cells of a notebook again through the gateway, and says what differs.
+"""``cellgate replay``: runs the cells of a notebook again through the gateway, and reports what differs.
 
-The cells run in a session of their own, whose record stays; the comparison is ``replay``'s and is
-made here, so that a notebook from anywhere never reaches the gateway as a file.
+The cells run in a new session, whose record stays. The comparison (``replay``) runs in this process, so that
+a notebook from an unknown source never reaches the gateway as a file.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class ReplayApp(CommandApp):
     }
 
     async def run_command(self) -> int:
-        """Replays the notebook; returns how that came out."""
+        """Replays the notebook; returns the exit code."""
         path, output = self._paths()
         check_rtol(self.rtol)
         notebook, source = await asyncio.to_thread(open_source, path)
@@ -113,8 +113,11 @@ class ReplayApp(CommandApp):
         return Path(name), output
 
     async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> dict[str, Any]:
-        cells, inputs = recorded_cells(notebook), input_files(notebook)
-        gateway, session, begun = self.gateway(), f"replay-{uuid.uuid4().hex[:12]}", now()
+        cells = recorded_cells(notebook)
+        inputs = input_files(notebook)
+        gateway = self.gateway()
+        session = f"replay-{uuid.uuid4().hex[:12]}"
+        begun = now()
         seed = recorded_seed(notebook)
         model = await gateway.create_session(
             session, kernel=self.kernel or _kernel(notebook), env=variables_for(seed, HASH_SEED)
@@ -157,8 +160,8 @@ class ReplayApp(CommandApp):
             self.print(printed(f"file {file['path']}: {file.get('reason', 'restored')}"))
         for cell in report["cells"]:
             reasons = [cell[name] for name in ("reason", "difference") if name in cell]
-            said = " ".join(reasons) or ", ".join(cell.get("normalised", ()))
-            line = f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {said}" if said else "")
+            remark = " ".join(reasons) or ", ".join(cell.get("normalised", ()))
+            line = f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {remark}" if remark else "")
             self.print(printed(line))
             for difference in cell.get("differences", ()):
                 if "diff" in difference:
@@ -200,7 +203,7 @@ async def _restore(gateway: Gateway, session: str, source: Source, file: InputFi
 
 
 async def _install(gateway: Gateway, session: str, packages: list[RecordedPackage]) -> str | None:
-    """Install what the recorded session had; why that could not be done, if so."""
+    """Install the recorded session's packages; returns why that failed, if it did."""
     if not packages:
         return None
     install, constraints = pins(packages)
@@ -214,18 +217,21 @@ async def _install(gateway: Gateway, session: str, packages: list[RecordedPackag
 
 
 async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCell) -> NewRun:
-    begun, asked = now(), False
-    # The notebook may come from a gateway that lets cells run longer than this one does.
+    begun = now()
+    asked = False
+    # The notebook may be from a gateway that lets cells run longer than this one does.
     timeout = min(cell.timeout, longest)
 
     def show(event: Event) -> None:
         nonlocal asked
-        asked |= event.type == "input_request"
+        if event.type == "input_request":
+            asked = True
 
     result = await gateway.execute(session, cell.source, timeout=timeout, stdin=[], on_event=show)
-    # By the gateway's clock, which is nearer to the kernel's than ours.
-    at, ended = result.started_at or begun, result.finished_at or now()
-    return NewRun(result.status, result.outputs, at, ended, asked)
+    # By the gateway's clock if possible, which is closer to the kernel's than ours.
+    started = result.started_at or begun
+    ended = result.finished_at or now()
+    return NewRun(result.status, result.outputs, started, ended, asked)
 
 
 async def _keep(runs: list[NewRun | None], _cell: RecordedCell, run: NewRun | None) -> None:

@@ -1,7 +1,7 @@
 """``cellgate run``: runs a file's cells through the gateway, shows their outputs, writes the notebook.
 
-It is a client only: the cells run in a session like any other, recorded by the gateway. Reading the file and
-making the notebook is ``notebook_files``, showing is ``screen``.
+It is a client only: the cells run in a session like any other, recorded by the gateway. ``notebook_files``
+reads the file and makes the notebook, ``screen`` shows the run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 
 
 def session_name(path: Path) -> str:
-    """A fresh session's name, ``run-<stem>-<8 hex digits>``, of characters that a session key may have."""
+    """A new session's name, ``run-<stem>-<8 hex digits>``, of characters allowed in a session key."""
     stem = re.sub(r"[^A-Za-z0-9._~-]+", "-", path.stem)[:80].strip("-")
     return "-".join(filter(None, ("run", stem, secrets.token_hex(4))))
 
@@ -78,7 +78,7 @@ class RunApp(SessionOptions):
     }
 
     async def run_command(self) -> int:
-        """Runs the cells. What needs no gateway is checked first, so that a wrong path costs nothing."""
+        """Runs the cells. Whatever needs no gateway is checked first, so that a wrong path costs nothing."""
         path, output = self._paths()
         language = parse_language(self.language or "python")
         source = await asyncio.to_thread(read_cells, path, language, mixed=self.all_languages)
@@ -95,7 +95,7 @@ class RunApp(SessionOptions):
             try:
                 failed = await run.cells(screen)
             finally:
-                # After Ctrl-C too; a second one leaves at once.
+                # After Ctrl-C too; a second Ctrl-C exits at once.
                 await self._conclude(run, screen, output)
         return 1 if failed else 0
 
@@ -159,7 +159,7 @@ class Run:
         return failed
 
     async def _cell_or_interrupt(self, index: int, cell: Cell, screen: Screen) -> Finished:
-        """Runs one cell. Cancelled (Ctrl-C), it interrupts the cell and shows how that ends, then leaves."""
+        """Runs one cell. When cancelled (Ctrl-C), it interrupts the cell, shows its end, then raises."""
         task = asyncio.create_task(self._cell(index, cell, screen))
         try:
             return await asyncio.shield(task)
@@ -172,7 +172,7 @@ class Run:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _cancel(self, execution: str, task: asyncio.Task[Finished]) -> None:
-        """Stops the execution and lets `task` show its end; what takes too long ends with the connection."""
+        """Stops the execution and lets `task` show its end; after `_GRACE` the connection is closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GRACE):
                 try:

@@ -1,8 +1,8 @@
-"""What ``cellgate run`` shows: a cell's outputs as they come, and how far the run is.
+"""The display of ``cellgate run``: cells' outputs as they arrive, and the progress of the run.
 
-`Plain` writes lines, the cells' own output to stdout and everything about the run to stderr, so that
-``cellgate run x.py > out.txt`` keeps the output alone. `Live` is for a terminal: the same lines above a
-progress bar. Neither knows the gateway; both are given the client's events.
+`Plain` writes lines, the cells' output to stdout and everything about the run to stderr, so that
+``cellgate run x.py > out.txt`` saves the output only. `Live` is for a terminal: the same lines above a
+progress bar. Neither knows the gateway; both receive the client's events.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rich.text import Text
 
 from cellgate.client import DisplayData, ErrorRaised, Event, Finished, Stream, UpdateDisplayData
 
-_LONG_LINE = 16 * 1024  # characters of a line without end that are held back
+_LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 class Screen(Protocol):
-    """Shows a run. `begin` and `end` come once for each cell, `event` in between."""
+    """Shows a run. `begin` and `end` are called once for each cell, `event` in between."""
 
     def __enter__(self) -> Self: ...
 
@@ -44,7 +44,7 @@ class Screen(Protocol):
     ) -> None: ...
 
     def begin(self, number: int, code: str) -> None:
-        """Cell `number` (from 1) is sent."""
+        """Cell `number` (from 1) is about to be sent."""
 
     def event(self, event: Event) -> None:
         """An output of the running cell."""
@@ -57,7 +57,7 @@ class Screen(Protocol):
 
 
 def make_screen(total: int) -> Screen:
-    """A live screen when stdout and stderr are both a terminal that can move its cursor, else plain lines."""
+    """A live screen if stdout and stderr are terminals that can move the cursor, else plain lines."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
         return Live(console, total)
@@ -83,7 +83,7 @@ class Plain:
         """Shows nothing: a plain log has one line for each cell, at its end."""
 
     def event(self, event: Event) -> None:
-        """Streams go out as they are, to the stream they came from."""
+        """Stream output is written unchanged, to the stream it was written to."""
         if isinstance(event, Stream):
             stream = sys.stderr if event.name == "stderr" else sys.stdout
             stream.write(event.text)
@@ -112,7 +112,7 @@ class Plain:
 
 
 class Live:
-    """Lines above a progress bar. A line that a cell has not ended yet is shown beside the bar."""
+    """Lines above a progress bar. An unfinished line is shown beside the bar."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
@@ -146,7 +146,7 @@ class Live:
         self._progress.update(self._task, completed=number - 1, description=_beside_bar(code.strip()))
 
     def event(self, event: Event) -> None:
-        """Whole lines go above the bar; of what a carriage return overwrites only the last is kept."""
+        """Whole lines go above the bar; of text overwritten by carriage returns only the last is shown."""
         if isinstance(event, Stream):
             *ended, self._open = (self._open + event.text).split("\n")
             for line in ended:
@@ -154,14 +154,16 @@ class Live:
             if len(self._open) > _LONG_LINE:
                 self._end_line()
             elif self._open:
-                self._open = _last_overwrite(self._open) + "\r" * self._open.endswith("\r")
+                # A carriage return at the end overwrites nothing until more text arrives.
+                pending = "\r" if self._open.endswith("\r") else ""
+                self._open = _last_overwrite(self._open) + pending
                 self._progress.update(self._task, description=_beside_bar(self._open))
         elif text := describe(event):
             self._end_line()
             self._print(text)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Moves the bar; a cell that did not end well gets a line."""
+        """Moves the bar; a cell that failed gets a line."""
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":
@@ -178,12 +180,12 @@ class Live:
             self._open = ""
 
     def _print(self, text: str) -> None:
-        # A Text keeps colours but no other control sequence: a cell can't repaint the user's terminal.
+        # A Text keeps colours but no other control sequences: a cell can't repaint the user's terminal.
         self._progress.console.print(Text.from_ansi(text))
 
 
 def _last_overwrite(line: str) -> str:
-    """What a terminal would show of a line with carriage returns; one at its end erases nothing yet."""
+    """The part of a line with carriage returns that a terminal would show."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
@@ -197,7 +199,7 @@ def without_colours(text: str) -> str:
 
 
 def describe(event: Event) -> str:
-    """An output as text: images in one line, a traceback whole; empty for an event that shows nothing."""
+    """An output as text: an image as one line, a traceback in full; empty for an event that shows nothing."""
     if isinstance(event, ErrorRaised):
         return "\n".join(event.traceback) or f"{event.ename}: {event.evalue}"
     if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):
@@ -220,7 +222,8 @@ def _image_size(mime: str, content: object) -> str:
     if mime == "image/png":
         with contextlib.suppress(binascii.Error, struct.error):
             # The IHDR chunk comes first: width and height are bytes 16 to 24 of every PNG.
-            width, height = struct.unpack(">II", base64.b64decode("".join(text[:64].split())[:32])[16:24])
+            head = base64.b64decode("".join(text[:64].split())[:32])
+            width, height = struct.unpack(">II", head[16:24])
             return f"{width}x{height}"
     size = len(text) if mime == "image/svg+xml" else len(text) * 3 // 4
     return f"{max(1, round(size / 1024))} KB"

@@ -1,7 +1,7 @@
-"""``cellgate serve``: settings to a running gateway, and signals to an ordered end.
+"""``cellgate serve``: turns settings into a running gateway, and signals into an orderly shutdown.
 
 It builds nothing itself: ``server.assembly`` does. It chooses the backend, prints where the gateway serves,
-and waits for SIGTERM or SIGINT; a second signal ends at once what a first one began in order (``leaving``).
+and waits for SIGTERM or SIGINT; a second signal cuts the orderly shutdown short (``leaving``).
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class ServeApp(PackageOptions):
     }
 
     def start(self) -> NoReturn:
-        """Serve until a signal; leaves with 0."""
+        """Serve until a signal, then exit with 0."""
         from cellgate.server.allocator import give_back_large_pieces  # noqa: PLC0415 - --help needs none of it
         from cellgate.server.log import configure  # noqa: PLC0415
 
@@ -317,7 +317,7 @@ class ServeApp(PackageOptions):
         return 0
 
     async def _choose_backend(self) -> Backend:
-        """Raises BackendUnavailable or UsageError."""
+        """The backend of the settings. Raises BackendUnavailable or UsageError."""
         from cellgate.cli.backends import choose_backend  # noqa: PLC0415
         from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415
 
@@ -400,7 +400,7 @@ class ServeApp(PackageOptions):
         )
 
     def _in_options(self, error: InvalidInput) -> UsageError:
-        """A refusal of what settings mean, in the words of who gave them: by options, and with the value."""
+        """A refusal of settings in the user's terms: with options instead of fields, and their values."""
 
         def name_of(match: re.Match[str]) -> str:
             name = match[1] or match[2]
@@ -421,8 +421,9 @@ class ServeApp(PackageOptions):
 
         files = raise_open_files()
         connections = self.max_connections or connections_for(files, self.max_kernels)
-        if (told := too_few(files, self.max_kernels, connections)) is not None:
-            logger.warning("%s", told)
+        warning = too_few(files, self.max_kernels, connections)
+        if warning is not None:
+            logger.warning("%s", warning)
         return settings_of_kind(
             ListenerSettings,
             self,
@@ -439,12 +440,12 @@ class ServeApp(PackageOptions):
         return RetentionSettings(age, plain(self, "retention_size"), self.retention_interval)
 
     def _ceilings(self, backend: Backend) -> Ceilings:
-        """What the options say, and for the rest what there is. Raises UsageError."""
+        """The ceilings of the options, and by default the machine's resources. Raises InvalidInput."""
         from cellgate.server import machine  # noqa: PLC0415
         from cellgate.wire.limits import Ceilings  # noqa: PLC0415
         from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits  # noqa: PLC0415
 
-        # Containers are in control groups of the engine's, not in the gateway's.
+        # Containers are in the engine's control groups, not in the gateway's.
         groups = None if backend.name == "docker" else machine.CGROUPS
         try:
             resources = ResourceLimits(
@@ -459,8 +460,8 @@ class ServeApp(PackageOptions):
 
     @staticmethod
     def _lowered(limits: SessionLimits, ceilings: Ceilings) -> SessionLimits:
-        lowered, said = ceilings.lower(limits)
-        for what in said:
+        lowered, changes = ceilings.lower(limits)
+        for what in changes:
             logger.warning("A default is above its ceiling and was lowered: %s", what)
         return lowered
 
@@ -484,8 +485,12 @@ class ServeApp(PackageOptions):
         )
 
     def _print_block(self, url: str, backend: Backend, token: str | None) -> None:
-        made = token is not None and token != self.token
-        shown = "none is asked for" if token is None else token if made else "the one you gave"
+        if token is None:
+            shown = "none is asked for"
+        elif token == self.token:
+            shown = "the one you gave"
+        else:
+            shown = token
         lines = [
             "",
             f"  Cellgate {self.version} serves at {url}",

@@ -1,7 +1,7 @@
-"""``cellgate setup``: makes the environment that kernels run in, and says which isolation works here.
+"""``cellgate setup``: creates the environment that kernels run in, and reports which isolation works here.
 
-The work is done by ``cellgate_kernels.specs`` and judged by ``cellgate_kernels.provisioners``; this shows it.
-It needs no running gateway, and may be called again: what is there and right is kept.
+``cellgate_kernels.specs`` does the work and ``cellgate_kernels.provisioners`` checks the isolation; this
+shows it. It needs no running gateway, and may be called again: what exists and is correct is kept.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SetupApp(BaseApp):
     }
 
     def start(self) -> NoReturn:
-        """Runs the set-up and leaves with its exit code."""
+        """Runs the setup and exits with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
         requirements = Path(self.requirements).expanduser() if self.requirements else REQUIREMENTS
@@ -61,9 +61,9 @@ class SetupApp(BaseApp):
 
 
 def set_up(prefix: Path, requirements: Path) -> int:
-    """Makes environment and kernelspec under `prefix`, then reports on the isolation; returns 0.
+    """Creates environment and kernelspecs under `prefix`, then reports on the isolation; returns 0.
 
-    Raises BackendUnavailable, with the end of uv's output, when the environment can't be made.
+    Raises BackendUnavailable, with the end of uv's output, if the environment can't be created.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     with console.status("") as status:

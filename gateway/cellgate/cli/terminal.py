@@ -1,7 +1,7 @@
-"""What a cell writes, on the user's terminal: colours and overwritten lines, and nothing else that it may do.
+"""A cell's output on the user's terminal, which may set colours and overwrite its own lines, but no more.
 
-A cell is not trusted: of its control sequences only those pass that colour, erase a line, or move the cursor
-within what this cell itself has written. Pictures become files. It is given the client's events and knows no
+A cell is not trusted: of its control sequences only those pass that set colours, erase a line, or move the
+cursor within the cell's own output. Pictures become files. It receives the client's events and knows no
 gateway; ``console`` asks for input and sends the cells.
 """
 
@@ -34,7 +34,7 @@ _ESCAPE = re.compile(
     r"|(?P<line>\n)"
 )
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)\Z")
-_LONGEST = 4096  # characters of a sequence that may be cut between two events
+_LONGEST = 4096  # characters of a sequence that may be split between two events
 _RESET = "\x1b[0m"
 _SUFFIXES = {
     "image/png": ".png",
@@ -46,14 +46,14 @@ _SUFFIXES = {
 
 
 class Guard:
-    """A filter for one cell's output. It remembers what `feed` ended in the middle of."""
+    """A filter for one cell's output. It remembers a control sequence that `feed` ended in the middle of."""
 
     def __init__(self) -> None:
         self._rest = ""
-        self._below = 0  # lines that this cell has begun below its first
+        self._below = 0  # lines between the cell's first and the cursor
 
     def feed(self, text: str) -> str:
-        """What the terminal may get of `text`."""
+        """The part of `text` that may go to the terminal."""
         text = self._rest + text
         cut = _UNFINISHED.search(text, max(0, len(text) - _LONGEST))
         end = len(text) if cut is None else cut.start()
@@ -84,7 +84,7 @@ class CellOutput:
         self._pictures = 0
 
     def event(self, event: Event) -> None:
-        """Shows an event; one of no kind that shows something is passed over."""
+        """Shows an event; kinds that show nothing are ignored."""
         match event:
             case Started():
                 self._count = event.execution_count
@@ -100,7 +100,7 @@ class CellOutput:
                 self._line(self._data(event))
 
     def write(self, text: str) -> None:
-        """Writes a cell's text, as far as a cell may."""
+        """Writes a cell's text, filtered."""
         allowed = self._guard.feed(text)
         self._screen.write(allowed)
         self._screen.flush()
@@ -108,17 +108,17 @@ class CellOutput:
             self._at_start = allowed.endswith("\n")
 
     def guarded(self, text: str) -> str:
-        """`text` as far as a cell may, to be shown by somebody else."""
+        """`text`, filtered, to be shown by the caller."""
         return self._guard.feed(text)
 
     def end(self, finished: Finished) -> None:
-        """Leaves the terminal as it was: colours reset, at the start of a line; tells of an unusual end."""
+        """Leaves the terminal with colours reset, at the start of a line; reports an unusual end."""
         self._line("")
         if finished.status not in {"ok", "error"} or finished.kernel.replaced or finished.truncated:
             self.note(summary(finished))
 
     def note(self, text: str) -> None:
-        """A line that is not the cell's."""
+        """Writes a remark, which is not the cell's output."""
         self._line(f"\x1b[2m[{text}]\x1b[0m")
 
     def _line(self, text: str) -> None:
@@ -136,7 +136,7 @@ class CellOutput:
         return f"{describe_data({mime: event.data[mime]})[:-1]} {saved}]"
 
     def _save(self, mime: str, content: str) -> str:
-        """Writes a picture; its name, or why there is none."""
+        """Writes a picture; returns its name, or why it was not saved."""
         try:
             data = content.encode() if mime == "image/svg+xml" else base64.b64decode(content)
             self._images.mkdir(parents=True, exist_ok=True)

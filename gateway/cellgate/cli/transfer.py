@@ -1,6 +1,6 @@
-"""A bar on a terminal for what takes its time: a large file under way, or an export that is being made.
+"""A progress bar for slow operations: a large file being transferred, or an export being made.
 
-It is told bytes by the client and knows neither the gateway nor what is transferred.
+It gets numbers of bytes from the client and knows neither the gateway nor what is transferred.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ LARGE = 8 * 1024 * 1024
 
 @contextmanager
 def transfer(name: str, making: str | None = None) -> Iterator[Teller]:
-    """A bar for what is large, where there is a terminal to draw it on.
+    """A bar for a large transfer, if there is a terminal to draw it on.
 
-    `making`: what the gateway does before the first byte; then there is a bar from the beginning.
+    `making`: what the gateway does before the first byte; if given, the bar is shown from the start.
     """
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:

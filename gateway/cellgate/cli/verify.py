@@ -1,7 +1,6 @@
-"""``cellgate verify``: whether an exported file or a whole data folder is as it was written.
+"""``cellgate verify``: whether an exported file or the record in a data folder is as it was written.
 
-It asks no gateway and needs none to run: what it finds, anybody with the file finds. The checks themselves
-are in ``record``.
+It uses no gateway: anybody who has the file gets the same findings. The checks themselves are in ``record``.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class VerifyApp(BaseApp):
     flags = {"json": ({"VerifyApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
 
     def start(self) -> NoReturn:
-        """Check and report; leaves with the outcome."""
+        """Check and report; exits with the outcome."""
         if len(self.extra_args) > 1:
             raise UsageError(f"unexpected argument {self.extra_args[1]!r}: cellgate verify {self.usage}")
         outcome = VALID
@@ -81,8 +80,8 @@ class VerifyApp(BaseApp):
             return
         finding = _check_file(Path(self.extra_args[0]).expanduser())
         if finding.valid and self.key and finding.key != self.key.strip().lower():
-            told = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
-            finding = replace(finding, problem=f"the given key did not sign it: {told}")
+            signer = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
+            finding = replace(finding, problem=f"the given key did not sign it: {signer}")
         yield finding
 
 
@@ -92,11 +91,9 @@ def _check_file(path: Path) -> Finding:
     try:
         with path.open("rb") as file:
             is_archive = file.read(2) == b"PK" or path.suffix == ".zip"
-        return (
-            verify.check_bundle(path)
-            if is_archive
-            else verify.check_notebook(imported.read_file(path), path.name)
-        )
+        if is_archive:
+            return verify.check_bundle(path)
+        return verify.check_notebook(imported.read_file(path), path.name)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
 

@@ -1,12 +1,12 @@
 """A Python client of the gateway's HTTP interface: `Gateway`, its sessions, and the typed values it returns.
 
-It is a door like any other: it speaks the wire contract and imports nothing of the server.
+It is a client like any other: it speaks the wire contract and imports nothing of the server.
 
     async with Gateway("http://127.0.0.1:8888", token).session() as session:
         result = await session.run("1 + 1")
         print(result.text)
 
-`Gateway.sync(...)` gives the same without ``await``.
+`Gateway.sync(...)` offers the same without ``await``.
 """
 
 from cellgate.client.api import Gateway, Session

@@ -1,7 +1,6 @@
 """`Gateway`, the calls of the wire contract as methods, and `Session`, the calls of one session.
 
-It speaks HTTP through ``transport``, returns ``values``, and knows nothing of
-the server's inside.
+It speaks HTTP through ``transport``, returns ``values``, and knows nothing of the server's internals.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _PAGE = 200
 
 
 class Gateway(Asynchronous):
-    """A gateway at `url`. Each call is one request on its own connection; calls may run at once.
+    """A gateway at `url`. Each call is one request on its own connection; calls may run concurrently.
 
-    All methods raise GatewayError, and InvalidInput for an argument that can't be sent. What may be repeated
-    without a second effect (looking, and `execute`, by an idempotency key) is tried up to `attempts` times
-    when the connection is lost. `Gateway.sync(...)` makes one whose methods block.
+    All methods raise GatewayError, and InvalidInput for an argument that can't be sent. Calls that can safely
+    be repeated (reads, and `execute`, by an idempotency key) are tried up to `attempts` times when the
+    connection is lost. `Gateway.sync(...)` makes one whose methods block.
     """
 
     def __init__(self, url: str, token: str | None = None, *, attempts: int = 3) -> None:
@@ -51,7 +50,7 @@ class Gateway(Asynchronous):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is open between calls."""
+        """Does nothing: nothing is open between calls."""
 
     def __repr__(self) -> str:
         return f"Gateway({self._calls.url!r})"
@@ -67,9 +66,9 @@ class Gateway(Asynchronous):
         metadata: Mapping[str, Any] | None = None,
         keep: bool | None = None,
     ) -> Session:
-        """A session to work with, made when it is first used; the options are for one that is not there.
+        """A session to work with, created when first used; the options apply only if it does not exist.
 
-        As a context manager it is ended behind the block, unless `keep`; by default one with a name is kept.
+        As a context manager it ends after the block, unless `keep`; by default one with a name is kept.
         """
         options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
         return Session(self, self._calls, name, options, keep=name is not None if keep is None else keep)
@@ -88,7 +87,7 @@ class Gateway(Asynchronous):
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> SessionModel:
-        """The session of this name, made when absent; without a name, a new one."""
+        """The session of this name, created if missing; without a name, a new one."""
         options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
         body = given(session=session, **options)
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
@@ -98,7 +97,7 @@ class Gateway(Asynchronous):
         return decode(await self._calls.call("GET", session_path(session)), SessionModel)
 
     async def sessions(self, *, state: str | None = None) -> AsyncGenerator[SessionModel]:
-        """All sessions of this principal, those that have ended too; `state` keeps one state only."""
+        """All sessions of this principal, ended ones included; `state` selects those in one state."""
         after: str | None = ""
         while after is not None:
             query = urlencode(given(state=state, limit=_PAGE, after=after or None))
@@ -118,16 +117,17 @@ class Gateway(Asynchronous):
         """Runs a cell and waits for its end.
 
         `timeout` in seconds; None is the session's own. `stdin`: lines that answer `input()`.
-        Code in another `language` than the kernel's is run by a program of its own, beside the kernel.
-        `tables`: give pandas' tables as data too, of so many rows at most; see `Result.tables`.
-        `packages`: ``auto`` installs what the cell imports and is missing, ``temporary`` for this cell only.
-        `env`: environment variables for this cell alone. `silent`: without output and without counting.
+        Code in a `language` other than the kernel's is run by a separate program, beside the kernel.
+        `tables`: return pandas' tables as data too, with at most this many rows; see `Result.tables`.
+        `packages`: ``auto`` installs missing packages that the cell imports, ``temporary`` for this cell.
+        `env`: environment variables for this cell only. `silent`: without output and without counting.
 
-        `on_event` is called with each event while the cell runs. A cell that raises is no error here:
+        `on_event` is called with each event while the cell runs. A cell that raises is not an error here:
         see the result's `status`.
         """
         if on_event is None:
-            path, key = session_path(session, "execute"), uuid.uuid4().hex
+            path = session_path(session, "execute")
+            key = uuid.uuid4().hex
             body = {"code": code, **given(**options)}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
@@ -148,7 +148,7 @@ class Gateway(Asynchronous):
         """Runs a cell; yields its events as they happen, the last one `Finished`. Options as of `execute`.
 
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
-        ``continue`` or ``interrupt``, says what then becomes of the cell.
+        ``continue`` or ``interrupt``, decides what happens to the cell then.
         """
         body = given(code=code, on_disconnect=on_disconnect, **options)
         request = self._calls.exchange(
@@ -171,9 +171,12 @@ class Gateway(Asynchronous):
         *,
         timeout: float | None = None,
     ) -> BlocksResult:
-        """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
-        listed = None if isinstance(blocks, str) else [{"language": x, "code": y} for x, y in blocks]
-        body = given(markdown=blocks if listed is None else None, blocks=listed, timeout=timeout)
+        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails."""
+        if isinstance(blocks, str):
+            body = given(markdown=blocks, timeout=timeout)
+        else:
+            listed = [{"language": language, "code": code} for language, code in blocks]
+            body = given(blocks=listed, timeout=timeout)
         path = session_path(session, "execute-blocks")
         return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
 
@@ -186,9 +189,9 @@ class Gateway(Asynchronous):
         upgrade: bool = False,
         constraints: Sequence[str] = (),
     ) -> PackageChanges:
-        """Installs requirements into the session and removes packages by name; what was changed.
+        """Installs requirements into the session and removes packages by name; returns the changes.
 
-        `constraints` bound the versions of whatever comes along. `upgrade`: newer versions are wanted, too.
+        `constraints` limit the versions of dependencies. `upgrade`: replace installed versions by newer ones.
         """
         body = {
             "install": list(install),
@@ -200,7 +203,7 @@ class Gateway(Asynchronous):
         return decode(await self._calls.call("POST", path, body, timeout=None), PackageChanges)
 
     async def installed(self, session: str) -> list[Package]:
-        """What the session has installed beside its kernel's environment."""
+        """The packages that the session has installed beside its kernel's environment."""
         path = session_path(session, "packages")
         return decode(await self._calls.call("GET", path), Packages).packages
 
@@ -209,9 +212,9 @@ class Gateway(Asynchronous):
         return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
 
     async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
-        """Runs the session's notebook again in a fresh kernel; the report of what differs.
+        """Runs the session's notebook again in a fresh kernel; returns a report of the differences.
 
-        `rtol`: how far two floating-point numbers may be apart, relative to the larger one.
+        `rtol`: how much two floating-point numbers may differ, relative to the larger one.
         """
         body = {"anyway": anyway, "rtol": rtol}
         path = session_path(session, "replay")
@@ -220,7 +223,7 @@ class Gateway(Asynchronous):
     async def execute_once(
         self, code: str, *, kernel: str | None = None, language: str | None = None
     ) -> Result:
-        """Runs a cell in a fresh kernel that is thrown away."""
+        """Runs a cell in a fresh kernel, which is discarded afterwards."""
         body = given(code=code, kernel=kernel, language=language)
         return decode(await self._calls.call("POST", "/v1/execute", body), Result)
 
@@ -251,7 +254,7 @@ class Gateway(Asynchronous):
     ) -> None:
         """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
 
-        `form`: ``html``, ``execution.markdown`` or ``script`` for what nbconvert makes of it.
+        `form`: ``html``, ``markdown`` or ``script``, converted by nbconvert.
 
         Raises OSError when the file can't be written.
         """
@@ -264,19 +267,19 @@ class Gateway(Asynchronous):
         await self._calls.download(session_path(session, "bundle"), path, progress)
 
     async def provenance(self, session: str) -> dict[str, Any]:
-        """The session's notebook without outputs: its metadata tell where the cells ran."""
+        """The session's notebook without outputs: its metadata says where the cells ran."""
         target = session_path(session, "notebook") + "?outputs=false"
         return decode(await self._calls.call("GET", target), dict[str, Any])
 
     async def answer_input(self, session: str, execution: str, value: str) -> None:
-        """Gives a line to a cell that waits for input (the event `InputRequest`)."""
+        """Sends a line to a cell that is waiting for input (the event `InputRequest`)."""
         await self._calls.call(
             "POST", session_path(session, "executions", execution, "input"), {"value": value}
         )
 
     def questions(self, session: str) -> KernelQuestions:
-        """Questions to a live session's kernel that are no cells, for prompts; `close` them in the end."""
-        from cellgate.client.kernel import KernelQuestions  # noqa: PLC0415 - tornado, for prompts alone
+        """Requests to a live session's kernel other than cells, for prompts; `close` it at the end."""
+        from cellgate.client.kernel import KernelQuestions  # noqa: PLC0415 - tornado, for prompts only
 
         return KernelQuestions(self._calls, session)
 
@@ -304,7 +307,7 @@ class Session(Asynchronous):
 
     @property
     def name(self) -> str:
-        """Its key. Raises InvalidInput for one without a name that was not used yet."""
+        """Its key. Raises InvalidInput for an unnamed session that has not been used yet."""
         if self._name is None:
             raise InvalidInput("The session has no name yet; use it with `async with`, or `open` it")
         return self._name
@@ -315,13 +318,14 @@ class Session(Asynchronous):
         return Files(self._calls, self.name)
 
     async def open(self) -> SessionModel:
-        """Makes the session if it is not there; its model."""
+        """Creates the session if missing; returns its model."""
         model = await self._gateway.create_session(self._name, **self._options)
-        self._name, self._made = model.session, True
+        self._name = model.session
+        self._made = True
         return model
 
     async def opened(self) -> str:
-        """Its name; makes the session if this object has not done so."""
+        """Its name; opens the session unless this object has done so."""
         async with self._opening:
             if not self._made:
                 await self.open()
@@ -345,11 +349,11 @@ class Session(Asynchronous):
         on_event: Callable[[Event], object] | None = None,
         **options: Unpack[CellKeywords],
     ) -> Result:
-        """Runs a cell and waits for its end; see `Gateway.execute`. The result shows itself in a notebook."""
+        """Runs a cell and waits for its end; see `Gateway.execute`. A notebook displays the result."""
         return await self._gateway.execute(await self.opened(), code, on_event=on_event, **options)
 
     async def stream(self, code: str, **options: Unpack[CellKeywords]) -> AsyncGenerator[Event]:
-        """Runs a cell; its events as they happen. A reader that leaves early interrupts the cell.
+        """Runs a cell; yields its events as they happen. Leaving the iteration early interrupts the cell.
 
         Options as of `Gateway.execute`.
         """
@@ -361,7 +365,7 @@ class Session(Asynchronous):
     async def run_blocks(
         self, blocks: str | Sequence[tuple[str, str]], *, timeout: float | None = None
     ) -> BlocksResult:
-        """Runs Markdown's fences, or pairs of language and code, in order until one fails."""
+        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails."""
         return await self._gateway.execute_blocks(await self.opened(), blocks, timeout=timeout)
 
     async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
@@ -373,7 +377,7 @@ class Session(Asynchronous):
         return await self._gateway.packages(await self.opened(), uninstall=names)
 
     async def packages(self) -> list[Package]:
-        """What it has installed beside its kernel's environment."""
+        """The packages that it has installed beside its kernel's environment."""
         return await self._gateway.installed(self.name)
 
     async def result(self, execution: str) -> Result:
@@ -381,7 +385,7 @@ class Session(Asynchronous):
         return await self._gateway.result(self.name, execution)
 
     async def model(self) -> SessionModel:
-        """What the gateway says of it."""
+        """The gateway's model of it."""
         return await self._gateway.get_session(self.name)
 
     async def interrupt(self) -> None:
@@ -393,7 +397,7 @@ class Session(Asynchronous):
         return await self._gateway.restart(self.name)
 
     async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
-        """Runs its notebook again in a fresh kernel; the report of what differs. See `Gateway.replay`."""
+        """Runs its notebook again in a fresh kernel; returns a report. See `Gateway.replay`."""
         return await self._gateway.replay(self.name, anyway=anyway, rtol=rtol)
 
     async def notebook(self) -> dict[str, Any]:
@@ -408,13 +412,13 @@ class Session(Asynchronous):
         await self._gateway.notebook(self.name, Path(path), form=form)
 
     async def end(self) -> None:
-        """Ends its kernel and removes its files; its record stays. One that has gone already is no error."""
+        """Ends its kernel and removes its files; its record stays. It is no error if it has gone already."""
         if self._name is None:
             return
         try:
             await self._gateway.delete_session(self._name)
         except NotFound:
-            # Purged meanwhile: there is nothing left to end.
+            # Purged in the meantime: there is nothing left to end.
             return
         finally:
             self._made = False

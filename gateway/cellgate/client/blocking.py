@@ -1,8 +1,8 @@
-"""A blocking face for asynchronous objects, made by one mechanism: their methods run in a loop of its own.
+"""A generic blocking facade for asynchronous objects, which runs their methods in an event loop in a thread.
 
-The loop has a thread. What a method gives is faced in turn: a coroutine is run to its end, an asynchronous
-iterator becomes an iterator, an asynchronous context manager works with ``with``. So no second client is
-to be kept in step, and all works where a loop runs already, as in a notebook. It knows nothing of gateways.
+Return values are wrapped in turn: a coroutine is run to its end, an asynchronous iterator becomes an
+iterator, an asynchronous context manager works with ``with``. So there is no second client to keep in step,
+and it all works where a loop is already running, as in a notebook. It knows nothing of gateways.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _END: Any = object()
 
 
 class Asynchronous:
-    """Base of what can have a blocking face."""
+    """Base of objects that can have a blocking facade."""
 
     @classmethod
     def sync(cls, *arguments: Any, **options: Any) -> Any:
-        """The blocking face of a new object; its methods are this class's, without ``await``.
+        """The blocking facade of a new object; its methods are this class's, without ``await``.
 
-        `close` it, or use it with ``with``, to end its thread; the interpreter's end does too.
+        `close` it, or use it with ``with``, to stop its thread; the exit of the interpreter does so too.
         """
         return Blocking(cls(*arguments, **options), _Loop(), owner=True)
 
 
 class _Loop:
-    """An event loop in a thread of its own."""
+    """An event loop in its own thread."""
 
     def __init__(self) -> None:
         loop = asyncio.new_event_loop()
@@ -63,8 +63,9 @@ class _Loop:
             raise
 
     def finish(self, items: AsyncGenerator[Any, Any]) -> None:
-        """Close an iterator that is left. It may be the garbage collector that leaves it, in any thread."""
+        """Close an abandoned iterator. The garbage collector may do this, in any thread."""
         if threading.current_thread() is self._thread:
+            # The attribute keeps the task alive: the loop has only a weak reference to it.
             self._left = self._loop.create_task(items.aclose())
         elif self.close.alive:
             self.run(items.aclose())
@@ -87,7 +88,7 @@ async def _cancel_all() -> None:
 
 
 class Blocking:
-    """The face of one object. Any thread may use it."""
+    """The facade of one object. Any thread may use it."""
 
     def __init__(self, target: Any, loop: _Loop, *, owner: bool = False) -> None:
         self._target = target
@@ -118,7 +119,7 @@ class Blocking:
             self.close()
 
     def close(self) -> None:
-        """End the thread, if this is what it was made for."""
+        """Stop the thread, if this object owns it."""
         if self._owner:
             self._loop.close()
 

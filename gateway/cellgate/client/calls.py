@@ -1,6 +1,6 @@
-"""How the client's calls are made: bodies, deadlines, repeats where they are safe, downloads to disk.
+"""The client's calls: bodies, timeouts, retries where they are safe, downloads to disk.
 
-It stands on ``transport`` and knows paths below a session; what the calls mean is ``api``'s and ``files``'.
+It uses ``transport`` and knows paths below a session; ``api`` and ``files`` know what the calls mean.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.transport import Answer, Body, Server
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
-_REQUEST_TIMEOUT = 120.0  # of all else: a session may wait for a kernel
-_PIECE = 1024 * 1024  # bytes that are written at once
-_PAUSE = 0.2  # before the first repeat; doubled for each further one
+_REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
+_PIECE = 1024 * 1024  # bytes written at once
+_PAUSE = 0.2  # before the first retry; doubled for each further one
 
 Progress = Callable[[int, int | None], object]
-"""Is told how many bytes have been transferred so far, and how many there are, where that is known."""
+"""Called with the number of bytes transferred so far, and the total if it is known."""
 
 
 class Calls:
@@ -48,7 +48,7 @@ class Calls:
         timeout: float | None = _REQUEST_TIMEOUT,
         idempotency: str | None = None,
     ) -> bytes:
-        """The answer's body. A lost connection leads to a repeat only where that has no second effect."""
+        """The answer's body. After a lost connection the request is repeated only if that is safe."""
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
         attempts = self._attempts if method == "GET" or idempotency is not None else 1
@@ -74,31 +74,32 @@ class Calls:
             raise gateway_error(0, "no_answer", f"The gateway gave no answer in {timeout:.0f} s") from error
 
     async def upload(self, target: str, body: Body) -> bytes:
-        """PUTs the body; the answer's."""
+        """PUTs the body; returns the answer's."""
         async with self._server.exchange("PUT", target, body=body) as answer:
             return await answer.body()
 
     @asynccontextmanager
     async def open(self, target: str, headers: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
-        """An answer whose body is read by the caller."""
+        """An answer whose body the caller reads."""
         async with self._server.exchange("GET", target, accept="*/*", headers=headers) as answer:
             yield answer
 
     async def download(self, target: str, path: Path, progress: Progress | None = None) -> None:
-        """Streams the body to a file beside `path`, then puts that in its place. Raises OSError."""
+        """Streams the body to a file beside `path`, then replaces `path` with it. Raises OSError."""
         async with self.open(target) as answer:
             await _save(answer, path, progress or ignore_progress)
 
 
 def ignore_progress(_done: int, _total: int | None) -> None:
-    """Nobody asks for progress."""
+    """A `Progress` for callers that want none."""
 
 
 async def _save(answer: Answer, path: Path, progress: Progress) -> None:
-    """Streams the body to a file beside `path`, then puts that in its place."""
+    """Streams the body to a file beside `path`, then replaces `path` with it."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    done, length = 0, answer.headers.get("content-length")
+    length = answer.headers.get("content-length")
     total = int(length) if length is not None and length.isdecimal() else None
+    done = 0
     try:
         with os.fdopen(descriptor, "wb") as file:
             async with aclosing(answer.chunks(idle_timeout=IDLE_TIMEOUT)) as chunks:
@@ -119,7 +120,7 @@ async def _save(answer: Answer, path: Path, progress: Progress) -> None:
 
 
 def session_path(session: str, *more: str) -> str:
-    """The path of something below a session; each part stays one part. Raises InvalidInput."""
+    """A path below a session; slashes in a part are escaped. Raises InvalidInput."""
     if not session:
         raise InvalidInput("a session's name can't be empty")
     return "/v1/sessions/" + "/".join(quote(part, safe="~") for part in (session, *more))

@@ -1,7 +1,7 @@
-"""Outputs of a cell as one thing that a notebook can show.
+"""A cell's outputs as one MIME bundle that a notebook can display.
 
-The code behind them is not the reader's own: its HTML is shown in a frame without scripts and its pictures as
-images, where no script of theirs runs either, so a result can't reach into the notebook that shows it. Pure.
+The code that made them is not trusted: its HTML is shown in a sandboxed frame without scripts, its pictures
+as images, where no scripts run either, so that a result can't affect the notebook that shows it. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str) -> dict[str, str]:
-    """A MIME bundle of all outputs: their text, and a page of them if they are more than text."""
+    """A MIME bundle of all outputs: their text, and HTML if any is more than text."""
     parts: list[str] = []
     rich = False
     for output in outputs:
@@ -23,7 +23,10 @@ def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str) -> dict[str,
         if shown := _picture(data) or _page(data):
             rich = True
         parts.append(shown or _pre(output))
-    return {"text/plain": text, **({"text/html": "\n".join(parts)} if rich else {})}
+    bundle = {"text/plain": text}
+    if rich:
+        bundle["text/html"] = "\n".join(parts)
+    return bundle
 
 
 def _picture(data: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
-"""What can go wrong for a client: the gateway refuses, is not reached, or a cell fails.
+"""The client's errors: the gateway refuses, can't be reached, or a cell fails.
 
-All are kinds of GatewayError. Each stable `reason` that a program may want to tell apart has a class; a
-reason of a newer gateway is a plain GatewayError. The base is ``cellgate_kernels.errors.CellgateError``, as
-everywhere.
+All are subclasses of GatewayError. Each stable `reason` that a program may want to distinguish has a class;
+an unknown reason of a newer gateway is a plain GatewayError. The base is
+``cellgate_kernels.errors.CellgateError``, as everywhere.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class GatewayError(CellgateError):
 
 
 class ConnectionFailed(GatewayError):
-    """There was no answer, or only a part of one; whether the gateway acted is not known."""
+    """There was no answer, or only part of one; whether the gateway acted is unknown."""
 
 
 class RequestRefused(GatewayError):
-    """The request itself is wrong: as it is, it will never do."""
+    """The request itself is wrong: repeating it unchanged will not help."""
 
 
 class InvalidInput(RequestRefused, errors.InvalidInput):
-    """An argument can't be sent: the client refused it, and nobody was asked (`status` 0)."""
+    """An argument can't be sent: the client refused it and sent no request (`status` 0)."""
 
     def __init__(self, message: str) -> None:
         super().__init__(0, errors.InvalidInput.reason, message)
@@ -48,7 +48,7 @@ class NotAuthenticated(GatewayError):
 
 
 class NotFound(GatewayError):
-    """No such session, execution or file, or it is somebody else's."""
+    """No such session, execution or file, or it belongs to somebody else."""
 
 
 class Conflict(GatewayError):
@@ -60,17 +60,17 @@ class PackagesNotAllowed(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """The session may not have as much of it."""
+    """The session would exceed one of its limits."""
 
 
 class Overloaded(GatewayError):
-    """The gateway did nothing, for lack of room; try again after `retry_after` seconds."""
+    """The gateway is full and did nothing; try again after `retry_after` seconds."""
 
 
 class CellFailed(GatewayError):
-    """A cell did not end well: raised by `Result.check`.
+    """A cell failed: raised by `Result.check`.
 
-    `status` and `ename` are the result's; so `status` is a word here, and no HTTP status.
+    `status` and `ename` are the result's; `status` is a word here, not an HTTP status.
     """
 
     status: str  # type: ignore[assignment]
@@ -102,5 +102,5 @@ _CLASSES: dict[str, type[GatewayError]] = {
 
 
 def gateway_error(status: int, reason: str, detail: str, *, retry_after: float | None = None) -> GatewayError:
-    """The error of the class that this reason has."""
+    """The error, of this reason's class."""
     return _CLASSES.get(reason, GatewayError)(status, reason, detail, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""A session's files, from outside: listed, brought in, taken out, removed, streamed both ways."""
+"""A session's files: list, upload, download and remove them, streamed both ways."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Files(Asynchronous):
         self._session = session
 
     def _path(self, path: str) -> str:
-        # Slashes divide; all else, dots too, is for the gateway to judge.
+        # Slashes separate; everything else, dots included, is left to the gateway.
         return f"{session_path(self._session, 'files')}/{quote(path, safe='/~')}"
 
     async def list(self) -> AsyncGenerator[FileModel]:
@@ -46,9 +46,9 @@ class Files(Asynchronous):
     async def put(
         self, path: str, source: bytes | str | Path, progress: Progress | None = None
     ) -> FileChange:
-        """Makes `source` the file: bytes, text, or what is in the file at a Path, which may raise OSError.
+        """Writes `source` to the file: bytes, text, or the content of the file at a Path (may raise OSError).
 
-        A file that is there is replaced; folders on the way are made.
+        An existing file is replaced; missing folders are created.
         """
         if isinstance(source, Path):
             with await asyncio.to_thread(source.open, "rb") as file:
@@ -60,7 +60,7 @@ class Files(Asynchronous):
         return decode(await self._calls.upload(self._path(path), body), FileChange)
 
     async def get(self, path: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """The file's content from byte `start` on, all or `length` bytes of it; nothing behind its end."""
+        """The file's content from byte `start` on, all or `length` bytes of it; empty after its end."""
         if length == 0:
             return b""
         last = "" if length is None else start + length - 1
@@ -74,7 +74,7 @@ class Files(Asynchronous):
             return b""
 
     async def save(self, path: str, target: Path, progress: Progress | None = None) -> None:
-        """Writes the file to `target`, whole or not at all. Raises OSError when that can't be written."""
+        """Writes the file to `target`, whole or not at all. Raises OSError if `target` can't be written."""
         await self._calls.download(self._path(path), target, progress)
 
     async def remove(self, path: str) -> None:

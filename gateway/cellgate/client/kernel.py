@@ -1,7 +1,7 @@
-"""Questions to a session's kernel that are no cells: completions, whether code is complete, its language.
+"""Requests to a session's kernel other than cells: completions, whether code is complete, its language.
 
-They go over the Jupyter WebSocket of the session, one at a time or several, each with a bounded wait. Cells
-don't: those are ``api.Gateway``'s. A helper for prompts, so what can't be answered is None and no error.
+They go over the session's Jupyter WebSocket, one or several at a time, each with a timeout. Cells do not:
+they belong to ``api.Gateway``. As a helper for prompts, it returns None, not an error, without an answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Message(msgspec.Struct):
 
 
 class KernelQuestions:
-    """One WebSocket to a session, opened at the first question and again after a loss."""
+    """One WebSocket to a session, opened for the first request and again after it was lost."""
 
     def __init__(self, calls: Calls, session: str) -> None:
         self._calls = calls
@@ -51,7 +51,7 @@ class KernelQuestions:
     async def ask(
         self, kind: str, content: dict[str, Any], *, timeout: float = _ANSWER_TIMEOUT
     ) -> dict[str, Any] | None:
-        """The content of the reply to a request on the shell channel; None when there is none in time."""
+        """The content of the reply to a request on the shell channel; None if there is none in time."""
         header = {"msg_id": uuid.uuid4().hex, "msg_type": kind, "session": self._session}
         message = {
             "header": {**header, "username": "", "version": "5.3", "date": ""},
@@ -81,7 +81,7 @@ class KernelQuestions:
         return self._socket
 
     async def _read(self, socket: WebSocketClientConnection) -> None:
-        """Hands out answers. All else, such as the outputs of cells, is dropped."""
+        """Passes on replies. Everything else, such as the outputs of cells, is dropped."""
         while (frame := await socket.read_message()) is not None:
             with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
                 message = msgspec.json.decode(frame, type=_Message)
@@ -94,7 +94,7 @@ class KernelQuestions:
                 waiting.set_result(None)
 
     async def close(self) -> None:
-        """Closes the WebSocket; a further question opens another."""
+        """Closes the WebSocket; a further request opens another."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -1,14 +1,14 @@
-"""One HTTP/1.1 request at a time from a client to a gateway: connect, send, stream the answer, give up.
+"""One HTTP/1.1 request at a time from a client to a gateway: connect, send, stream the answer, cancel.
 
-It stands on httpcore2, the half of httpx2 below its client: connections, TLS, HTTP/1.1 and deadlines. What
-httpx2 adds is not wanted here. It rewrites paths, and what a file's path means is for the gateway to judge;
-and an answer that comes while a body is still being sent, as a refusal of a large upload does, is lost to
-it. So there are no redirects, which would take the token elsewhere, and nothing is taken from the
-environment: no proxies, no netrc. A connection is not kept for the next request, and leaving an exchange
-closes it, which is how the gateway learns that nobody wants the answer any more.
+It uses httpcore2, the layer of httpx2 below its client: connections, TLS, HTTP/1.1 and timeouts. httpx2
+itself does not fit: it rewrites paths, while only the gateway interprets a file's path; and it loses an
+answer that arrives while the body is still being sent, such as the refusal of a large upload. Consequently
+there are no redirects, which would take the token elsewhere, and nothing is read from the environment: no
+proxies, no netrc. A connection is not reused for the next request, and leaving an exchange closes it, which
+tells the gateway that nobody wants the answer any more.
 
-``api`` uses it and knows what the requests mean. The token goes into a header alone: it is in no URL, and
-httpcore2 logs no headers of requests.
+``api`` uses it and knows what the requests mean. The token is sent in a header only: it is in no URL, and
+httpcore2 does not log request headers.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT = 10.0
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
 MOST_LINE = 512 * MIB
-"""Bytes of an event. A gateway's caps are far below that: whoever sends more is none."""
+"""The longest event, in bytes. A gateway's caps are far below that: a server that sends more is not one."""
 _SMALL = 64 * 1024
-"""Bytes that the system takes at once: nobody answers while they are written."""
+"""A write of this size is taken by the system at once: no answer can arrive in the middle of it."""
 
 _FAILURES = (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException)
 
 
 class _Problem(msgspec.Struct):
-    """RFC 9457's fields that a client needs."""
+    """The fields of RFC 9457 that a client needs."""
 
     detail: str = ""
     title: str = ""
@@ -50,7 +50,7 @@ class _Problem(msgspec.Struct):
 
 
 class Answer:
-    """The answer to one request: its head, and its body as it comes in. Names of headers are lower-case."""
+    """The answer to one request: its head, and its body as it arrives. Names of headers are lower-case."""
 
     def __init__(self, response: httpcore2.Response) -> None:
         self.status = response.status
@@ -61,7 +61,7 @@ class Answer:
         self._stream = response.stream
 
     async def check(self) -> None:
-        """Raises GatewayError for a refusal (status 300 and above), and for what is no final answer."""
+        """Raises GatewayError for a refusal (status 300 and above), and for an informational answer."""
         if self.status < 200:
             raise _lost()
         if self.status >= 300:
@@ -116,7 +116,7 @@ def _lost() -> GatewayError:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request's body of `length` bytes, sent as its `chunks` come."""
+    """A request's body of `length` bytes, sent as its `chunks` are produced."""
 
     length: int
     chunks: AsyncGenerator[bytes]
@@ -158,11 +158,11 @@ class Server:
         accept: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[Answer]:
-        """Sends a request; gives its answer when the headers are in. Leaving closes the connection.
+        """Sends a request; yields its answer once the headers have arrived. Leaving closes the connection.
 
         `body`: JSON as bytes, or any bytes as a Body.
 
-        Raises GatewayError for all that goes wrong, a refusal (status 300 and above) included.
+        Raises GatewayError for every failure, including a refusal (status 300 and above).
         """
         sent = {**self._headers, "Accept": accept, "Connection": "close", **(headers or {})}
         if body is not None or method in {"POST", "PUT"}:
@@ -182,7 +182,7 @@ class Server:
         headers: Mapping[str, str],
         body: bytes | Body | None,
     ) -> httpcore2.Response:
-        """The response's head. The connection is closed with `stack`, and the body's chunks are, too."""
+        """The response, once its head has arrived. `stack` closes the connection and the body's chunks."""
         connection = httpcore2.AsyncHTTPConnection(
             self._origin, ssl_context=self._tls, network_backend=_Backend()
         )
@@ -216,7 +216,7 @@ class Server:
 
     async def websocket(self, target: str) -> WebSocketClientConnection:
         """An open WebSocket. Raises OSError and tornado's HTTPError and StreamClosedError."""
-        from tornado.httpclient import HTTPRequest  # noqa: PLC0415 - for prompts alone
+        from tornado.httpclient import HTTPRequest  # noqa: PLC0415 - for prompts only
         from tornado.websocket import websocket_connect  # noqa: PLC0415
 
         url = "ws" + self.url.removeprefix("http") + target
@@ -225,19 +225,19 @@ class Server:
 
 
 def _why(error: BaseException | None) -> str:
-    """What the system said to a failed connection; it is below what the layers above made of it."""
-    said = "no answer"
+    """The system's reason for a failed connection, found below the errors that the layers made of it."""
+    reason = "no answer"
     while error is not None:
         if isinstance(error, ConnectionError) and error.errno:
-            said = os.strerror(error.errno)  # asyncio puts words of its own there, with the address
+            reason = os.strerror(error.errno)  # asyncio's strerror has its own text, with the address
         elif isinstance(error, OSError):
-            said = error.strerror or str(error) or said
+            reason = error.strerror or str(error) or reason
         error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
-    return said
+    return reason
 
 
 class _Backend(httpcore2.AsyncNetworkBackend):
-    """Makes connections that are read while they are written to."""
+    """Opens connections that are read while they are written to."""
 
     def __init__(self) -> None:
         self._inner = httpcore2.AnyIOBackend()
@@ -256,8 +256,8 @@ class _Backend(httpcore2.AsyncNetworkBackend):
 class _Stream(httpcore2.AsyncNetworkStream):
     """A connection whose other side may answer before it has read a whole request.
 
-    A gateway does, and closes, when it refuses a large upload: what it said must be read before our writing
-    fails, because it is lost then. Nothing else may come before the end of a request.
+    A gateway does, and then closes, when it refuses a large upload: the answer must be read before our write
+    fails, or it is lost. Nothing else may arrive before the end of a request.
     """
 
     def __init__(self, inner: httpcore2.AsyncNetworkStream) -> None:
@@ -265,7 +265,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
         self._ahead: asyncio.Task[bytes] | None = None
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Raises WriteError when an answer comes: httpcore2 then sends no more, and reads it."""
+        """Raises WriteError when an answer arrives: httpcore2 then stops sending, and reads it."""
         if len(buffer) <= _SMALL and self._ahead is None:
             await self._inner.write(buffer, timeout)
             return
@@ -281,8 +281,11 @@ class _Stream(httpcore2.AsyncNetworkStream):
             await _ended(writing)
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        ahead, self._ahead = self._ahead, None
-        return await (self._inner.read(max_bytes, timeout) if ahead is None else ahead)
+        if self._ahead is None:
+            return await self._inner.read(max_bytes, timeout)
+        ahead = self._ahead
+        self._ahead = None
+        return await ahead
 
     async def aclose(self) -> None:
         if self._ahead is not None:
@@ -299,7 +302,7 @@ class _Stream(httpcore2.AsyncNetworkStream):
 
 
 async def _ended(task: asyncio.Task[Any]) -> None:
-    """Cancel a task, if it has not ended, and wait for it. What became of it is known by others."""
+    """Cancel a task unless it has ended, and wait for it. Its outcome is handled elsewhere."""
     task.cancel()
     await asyncio.wait([task])
     if not task.cancelled():
@@ -307,9 +310,9 @@ async def _ended(task: asyncio.Task[Any]) -> None:
 
 
 async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-    """The lines of a body, without their ends; a last one that has no end is left out.
+    """The lines of a body, without line ends; an unterminated last one is left out.
 
-    Raises GatewayError for one of more than MOST_LINE bytes.
+    Raises GatewayError for a line of more than MOST_LINE bytes.
     """
     parts: list[bytes] = []
     size = 0
@@ -317,7 +320,8 @@ async def lines(chunks: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             yield b"".join([*parts, piece])
-            parts, size = [], 0
+            parts = []
+            size = 0
         parts.append(rest)
         size += len(rest)
         if size > MOST_LINE:

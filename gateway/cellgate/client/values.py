@@ -1,7 +1,7 @@
-"""What a gateway sends, as typed values: the structs of the wire, and what a client adds to them.
+"""A gateway's answers as typed values: the structs of the wire, and the client's additions to them.
 
-A field that this client does not know is ignored, and one that an older gateway does not send has a default.
-Pure; ``api`` receives the bytes.
+Fields that this client does not know are ignored, and fields that an older gateway does not send have
+defaults. Pure; ``api`` receives the bytes.
 """
 
 from __future__ import annotations
@@ -19,53 +19,53 @@ from cellgate.wire.problems import StreamProblem
 T = TypeVar("T")
 
 TABLE = "application/vnd.dataresource+json"
-"""pandas' Table Schema: ``schema`` names the fields and their types, ``data`` has an object for each row."""
+"""pandas' Table Schema: ``schema`` has the fields' names and types, ``data`` an object for each row."""
 
 
 class Result(answers.Result, frozen=True, kw_only=True):
-    """An execution with its outputs (nbformat's). `text` is what a reader of the notebook would read.
+    """An execution with its outputs (in nbformat). `text` is the text that a reader of the notebook sees.
 
-    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more.
+    `status` is ok, error, timeout, interrupted, died or cancelled; `cause` may say more.
     """
 
     @property
     def tables(self) -> list[dict[str, Any]]:
-        """The tables that a cell run with `tables` has shown, as data: ``schema``, ``data``, ``total_rows``.
+        """The tables displayed by a cell run with `tables`, as data: ``schema``, ``data``, ``total_rows``.
 
-        `total_rows` says how many rows there are, of which `data` may have the first only.
+        `total_rows` is the number of all rows, of which `data` may hold only the first ones.
         """
         shown = (output.get("data", {}).get(TABLE) for output in self.outputs)
         return [table for table in shown if isinstance(table, dict)]
 
     @property
     def ok(self) -> bool:
-        """Whether the cell ended well."""
+        """Whether the cell succeeded."""
         return self.status == "ok"
 
     def check(self) -> Self:
-        """The result itself. Raises CellFailed when the cell did not end well."""
+        """The result itself. Raises CellFailed if the cell did not succeed."""
         if self.ok:
             return self
-        said = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
+        detail = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
         raise CellFailed(
-            f"The cell ended with {self.status}" + (f": {said}" if said else ""),
+            f"The cell ended with {self.status}" + (f": {detail}" if detail else ""),
             status=self.status,
             ename=self.error.ename if self.error else None,
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Shows itself in a notebook as the cell's outputs (IPython's display protocol)."""
+        """Displays itself in a notebook as the cell's outputs (IPython's display protocol)."""
         return display_bundle(self.outputs, self.text)
 
 
 class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
-    """What several blocks gave: `exit_code` 0, 1 for a failed block, 124 for one whose time was over.
+    """The results of several blocks: `exit_code` 0, 1 for a failed block, 124 for one that timed out.
 
-    `problem` says why a block could not be run at all, as the gateway's errors do.
+    `problem` says why a block could not be run at all, in the form of the gateway's errors.
     """
 
-    blocks: list[Result] = []  # type: ignore[assignment]  # each with what a client adds
-    problem: dict[str, Any] | None = None  # type: ignore[assignment]  # as its JSON is
+    blocks: list[Result] = []  # type: ignore[assignment]  # with the client's additions
+    problem: dict[str, Any] | None = None  # type: ignore[assignment]  # its JSON, as it is
 
 
 class _Line(msgspec.Struct):
@@ -75,9 +75,9 @@ class _Line(msgspec.Struct):
 
 
 def parse_event(line: bytes) -> Event | None:
-    """The event in one line of an NDJSON answer; None for a sign of life.
+    """The event in one line of an NDJSON answer; None for a keep-alive.
 
-    Raises GatewayError when it is no event, and when it says that the stream has failed.
+    Raises GatewayError if it is not an event, and if it reports that the stream has failed.
     """
     if not line.strip():
         return None

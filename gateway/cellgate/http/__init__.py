@@ -1,1 +1,1 @@
-"""The HTTP interface: routes, access, what handlers share; ``v1`` and ``jupyter`` have the resources."""
+"""The HTTP interface: routes, access, shared parts of handlers; ``v1`` and ``jupyter`` hold the resources."""

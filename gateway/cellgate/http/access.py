@@ -1,8 +1,8 @@
-"""Who is asking: tokens to principals, and which Hosts and Origins may ask.
+"""Access: which principal a token belongs to, and which Hosts and Origins are allowed.
 
-Pure checks of header values; ``base`` calls them before anything else of a request. Tokens are
-compared as digests in constant time and are never logged. Host is checked against DNS rebinding, Origin
-against foreign web pages.
+Pure checks of header values; ``base`` runs them first in every request. Tokens are compared as digests in
+constant time and are never logged. The Host check prevents DNS rebinding, the Origin check requests from
+foreign web pages.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ SCHEMES = ("bearer ", "token ")
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who may ask from where. `tokens` maps SHA-256 digests to principals; empty: nobody needs a token.
+    """Who has access, and from where. `tokens` maps SHA-256 digests to principals; if empty, none is needed.
 
-    With `any_address` a Host may be any IP address: rebinding needs a name, and probes come by address.
+    With `any_address` a Host may be any IP address: rebinding needs a name, and probes use addresses.
     """
 
     tokens: Mapping[bytes, Principal] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class AccessPolicy:
         return found
 
     def check_host(self, host: str) -> None:
-        """Raises Forbidden for a Host header that is neither loopback nor allowed."""
+        """Check the Host header. Raises Forbidden for one that is neither loopback nor allowed."""
         name = _host_name(host)
         allowed = is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
         if not (allowed or (self.any_address and _is_address(name))):
@@ -78,7 +78,7 @@ class AccessPolicy:
 
 
 def _password(encoded: str) -> str:
-    """The password of HTTP Basic (RFC 7617); the user's name is of no interest here."""
+    """The password of HTTP Basic (RFC 7617); the user's name is ignored."""
     try:
         return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
@@ -86,7 +86,7 @@ def _password(encoded: str) -> str:
 
 
 def digest(token: str) -> bytes:
-    """What is kept and compared instead of a token."""
+    """The digest that is stored and compared instead of a token."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 

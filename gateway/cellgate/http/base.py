@@ -1,7 +1,7 @@
-"""What every /v1 handler does: access checks, bodies, problem+json answers.
+"""The base of every handler: access checks, bodies, problem+json answers.
 
-It holds no state but what the request brought. Streaming answers are in ``streaming``; what a
-request means is decided by the handlers of the resources. Errors follow RFC 9457.
+It holds no state beyond the request's. Streaming answers are in ``streaming``; the handlers of the
+resources decide what a request means. Errors follow RFC 9457.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Q = TypeVar("Q", bound=Query)
 
 KIND_SIZE = 64 * 1024
 STEP = 256 * 1024
-"""Bytes of an answer that are written at one go."""
+"""Bytes of an answer written in one step."""
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
@@ -58,7 +58,7 @@ class BaseHandler(RequestHandler):
     principal: Principal
 
     def initialize(self, services: Services) -> None:
-        """Tornado's hook: what the application gives to every handler."""
+        """Tornado's hook: receives what the application passes to every handler."""
         self.services = services
         self._body: list[bytes] = []
         self._body_size = 0
@@ -74,7 +74,7 @@ class BaseHandler(RequestHandler):
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> None:
-        """Check Host, Origin, token and the body's type; a refusal waits until the body was read away."""
+        """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained."""
         try:
             self._check_access()
             self._read_query()
@@ -83,7 +83,7 @@ class BaseHandler(RequestHandler):
             self._refused = error
             length = self.request.headers.get("Content-Length", "0")
             if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
-                # Too much to read away: answer now; tornado closes the connection behind an early answer.
+                # Too much to drain: answer now; tornado closes the connection after an early answer.
                 raise
 
     def _check_access(self) -> None:
@@ -101,9 +101,9 @@ class BaseHandler(RequestHandler):
                 stream.vouched = True
 
     def _read_query(self) -> None:
-        """Read what the method declares; other parameters are refused, but not of Jupyter's own interface.
+        """Read the declared parameters. Any other is refused under `/v1`, but not elsewhere.
 
-        JupyterLab adds some of its own there, and probes may add theirs to `/healthz`.
+        JupyterLab adds parameters of its own under `/api`, and probes may add theirs to `/healthz`.
         """
         declared = operation_of(self, self.request.method or "")
         if declared is not None and self.request.path.startswith("/v1/"):
@@ -142,7 +142,7 @@ class BaseHandler(RequestHandler):
         return TooLarge(f"The body is larger than the {self.max_body} bytes that are accepted here")
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep the piece, unless the request is refused already, or is one that anybody may send."""
+        """Keep the piece, unless the request has been refused already or needs no token."""
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = self._too_large()
@@ -163,11 +163,11 @@ class BaseHandler(RequestHandler):
         return decode(body, kind)
 
     def raw_body(self) -> bytes:
-        """The request's body as it came."""
+        """The request's body as received."""
         return b"".join(self._body)
 
     def check(self) -> None:
-        """Raise what `prepare` or the body found wrong. The first line of every method."""
+        """Raise the refusal of `prepare` or of the body, if any. Every method calls it first."""
         if self._refused is not None:
             raise self._refused
 
@@ -182,7 +182,7 @@ class BaseHandler(RequestHandler):
         self.set_status(204)
 
     def on_connection_close(self) -> None:
-        """Remember that the client has gone, and end the wait for the rest of its body."""
+        """Remember that the client has gone, and stop waiting for the rest of its body."""
         super().on_connection_close()
         self.disconnected = True
 
@@ -191,17 +191,17 @@ class BaseHandler(RequestHandler):
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
         body = encode(model)
-        # A last newline is kind to terminals; a copy of a large body for it is not kind to memory.
+        # A trailing newline is kind to terminals, but not worth copying a large body.
         self.finish(body + b"\n" if len(body) < KIND_SIZE else body)
 
     async def answer_parts(self, parts: Sequence[bytes], status: int = 200) -> None:
-        """Answer with JSON that is made already."""
+        """Answer with JSON that is already encoded."""
         self.set_status(status)
         self.set_header("Content-Type", "application/json; charset=utf-8")
         await self.finish_parts(parts)
 
     async def finish_parts(self, parts: Sequence[bytes]) -> None:
-        """Finish with this body; a large one is written in steps."""
+        """Finish the answer with this body; a large one is written in steps."""
         size = sum(map(len, parts))
         if size <= STEP:
             self.finish(b"".join(parts))
@@ -215,20 +215,20 @@ class BaseHandler(RequestHandler):
         self.finish()
 
     async def write_parts(self, parts: Sequence[bytes]) -> None:
-        """Write all parts, each step when the client has taken the one before.
+        """Write all parts, each step once the client has taken the one before.
 
-        Until it has taken the last, all of them count as what is held for it. Raises StreamClosedError.
+        Until it has taken the last, all of them count as memory held for it. Raises StreamClosedError.
         """
         stream = self._stream()
         with nullcontext() if stream is None else stream.owing(sum(map(len, parts))):
             for number, step in enumerate(_steps(parts)):
                 if number:
-                    await asyncio.sleep(0)  # to a quick client there would be no end of this turn
+                    await asyncio.sleep(0)  # a fast client would otherwise never yield this turn of the loop
                 self.write(step)
                 await self.flush()
 
     def event_position(self) -> int:
-        """The seq after which events are wanted: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
+        """The seq after which to send events: `after`, or Last-Event-ID, or 0. Raises InvalidInput."""
         after = self.query(EventsQuery).after
         last = self.request.headers.get("Last-Event-ID")
         if after is not None or last is None:
@@ -240,9 +240,9 @@ class BaseHandler(RequestHandler):
     # Errors
 
     def send_error(self, status_code: int = 500, **kwargs: Any) -> None:
-        """Answer a failure; in the middle of an answer only a connection that is reset can tell of it.
+        """Answer a failure; in the middle of an answer only resetting the connection can report it.
 
-        Tornado would end the body in order, and half an answer would look like a whole one.
+        Tornado would end the body in an orderly way, and half an answer would look like a whole one.
         """
         if not self._headers_written:
             super().send_error(status_code, **kwargs)
@@ -253,12 +253,12 @@ class BaseHandler(RequestHandler):
             stream.reset()
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
-        """Log only what is our fault; a client's mistake is an access log line."""
+        """Log internal errors only; a client's mistake is just a line of the access log."""
         if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
             logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer an exception as a problem; nothing of a stack leaves the server."""
+        """Answer an exception as a problem; no traceback leaves the server."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         if isinstance(error, HTTPError):
             error = _from_tornado(error, self._methods())
@@ -275,7 +275,7 @@ class BaseHandler(RequestHandler):
         self.finish(body)
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
-        """The media type and the bytes of a refusal."""
+        """The media type and the body of a refusal."""
         return "application/problem+json", encode(problem_of(error))
 
     def _error_headers(self, error: CellgateError) -> None:
@@ -289,17 +289,18 @@ class BaseHandler(RequestHandler):
     def _methods(self) -> tuple[str, ...]:
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in self.SUPPORTED_METHODS if name != "OPTIONS"]
-        return tuple(n for n in names if getattr(type(self), n.lower()) is not unimplemented)
+        return tuple(name for name in names if getattr(type(self), name.lower()) is not unimplemented)
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, in pieces of at most STEP: short ones together, long ones cut."""
+    """The same bytes in pieces of at most STEP: short parts joined, long ones cut."""
     short: list[bytes] = []
     size = 0
     for part in parts:
         if size + len(part) > STEP and short:
             yield b"".join(short)
-            short, size = [], 0
+            short = []
+            size = 0
         if len(part) <= STEP:
             short.append(part)
             size += len(part)
@@ -323,10 +324,10 @@ def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
 
 
 class NotFoundHandler(BaseHandler):
-    """Every path that no resource has."""
+    """Every path without a resource."""
 
     def prepare(self) -> None:
-        """Refuse, once access is checked: a stranger can't probe for paths."""
+        """Refuse, but only after the access checks: a stranger can't probe for paths."""
         super().prepare()
         if self._refused is None:
             self._refused = NotFound("There is nothing at this path")

@@ -1,4 +1,4 @@
-"""What handlers may use: one frozen bundle, put together in ``server.assembly`` for every handler."""
+"""The services that handlers may use: one frozen bundle for all of them, built in ``server.assembly``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cellgate_kernels.threads import ThreadLanes
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of a running gateway. `keep_alive` in seconds between signs of life on a quiet stream."""
+    """The parts of a running gateway. `keep_alive`: seconds between keep-alives on a quiet stream."""
 
     version: str
     backend: str

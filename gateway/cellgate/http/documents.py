@@ -1,7 +1,7 @@
-"""GET /openapi.json and /docs: the document of the interface, for programs and as a page for people.
+"""GET /openapi.json and /docs: the description of the interface, for programs and as a page for people.
 
-Both are made when they are first asked for, in a thread, and need no token: they say what any gateway of this
-version says. What is in them is ``openapi``'s affair, how the page looks ``reference``'s.
+Both are built on first request, in a thread, and need no token: they are the same for every gateway of this
+version. ``openapi`` provides the content, ``reference`` the page.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cellgate.record.pages import PAGE_POLICY
 
 
 class Document:
-    """The document of one gateway, in both forms."""
+    """The OpenAPI document of one gateway, in both forms."""
 
     def __init__(self, table: Table, version: str) -> None:
         self._table = table
@@ -41,7 +41,7 @@ class Document:
 
 
 class DocumentedHandler(BaseHandler):
-    """A handler that shows the document."""
+    """A handler that serves the document."""
 
     public = True
 
@@ -62,7 +62,7 @@ class DocumentHandler(DocumentedHandler):
 
 
 class PageHandler(DocumentedHandler):
-    """The page of it."""
+    """The document as a page."""
 
     @operation(
         "This document as a page",
@@ -70,7 +70,7 @@ class PageHandler(DocumentedHandler):
         public=True,
     )
     async def get(self) -> None:
-        """HTML, under the policy of all our pages."""
+        """HTML, with the content security policy of all our pages."""
         self.check()
         self.set_header("Content-Type", "text/html; charset=utf-8")
         self.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")

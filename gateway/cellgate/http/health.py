@@ -1,4 +1,4 @@
-"""GET /healthz, /readyz, /metrics and /v1/info: how the gateway is, for probes, operators and clients."""
+"""GET /healthz, /readyz, /metrics and /v1/info: the gateway's state, for probes, operators and clients."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cellgate.wire.answers import Ceilings, GatewayInfo, Health, KernelspecModel
 
 
 class HealthHandler(BaseHandler):
-    """Alive: the process answers."""
+    """Liveness: the process answers."""
 
     public = True
 
     @operation("Whether the process answers", Answer(200, "It does.", {JSON: Health}), public=True)
     async def get(self) -> None:
-        """200 as long as the loop turns."""
+        """200 as long as the event loop runs."""
         self.check()
         self.answer(Health())
 
 
 class ReadyHandler(BaseHandler):
-    """Ready: new work is taken."""
+    """Readiness: new work is accepted."""
 
     public = True
 
@@ -52,7 +52,7 @@ class ReadyHandler(BaseHandler):
         readiness = Readiness(
             status="not_ready" if missing else "ready",
             missing=missing,
-            # These sessions need somebody's attention, the others none.
+            # Reported, but not a reason for 503: these sessions need attention, all others work.
             sessions_not_recorded=services.journal.not_recorded or UNSET,
         )
         self.answer(readiness, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)

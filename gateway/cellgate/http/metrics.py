@@ -1,7 +1,7 @@
-"""Numbers for operators, in Prometheus' text format.
+"""Metrics for operators, in Prometheus' text format.
 
-Gauges are read from the parts that own the state at the moment of a scrape, so nothing is counted twice
-and a cell costs nothing; only ends of executions and answers are counted as they happen.
+Gauges are read at the moment of a scrape from the parts that own the state, so nothing is counted twice and
+a cell costs nothing; only answers and closed connections are counted as they happen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Snapshot(Collector):
 
 
 class Metrics:
-    """A registry of its own: two gateways in one process don't share numbers."""
+    """The gateway's metrics, in a registry of their own: two gateways in one process don't share numbers."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

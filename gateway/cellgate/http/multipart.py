@@ -1,4 +1,4 @@
-"""The files of a multipart form, piece by piece as its bytes arrive; python-multipart parses.
+"""The files of a multipart form, piece by piece as its bytes arrive, parsed by python-multipart.
 
 Pure: chunks of a body in, pieces of files out. Source of the format: RFC 7578.
 """
@@ -19,7 +19,7 @@ Piece = tuple[int, str, bytes]
 
 
 class FormReader:
-    """Reads one form. Fields without a filename are passed over."""
+    """Reads one form. Fields without a filename are ignored."""
 
     def __init__(self, content_type: str) -> None:
         kind, options = parse_options_header(content_type)
@@ -59,7 +59,7 @@ class FormReader:
         return self._pieces
 
     def end(self) -> None:
-        """Raises InvalidInput when the form is not complete."""
+        """Check that the form is complete. Raises InvalidInput."""
         if not self._ended:
             raise InvalidInput("The form ends too early")
 

@@ -1,8 +1,7 @@
-"""The OpenAPI 3.1 document of the gateway: made of the route table, of what methods declare, and of structs.
+"""The OpenAPI 3.1 document of the gateway, generated from the route table, the operations and the structs.
 
-Nothing is written down here that is said elsewhere: paths are the table's (``routes``), methods say what they
-take and answer (``operation``), schemas are the structs' (``wire``), statuses and reasons the errors' own.
-Pure.
+Nothing is repeated here: paths are from the table (``routes``), parameters and answers from the methods'
+declarations (``operation``), schemas from the structs (``wire``), statuses and reasons from the errors. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from cellgate_kernels.errors import CellgateError
 
 Schema = dict[str, Any]
 Table = Iterable[tuple[str, type[BaseHandler]]]
-"""Paths as in OpenAPI, `/v1/sessions/{session}`, and their handlers."""
+"""Paths in OpenAPI's form, such as `/v1/sessions/{session}`, and their handlers."""
 
 METHODS = ("get", "head", "put", "post", "patch", "delete")
 PROBLEM = "application/problem+json"
@@ -125,7 +124,7 @@ def _described(parameter: Schema, description: str | None) -> Schema:
 
 
 def _without_null(schema: Schema) -> Schema:
-    """A parameter is not given rather than null."""
+    """The schema without null: a parameter is left out instead."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) == 1:
         schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **kinds[0]}
@@ -155,7 +154,8 @@ def _answer(answer: Answer) -> Schema:
     described: Schema = {"description": answer.description}
     if answer.headers:
         described["headers"] = {
-            name: {"description": said, "schema": {"type": "string"}} for name, said in answer.headers.items()
+            name: {"description": description, "schema": {"type": "string"}}
+            for name, description in answer.headers.items()
         }
     if answer.content:
         described["content"] = {kind: _media(kind, body) for kind, body in answer.content.items()}
@@ -168,14 +168,14 @@ def _media(media_type: str, body: Any) -> Schema:
     if body is None:
         return {}
     if media_type in {NDJSON, SSE}:
-        # OpenAPI 3.1 has no word for a stream of values.
+        # OpenAPI 3.1 can't describe a stream of values.
         schemas = ", ".join(f"`{kind.__name__}`" for kind in (body, KeepAlive, StreamProblem))
         return {"schema": {"type": "string", "description": f"JSON, one a line or an event: {schemas}"}}
     return {"schema": {"$ref": _REF.format(name=body.__name__)}}
 
 
 def _reasons(errors: Iterable[type[CellgateError]]) -> dict[int, list[str]]:
-    """The reasons that these errors have, by status."""
+    """The reasons of these errors, by status."""
     found: dict[int, set[str]] = defaultdict(set)
     for kind in errors:
         found[status_of_kind(kind)].add(kind.reason)
@@ -185,9 +185,9 @@ def _reasons(errors: Iterable[type[CellgateError]]) -> dict[int, list[str]]:
 def _refusal(status: int, reasons: list[str]) -> Schema:
     named = {"type": "object", "properties": {"reason": {"enum": reasons}}}
     schema = {"allOf": [{"$ref": _REF.format(name=Problem.__name__)}, named]}
-    told = ", ".join(f"`{reason}`" for reason in reasons)
+    listed = ", ".join(f"`{reason}`" for reason in reasons)
     described: Schema = {
-        "description": f"{HTTPStatus(status).phrase}: {told}",
+        "description": f"{HTTPStatus(status).phrase}: {listed}",
         "content": {PROBLEM: {"schema": schema}},
     }
     if status in {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}:
@@ -223,7 +223,7 @@ def _bodies(declared: Operation) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_always_sent(schema: Schema, kind: type[Value]) -> None:
-    """Defaults are for readers of another version: of this gateway all fields come, but those with UNSET."""
+    """Require all fields except UNSET ones: this gateway sends them; defaults are for other versions."""
     required = []
     for each in msgspec.structs.fields(kind):
         schema["properties"][each.encode_name].pop("default", None)
@@ -233,7 +233,7 @@ def _is_always_sent(schema: Schema, kind: type[Value]) -> None:
 
 
 def _all_structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
-    """These structs and all that are in their fields, each once."""
+    """These structs and all structs in their fields, each once."""
     seen: set[Any] = set()
     waiting = list(kinds)
     while waiting:
@@ -247,7 +247,7 @@ def _all_structs(kinds: Iterable[Any]) -> Iterator[type[msgspec.Struct]]:
 
 
 def _flat(kind: Any) -> Iterator[Any]:
-    """The types that a type is made of."""
+    """A type and all its type arguments, recursively."""
     yield kind
     for part in get_args(kind):
         yield from _flat(part)

@@ -1,7 +1,7 @@
-"""What a method of a handler takes and answers, said beside its code: the source of `/openapi.json`.
+"""The decorator `operation`, which declares what a handler's method takes and answers.
 
-The decorator `operation` stands above the method. What it says is not only for readers: `BaseHandler` refuses
-query parameters that it does not name. ``openapi`` makes the document of all of them.
+The declarations are not only documentation, from which ``openapi`` generates `/openapi.json`: `BaseHandler`
+refuses query parameters that they do not name.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ ANY_TYPE, BYTES, HTML, TEXT = "*/*", "application/octet-stream", "text/html", "t
 FORM = "multipart/form-data"
 
 ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
-"""What any request may be refused with, before or apart from what it asks for."""
+"""Errors of any request, whatever it asks for."""
 READS: Errors = (NotFound, StorageError, NoOpenFiles, RecordGone)
-"""What comes of looking at a session and its record."""
+"""Errors of reading a session and its record."""
 WRITES: Errors = (*READS, StorageFull, NotRecorded, ShuttingDown)
-"""What comes of changing a session."""
+"""Errors of changing a session."""
 STARTS: Errors = (*WRITES, PoolExhausted, KernelStartFailed, BackendUnavailable, ImageMissing, KernelDied)
-"""What comes of a request that may have a kernel started for it."""
+"""Errors of a request for which a kernel may have to be started."""
 RUNS: Errors = (*STARTS, QueueFull)
-"""What comes of running a cell."""
+"""Errors of running a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A method. `body`: what the request's body is, by media type. `headers`: of the request, described.
+    """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
-    `errors` besides those of every operation. `public`: needs no token.
+    `errors`: besides those of every operation. `public`: needs no token.
     """
 
     summary: str
@@ -83,12 +83,14 @@ class Operation:
 
     @property
     def all_errors(self) -> Errors:
-        """What it may be refused with."""
-        return (*ALWAYS, *(() if self.public else (NotAuthenticated,)), *self.errors)
+        """All errors that it may answer with."""
+        if self.public:
+            return (*ALWAYS, *self.errors)
+        return (*ALWAYS, NotAuthenticated, *self.errors)
 
 
 def operation(summary: str, *answers: Answer, **more: Any) -> Callable[[F], F]:
-    """Declare the method below. `more`: fields of `Operation`."""
+    """Declare the decorated method. `more`: fields of `Operation`."""
     declared = Operation(summary, answers, **more)
 
     def attach(method: F) -> F:
@@ -99,6 +101,6 @@ def operation(summary: str, *answers: Answer, **more: Any) -> Callable[[F], F]:
 
 
 def operation_of(handler: object, method: str) -> Operation | None:
-    """What a handler, or its class, declares for this method; None where it has nothing to say."""
+    """What a handler, or its class, declares for this method; None if nothing."""
     declared = getattr(getattr(handler, method.lower(), None), "operation", None)
     return declared if isinstance(declared, Operation) else None

@@ -1,7 +1,7 @@
-"""Query parameters as values: the one place where the part of an address after `?` is read.
+"""Query parameters as values: the only place that parses the part of a URL after `?`.
 
-What an operation takes is a struct of ``wire.queries``. A name that the struct does not have is refused, as
-an unknown field of a body is, because a misspelt `?puge=true` must not look obeyed. Pure.
+An operation declares its parameters as a struct of ``wire.queries``. Other names are refused, as unknown
+fields of a body are, because a misspelt `?puge=true` must not look obeyed. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cellgate.wire.base import Query
 from cellgate_kernels.errors import InvalidInput
 
 TOKEN = "token"  # noqa: S105 - the name of the parameter
-"""May stand in any address; `access` reads it."""
+"""Allowed in any URL; `access` reads it."""
 _LONGEST_NUMBER = 16
 _TRUE, _FALSE = frozenset({"true", "1"}), frozenset({"false", "0"})
 
@@ -25,9 +25,9 @@ Reader = Callable[[str], Any]
 
 
 def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
-    """The parameters as a value of this kind. Of a name that is given twice the last counts.
+    """The parameters as a value of this kind. If a name is given twice, the last one counts.
 
-    Raises InvalidInput that names the parameter.
+    Raises InvalidInput, which names the parameter.
     """
     readers = _readers(kind)
     values = {}
@@ -47,7 +47,7 @@ def read_query(given: Mapping[str, list[bytes]], kind: type[Query]) -> Query:
 
 @cache
 def _readers(kind: type[Query]) -> Mapping[str, Reader]:
-    """How each parameter is read, by its name."""
+    """The reader of each parameter, by name."""
     described = inspect.type_info(kind)
     assert isinstance(described, inspect.StructType)
     return {each.encode_name: _reader(each.encode_name, each.type) for each in described.fields}
@@ -57,7 +57,7 @@ def _reader(name: str, described: inspect.Type) -> Reader:
     while isinstance(described, inspect.Metadata):
         described = described.type
     if isinstance(described, inspect.UnionType):
-        # None is for a parameter that is not given.
+        # None stands for a parameter that is not given.
         (described,) = (each for each in described.types if not isinstance(each, inspect.NoneType))
         return _reader(name, described)
     if isinstance(described, inspect.BoolType):
@@ -96,7 +96,7 @@ def _word(name: str, text: str, words: list[str]) -> str:
 
 
 def schema_of(kind: type[Query]) -> dict[str, Any]:
-    """The JSON schema of each parameter, by its name."""
+    """The JSON schema of each parameter, by name."""
     components: dict[str, Any] = msgspec.json.schema_components([kind])[1]
     properties: dict[str, Any] = components[kind.__name__].get("properties", {})
     return properties

@@ -1,7 +1,7 @@
-"""The page of the OpenAPI document: every operation, parameter, answer and schema, on one page.
+"""The OpenAPI document as HTML: every operation, parameter, answer and schema on one page.
 
-Pure: the document in, HTML out. There is no script: the index at the top and the browser's own search are
-all that is needed, and so nothing is folded away.
+Pure: the document in, HTML out. There is no script: the index at the top and the browser's search suffice,
+and for the latter nothing is collapsed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def reference_page(described: Values) -> str:
-    """The page of an OpenAPI document of ours."""
+    """The page of our OpenAPI document."""
     info = described["info"]
     body = [
         f"<body><main><h1>{_text(info['title'])} {_text(info['version'])}</h1>",
@@ -54,7 +54,7 @@ def reference_page(described: Values) -> str:
 
 
 def _by_tag(described: Values) -> dict[str, list[tuple[str, str, Values]]]:
-    """Methods, paths and operations, by what they are about."""
+    """Methods, paths and operations, grouped by tag."""
     found: dict[str, list[tuple[str, str, Values]]] = {}
     for path, item in described["paths"].items():
         for method, each in item.items():
@@ -84,8 +84,8 @@ def _section(tag: str, found: list[tuple[str, str, Values]]) -> Iterator[str]:
             yield f"<h4>Body</h4>{_content(each['requestBody'])}"
         yield "<h4>Answers</h4><table>"
         for status, answer in each["responses"].items():
-            said = f"<p>{_text(answer['description'])}</p>{_content(answer)}"
-            yield f"<tr><td><code>{status}</code></td><td>{said}</td></tr>"
+            described = f"<p>{_text(answer['description'])}</p>{_content(answer)}"
+            yield f"<tr><td><code>{status}</code></td><td>{described}</td></tr>"
         yield "</table></article>"
 
 
@@ -105,10 +105,10 @@ def _content(holder: Values) -> str:
     for media_type, content in holder.get("content", {}).items():
         schema = content.get("schema")
         if media_type == "application/problem+json":
-            continue  # the same for all; the reasons are in the description
-        told = "" if schema is None else f": {_type(schema)}"
+            continue  # the same schema everywhere; the reasons are in the description
+        kind = "" if schema is None else f": {_type(schema)}"
         more = _text(schema["description"]) if schema and "description" in schema else ""
-        lines.append(f"<p><code>{_text(media_type)}</code>{told} {more}</p>")
+        lines.append(f"<p><code>{_text(media_type)}</code>{kind} {more}</p>")
     return "".join(lines)
 
 
@@ -127,7 +127,7 @@ _OPTIONAL = ' <span class="soft">may be left out</span>'
 
 
 def _type(schema: Values) -> str:
-    """A schema in a few words."""
+    """A schema's type in a few words."""
     if "$ref" in schema:
         return _link(str(schema["$ref"]).rpartition("/")[2])
     if "anyOf" in schema:
@@ -139,8 +139,8 @@ def _type(schema: Values) -> str:
     if isinstance(schema.get("additionalProperties"), dict):
         return f"object of {_type(schema['additionalProperties'])}"
     least, most = schema.get("minimum"), schema.get("maximum")
-    bounds = f" from {least} to {most}" if least is not None and most is not None else ""
-    return _text(str(schema.get("type", "anything"))) + bounds
+    limits = f" from {least} to {most}" if least is not None and most is not None else ""
+    return _text(str(schema.get("type", "anything"))) + limits
 
 
 def _word(word: object) -> str:

@@ -73,16 +73,16 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/sessions/{session}/files", FilesHandler),
     ("/v1/sessions/{session}/files/{path}", FileHandler),
 )
-"""Paths of our own interface as `/openapi.json` shows them."""
+"""The paths of our own interface, as `/openapi.json` shows them."""
 
 _NAMED = re.compile(r"\{(\w+)\}")
-# A key or an id is anything but a slash here; what it may be is checked where it is used, so that a bad
-# one is a 400 that says why and not a 404.
+# A key or an id is anything but a slash here; the handlers check it, so that a bad one gets a 400 that says
+# why, not a 404.
 _ONE, _REST = "([^/]*)", "(.*)"
 
 
 def routes(services: Services) -> list[Route]:
-    """All routes with what their handlers get."""
+    """All routes, with the arguments of their handlers."""
     given = {"services": services}
     document = Document(TABLE, services.version)
     described = given | {"document": document}
@@ -94,7 +94,7 @@ def routes(services: Services) -> list[Route]:
 
 
 def _pattern(path: str) -> str:
-    """The regular expression of a path; a `{path}` may have slashes."""
+    """The regular expression of a path; a `{path}` may contain slashes."""
     return _NAMED.sub(lambda named: _REST if named[1] == "path" else _ONE, path)
 
 

@@ -1,7 +1,7 @@
-"""Events to a client as they happen: NDJSON or Server-Sent Events, with signs of life while it is quiet.
+"""Events to a client as they happen: NDJSON or Server-Sent Events, with keep-alives while it is quiet.
 
-The format is chosen by the Accept header. A stream reads from a cursor over the event log, so a slow client
-holds no memory of the gateway's; a client that has gone ends it. Source of the SSE format: WHATWG HTML,
+The Accept header chooses the format. A stream reads from a cursor over the event log, so a slow client costs
+the gateway no memory; a client that leaves ends it. Source of the SSE format: WHATWG HTML,
 "Server-sent events".
 """
 
@@ -26,7 +26,7 @@ Batches = AsyncGenerator[list[EventRow], None]
 
 
 class Format(StrEnum):
-    """How an answer is written, by its media type."""
+    """The formats of an answer, by media type."""
 
     JSON = "application/json"
     NDJSON = "application/x-ndjson"
@@ -60,13 +60,13 @@ class StreamingHandler(BaseHandler):
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_connection_close(self) -> None:
-        """Wake a stream that waits for events nobody will read."""
+        """Wake a stream that is waiting for events nobody will read."""
         super().on_connection_close()
         if not self._gone.done():
             self._gone.set_result(None)
 
     def accepted(self) -> Format:
-        """The format that the Accept header asks for first. Raises NotAcceptable."""
+        """The first format of the Accept header that is known here. Raises NotAcceptable."""
         accept = self.request.headers.get("Accept", "*/*")
         for part in accept.split(","):
             kind = part.partition(";")[0].strip().lower()
@@ -82,7 +82,7 @@ class StreamingHandler(BaseHandler):
         """Write all events of `batches` until they end or the client has gone."""
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
-        # Nagle's algorithm against delayed acknowledgements would cost 40 ms an event.
+        # Nagle's algorithm and delayed acknowledgements together would cost 40 ms an event.
         self.request.connection.stream.set_nodelay(True)  # type: ignore[union-attr]
         async with aclosing(batches):
             try:
@@ -90,11 +90,12 @@ class StreamingHandler(BaseHandler):
             except StreamClosedError:
                 self.on_connection_close()
             except CellgateError as error:
-                # The status line is long gone: the failure is the stream's last line.
+                # The status line has long been sent: report the failure as the stream's last line.
                 self._write_problem(error, form)
 
     async def _write_batches(self, batches: Batches, form: Format) -> None:
-        write, tasks = _WRITERS[form], Supervisor()
+        write = _WRITERS[form]
+        tasks = Supervisor()
         await self.flush()
         while not self.disconnected:
             upcoming = tasks.share(_next(batches), "next events")

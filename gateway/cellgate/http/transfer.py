@@ -1,7 +1,7 @@
-"""Large bodies without tornado's buffers: a file sent by the system itself, and uploads read in wide pieces.
+"""Large bodies without tornado's buffers: downloads by sendfile(2), uploads read in large pieces.
 
-Through `write` each megabyte would be copied three times and sent in eight parts, and on its way in copied
-twice. It knows sockets and one detail of tornado's connection, no sessions; ``v1.files`` uses it.
+Through tornado each megabyte would be copied three times and sent in eight parts on its way out, and copied
+twice on its way in. It knows sockets and one detail of tornado's connection, no sessions.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate_kernels.threads import Lane
 
 WIDE = 512 * 1024
-"""Bytes from which on a body is worth it."""
+"""Size from which a body is worth it, in bytes."""
 
-_TURN = 8 * 1024 * 1024  # bytes that one turn of a thread sends at most: others wait for threads too
-_PATIENCE = 5  # milliseconds for which a thread waits for a socket that is full; then the loop does
-_TURN_SECONDS = 0.05  # that one turn takes at most, however often the socket takes a little
-_LOOK_SECONDS = 1.0  # between looks at a stream whose client takes nothing for now
+_TURN = 8 * 1024 * 1024  # bytes a thread sends in one turn at most: others need the threads too
+_PATIENCE = 5  # milliseconds for which a thread waits for a full socket; then the loop waits
+_TURN_SECONDS = 0.05  # length of a turn at most, however often the socket takes a little
+_LOOK_SECONDS = 1.0  # between checks of a stream whose client takes nothing for now
 _REMAINING = "_expected_content_remaining"
 
 
 def read_wide(connection: object) -> None:
-    """Read this connection's body straight into an upload's pieces, which are three buffers in turn.
+    """Read this connection's body straight into an upload's pieces: three buffers, used in turn.
 
-    The handler gets memoryviews of them, and may use one until it has taken the next.
+    The handler gets memoryviews of them, and may use each until it has taken the next.
     """
     stream = getattr(connection, "stream", None)
     if isinstance(stream, ClientStream):
@@ -43,12 +43,12 @@ def read_wide(connection: object) -> None:
 
 
 def _whole_pages(size: int) -> memoryview:
-    """Memory from the beginning of a page: just behind it, some processors copy many times as slowly."""
+    """Page-aligned memory: just past the start of a page, some processors copy many times slower."""
     return memoryview(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def can_send(connection: object) -> bool:
-    """Whether `send_file` works on this connection: no TLS, and a tornado whose detail is as we know it."""
+    """Whether `send_file` works on this connection: no TLS, and tornado still has the detail we set."""
     return (
         isinstance(connection, HTTP1Connection)
         and isinstance(connection.stream, IOStream)
@@ -58,17 +58,17 @@ def can_send(connection: object) -> bool:
 
 
 async def send_file(connection: HTTP1Connection, descriptor: int, start: int, end: int, lane: Lane) -> bool:
-    """Send a file's bytes `start` to `end` as the whole body, behind headers that are written out.
+    """Send a file's bytes from `start` to `end` as the whole body, after the headers have been flushed.
 
-    Threads send what the socket takes, and wait for it no longer than `_PATIENCE`: a client that reads at
-    once is not kept waiting for the loop, a slow one keeps no thread. False: the file has become shorter.
+    Threads send what the socket takes, and wait for it no longer than `_PATIENCE`: a fast client need not
+    wait for the loop, and a slow one occupies no thread. Returns False if the file has become shorter.
     Raises StreamClosedError when the client leaves.
     """
     stream = connection.stream
     if stream.closed():
         raise StreamClosedError
     assert isinstance(stream, IOStream)
-    # A descriptor of its own: tornado may close the stream's while a thread sends.
+    # Duplicated, because tornado may close the stream's descriptor while a thread sends.
     target = os.dup(stream.socket.fileno())
     watched = stream if isinstance(stream, ClientStream) else None
     try:
@@ -94,11 +94,12 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
 
 
 def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
-    """The bytes that the socket took; None at the end of the file."""
+    """The number of bytes that the socket took; None at the end of the file."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
-    done, over = start, time.monotonic() + _TURN_SECONDS
-    while done < end and time.monotonic() < over:
+    done = start
+    deadline = time.monotonic() + _TURN_SECONDS
+    while done < end and time.monotonic() < deadline:
         try:
             count = os.sendfile(target, source, done, end - done)
         except OSError as error:
@@ -114,7 +115,7 @@ def _send_turn(target: int, source: int, start: int, end: int) -> int | None:
 
 
 async def _writable(descriptor: int, stream: IOStream) -> None:
-    """Raises StreamClosedError once we have closed the stream: its duplicate does not tell of that."""
+    """Wait until writable. Raises StreamClosedError if we close the stream: the duplicate stays open."""
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_writer(descriptor, ready.set)

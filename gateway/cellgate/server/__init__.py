@@ -1,1 +1,1 @@
-"""The server put together: settings, the one place that builds its parts, its log."""
+"""The server as a whole: settings, the one place that builds its parts, its log."""

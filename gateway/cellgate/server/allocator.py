@@ -1,7 +1,6 @@
-"""How the C library keeps memory that was freed: a gateway gives large pieces back to the system at once.
+"""Tuning of the C library's allocator: the gateway returns large freed blocks to the system at once.
 
-It knows nothing of what is allocated; ``cli.serve`` calls it before anything else. On another C library
-than glibc it does nothing.
+``cli.serve`` calls it before anything else. On a C library other than glibc it does nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +15,12 @@ ARENAS = 2
 
 
 def give_back_large_pieces() -> bool:
-    """Keep pieces of 1 MiB and more apart from the heap, and threads in few heaps; whether that was possible.
+    """Allocate blocks of 1 MiB and more outside the heap, and limit the arenas; returns whether it worked.
 
-    By default glibc raises that size up to 32 MiB with each such piece that is freed (mallopt(3)), so that
-    after a flood of output the heap stays as large as the flood's messages were.
+    By default glibc raises that threshold, up to 32 MiB, each time such a block is freed (mallopt(3)), so
+    that after a flood of output the heap stays as large as the flood's messages were.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, MIB) and mallopt(M_ARENA_MAX, ARENAS))
+    if mallopt is None:
+        return False
+    return bool(mallopt(M_MMAP_THRESHOLD, MIB) and mallopt(M_ARENA_MAX, ARENAS))

@@ -1,7 +1,7 @@
-"""The one place that builds and wires a gateway: from settings to serving, and an ordered way down.
+"""The one place that builds and wires a gateway, from settings to serving, and shuts it down in order.
 
-Nothing else makes pools, journals or managers. The way down: no new connections, running cells get their
-grace, sessions end, kernels end, the record is closed. ``cli.serve`` makes the settings from the
+Nothing else creates pools, journals or managers. On shutdown: no new connections, running cells get their
+grace period, sessions end, kernels end, the record is closed. ``cli.serve`` makes the settings from the
 command line and owns the signals.
 """
 
@@ -75,7 +75,7 @@ PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
 SWEEP_SECONDS = 5.0
 SWITCH_SECONDS = 0.0005
-# Handlers bound bodies themselves and answer 413; tornado's own bound would cut them off without a word.
+# Handlers limit bodies themselves and answer 413; tornado's limit would cut the connection without an answer.
 MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
@@ -84,7 +84,7 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """All that a gateway is made from. Durations in seconds, sizes in bytes."""
+    """All settings of a gateway. Durations in seconds, sizes in bytes."""
 
     data_dir: Path
     manager: ManagerSettings
@@ -115,7 +115,7 @@ class GatewaySettings:
 
 
 class RunningGateway:
-    """A gateway that serves. `url` is where; `shut_down` ends it."""
+    """A gateway that is serving at `url`, until `shut_down`."""
 
     def __init__(self, url: str, services: Services, server: Listener, settings: GatewaySettings) -> None:
         self.url = url
@@ -124,7 +124,7 @@ class RunningGateway:
         self._settings = settings
 
     async def shut_down(self) -> None:
-        """Take no new work, give running cells their grace, end every kernel that is not to be kept."""
+        """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
         self._server.stop()
         self.services.pool.rest()
         settings = self._settings
@@ -133,7 +133,7 @@ class RunningGateway:
         await self.services.pool.close()
 
     def abandon(self) -> None:
-        """What must be done before the process ends without `shut_down`; blocking, from any thread."""
+        """Do what must be done if the process ends without `shut_down`; blocking, from any thread."""
         engine = self.services.engine
         if engine is not None and not self._settings.keep_kernels:
             sweep(engine.url, engine.instance, SWEEP_SECONDS)
@@ -141,7 +141,7 @@ class RunningGateway:
 
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
-    """A serving gateway; leaving the context takes it down in order. Raises CellgateError."""
+    """A serving gateway; leaving the context shuts it down in order. Raises CellgateError."""
     async with AsyncExitStack() as stack:
         try:
             gateway = await _start(settings, stack)
@@ -186,9 +186,9 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(retention.close)
     retention.start()
     stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
-    # So long the loop waits for a thread of ours that computes; by default it is ten times as long.
+    # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
-    # What is loaded stays. The garbage collector need not look at it whenever a message is large.
+    # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
     gc.freeze()
     return gateway
 
@@ -210,7 +210,7 @@ async def _recover(
     folders: KernelFolders,
     store: KernelStore,
 ) -> None:
-    """Go on with what a former gateway left, where its kernels live, and remove the rest of it."""
+    """Adopt the sessions of a former gateway whose kernels are alive, and remove whatever else it left."""
     adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
     if adopted or ended:
         logger.info("Of a former gateway's sessions %d go on and %d have ended", adopted, ended)
@@ -227,7 +227,7 @@ async def _recover(
 async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
-    """The container engine, without what a former gateway of this data folder left there, but these."""
+    """The container engine, which will remove what a former gateway left there, except these kernels."""
     if settings.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]
@@ -238,7 +238,7 @@ async def _engine(
 
 
 def _instance(path: Path) -> str:
-    """What tells this data folder's containers from those of other gateways on the same engine."""
+    """The id that distinguishes this data folder's containers from other gateways' on the same engine."""
     try:
         if not path.exists():
             path.write_text(secrets.token_hex(16))
@@ -311,7 +311,8 @@ def _build(
         most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
     )
     stack.push_async_callback(files.close)
-    metrics, jobs = Metrics(), Jobs(staging, settings.storage_reserve, lanes.files)
+    jobs = Jobs(staging, settings.storage_reserve, lanes.files)
+    metrics = Metrics()
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -337,7 +338,7 @@ def _build(
 def _installer(
     settings: GatewaySettings, catalog: KernelspecCatalog, leftovers: Leftovers
 ) -> Installer | None:
-    """What gets packages, unless the operator allows none."""
+    """The installer of packages; None if the operator allows no packages."""
     if not settings.packages.allowed:
         return None
     try:
@@ -350,7 +351,8 @@ def _installer(
 def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:
     statistics = pool.statistics()
     kernels = {name: float(getattr(statistics, name)) for name in ("warm", "starting", "in_use", "ending")}
-    return {"kernels": kernels, "sessions": {k: float(v) for k, v in manager.counts().items()}}
+    sessions = {state: float(number) for state, number in manager.counts().items()}
+    return {"kernels": kernels, "sessions": sessions}
 
 
 def _access(settings: GatewaySettings) -> AccessPolicy:
@@ -365,7 +367,7 @@ def _access(settings: GatewaySettings) -> AccessPolicy:
 def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
     """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
 
-    What a former gateway left in them stays: `_recover` tidies up.
+    Whatever a former gateway left in them stays for now: `_recover` cleans up.
     """
     workspaces = settings.data_dir / "workspaces"
     workspaces.mkdir(mode=0o700, exist_ok=True)
@@ -429,7 +431,7 @@ def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
 
 
 def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:
-    """Write where this gateway serves, for commands of the same user; returns what takes it back."""
+    """Write where this gateway serves, for commands of the same user; returns a function that removes it."""
     draft = path.with_suffix(".new")
     draft.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

@@ -1,7 +1,7 @@
-"""Structured logs over the standard library: one line an event, to standard error.
+"""Structured logs on top of the standard library's: one line per event, to standard error.
 
-Configured once by ``cli.serve``. It logs requests without their query, because a query may carry a
-token. What is an event of a session goes into the record, not here.
+Configured once by ``cli.serve``. Requests are logged without their query, which may carry a token. Events of
+sessions go into the record, not here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tornado.web import RequestHandler
 access_logger = logging.getLogger("cellgate.access")
 
 IDS = ("session", "kernel", "execution", "part", "task")
-"""What a line may say besides its text, by `extra`: of whom it speaks."""
+"""Fields that a line may have besides its text, given by `extra`: what it is about."""
 
 
 def configure(level: int, *, json: bool) -> None:
@@ -41,15 +41,20 @@ def configure(level: int, *, json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    # tornado's own access lines would hold the query; jupyter_client logs each failure twice.
+    # tornado's access lines would contain the query; jupyter_client logs each failure twice.
     logging.getLogger("tornado.access").disabled = True
     logging.getLogger("cellgate.jupyter_client").disabled = True
 
 
 def log_request(handler: RequestHandler) -> None:
-    """Log one answered request: refusals as warnings, failures as errors, all else for debugging only."""
+    """Log one answered request: failures as errors, refusals as information, the rest for debugging only."""
     status = handler.get_status()
-    level = logging.ERROR if status >= 500 else logging.INFO if status >= 400 else logging.DEBUG
+    if status >= 500:
+        level = logging.ERROR
+    elif status >= 400:
+        level = logging.INFO
+    else:
+        level = logging.DEBUG
     if access_logger.isEnabledFor(level):
         request = handler.request
         milliseconds = 1000.0 * request.request_time()

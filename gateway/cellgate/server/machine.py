@@ -1,6 +1,6 @@
-"""What the gateway's machine has: memory and processors, as far as its control groups allow, and disk.
+"""The machine's resources: memory and processors within the gateway's control groups, and disk.
 
-Reads /proc and /sys once, at the start. Blocking. ``cli.serve`` makes ceilings of what it says.
+Reads /proc and /sys once, at the start. Blocking. ``cli.serve`` derives ceilings from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def memory(groups: Path | None = CGROUPS) -> int:
-    """Bytes of memory; with `groups` None the machine's, whatever the gateway's own group is allowed."""
+    """Bytes of memory; with `groups` None the machine's, regardless of the gateway's control groups."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(groups, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
@@ -25,29 +25,31 @@ def memory(groups: Path | None = CGROUPS) -> int:
 
 
 def processors(groups: Path | None = CGROUPS) -> float:
-    """Processors; with `groups` None the machine's, whatever the gateway's own group is allowed."""
+    """Number of processors; with `groups` None the machine's, regardless of the gateway's control groups."""
     if groups is None:
         return float(os.cpu_count() or 1)
     numbers = [float(len(os.sched_getaffinity(0)))]
     for folder in _folders(groups, "cpu"):
-        quota, period = _words(folder / "cpu.cfs_quota_us"), _words(folder / "cpu.cfs_period_us")
-        words = _words(folder / "cpu.max") or quota + period
+        # Version 2 has quota and period in one file, version 1 in two.
+        words = _words(folder / "cpu.max")
+        if not words:
+            words = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")
         if len(words) == 2 and all(word.isdecimal() and int(word) > 0 for word in words):
             numbers.append(int(words[0]) / int(words[1]))
     return min(numbers)
 
 
 def disk(folder: Path) -> int | None:
-    """Bytes of the file system that holds `folder`, or will when it is made; None where it has no size."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(there).total or None
+    """Size of the file system that holds `folder`, or will once it is created; None if it reports none."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).total or None
 
 
 def _folders(groups: Path | None, controller: str) -> Iterator[Path]:
-    """The folders of this process's group of a controller and of those above it, in both versions."""
+    """The folders of this process's control group and its parents, for a controller; in both versions."""
     if groups is None:
         return
-    # In a container the path may be that of the host, and the group's own files lie at the root.
+    # In a container the path may be the host's, while the files of the group are at the root.
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -1,7 +1,7 @@
-"""What every handler of Jupyter's own interface does besides the access checks of ``base``.
+"""The base of the handlers of Jupyter's own interface, on top of the access checks of ``base``.
 
-Bodies are read as tolerantly as Jupyter's clients differ, and errors have Jupyter's form. It also knows how a
-session looks as a Jupyter kernel.
+Bodies are read tolerantly, because Jupyter's clients differ, and errors have Jupyter's form. It also presents
+a session as a Jupyter kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from cellgate.wire.errors import NotFound
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
-# Jupyter Server adds these to every request; they tell of its own machine, not of the kernel's, and a kernel
-# with an environment of its own could not come out of the warm pool.
+# Jupyter Server adds these to every request. They describe its machine, not the kernel's, and a kernel with
+# its own environment variables can't come from the warm pool.
 OF_THE_CLIENT = frozenset({"KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_LAUNCH_TIMEOUT"})
 
 _STATES = {
@@ -30,9 +30,9 @@ _STATES = {
 
 
 def kernel_id(session: Session) -> str:
-    """The id of a session's kernel for Jupyter clients; it stays over restarts.
+    """The id of a session's kernel for Jupyter clients; restarts don't change it.
 
-    It is the session's key if that is a UUID, else one that is made from it: Jupyter's clients take UUIDs.
+    It is the session's key if that is a UUID, else a UUID derived from it: Jupyter's clients expect UUIDs.
     """
     key = session.row.key
     try:
@@ -57,7 +57,7 @@ def kernel_model(session: Session) -> dict[str, Any]:
 class JupyterHandler(BaseHandler):
     """A handler below /api."""
 
-    # fetch() calls a string so, and @jupyterlab/services leaves it at that.
+    # fetch() sends a string with this type unless told otherwise, and @jupyterlab/services does not.
     body_types = BaseHandler.body_types | {"text/plain"}
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
@@ -65,7 +65,7 @@ class JupyterHandler(BaseHandler):
         return "application/json", encode({"message": error.message, "reason": error.reason})
 
     async def fields(self) -> dict[str, Any]:
-        """The request's JSON object; nothing and null are an empty one. Raises InvalidInput."""
+        """The request's JSON object; an empty body and null count as an empty one. Raises InvalidInput."""
         empty = self.raw_body().strip() in {b"", b"null"}
         return {} if empty else await self.body(dict[str, Any])
 
@@ -84,7 +84,7 @@ class JupyterHandler(BaseHandler):
             raise InvalidInput(f"{name} does not fit: {error}") from error
 
     def session_of(self, wanted: str) -> Session:
-        """The principal's live session behind a kernel id, or of this key. Raises NotFound."""
+        """The principal's live session with this key or kernel id. Raises NotFound."""
         known = self.services.manager.get(self.principal.name, wanted)
         if known is not None and not known.ending:
             return known

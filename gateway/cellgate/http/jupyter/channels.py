@@ -1,7 +1,7 @@
 """/api/kernels/{id}/channels: a WebSocket to a session, in Jupyter's wire protocol.
 
-It does handshakes, frames and close codes; what messages mean is ``channels``' affair. A frame that
-can't be read closes the socket with a reason, because its sender would wait for an answer for ever.
+It handles handshakes, frames and close codes; ``channels`` interprets the messages. An unreadable frame
+closes the socket with a reason, because its sender would otherwise wait for an answer for ever.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GOING_AWAY, UNSUPPORTED_DATA, INVALID_PAYLOAD = 1001, 1003, 1007
 MAX_ID = 1024
 MUCH = 64 * 1024
 FULL_KERNEL_PAUSE = 0.02
-PINGS = 6  # while a client may be silent
+PINGS = 6  # in the time for which a client may be silent
 
 
 class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
@@ -47,18 +47,18 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
     _next_ping: asyncio.TimerHandle | None = None
 
     def check_origin(self, origin: str) -> bool:
-        """Origin was checked with all else, before the upgrade."""
+        """Always true: Origin was checked with everything else, before the upgrade."""
         return True
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
-        """v1 if it is offered, else none: clients without it expect JSON."""
+        """The v1 protocol if offered, else none: clients without it expect JSON."""
         self._subprotocol = negotiate(subprotocols)
         return self._subprotocol or None
 
     def get_compression_options(self) -> dict[str, Any] | None:
-        """Tornado's hook: compression where it is switched on and offered without bounds for our side.
+        """Tornado's hook: compression if it is switched on and offered without a window limit for our side.
 
-        Off by default: kernels and clients are near, and it would cost more than it saves.
+        Off by default: kernels and clients are close by, and it would cost more than it saves.
         """
         offered = self.request.headers.get("Sec-WebSocket-Extensions", "")
         self._deflated = (
@@ -69,7 +69,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         return {} if self._deflated else None
 
     async def get(self, wanted: str) -> None:
-        """The upgrade; a refusal is a plain answer before it."""
+        """Upgrade the connection; refusals are plain answers before that."""
         self.check()
         self._session = self.session_of(wanted)
         self._session_id = self.get_query_argument("session_id", None) or f"anonymous-{uuid.uuid4()}"
@@ -80,13 +80,13 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         await WatchedWebSocketHandler.get(self, wanted)
 
     def open(self, *_: str, **__: str) -> None:
-        """Join the session's clients; a former socket of the same id is closed."""
+        """Join the session's clients; an earlier socket with the same session_id is closed."""
         if self._session.ending:
             self.close(GOING_AWAY, "The kernel has ended")
             return
         self.set_nodelay(True)
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
-            # Synchronous clients read only while they wait for an answer; the outbox limits what they miss.
+            # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
             stream.spooled = True
         self._client = self._session.door.connect(
             self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
@@ -95,7 +95,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         self._client.attach(self)
         if former is not None:
             former.close(GOING_AWAY, "Another WebSocket of this session_id took over")
-        # Not at once: a client's answer would hold up its first request (Nagle's algorithm, on its side).
+        # Not at once: the client's pong would delay its first request (Nagle's algorithm, on its side).
         self._ping_later(was_silent=False)
 
     def _ping_later(self, *, was_silent: bool) -> None:
@@ -104,14 +104,16 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         self._next_ping = asyncio.get_running_loop().call_later(pause, guarded_ping, was_silent)
 
     def _ping(self, was_silent: bool) -> None:
-        """Ping, again and again, until the client has gone without a word (no FIN, no RST).
+        """Ping repeatedly, to detect a client that has vanished (no FIN, no RST).
 
-        What counts is that its system acknowledges the ping's bytes: synchronous clients answer pings only
-        while they read. Two looks in a row must find it silent, because our own pause looks the same once.
+        It is enough that the client's system acknowledges the ping's bytes: synchronous clients answer pings
+        only while they read. Two checks in a row must find it silent, because a pause of our own process
+        looks the same the first time.
         """
         if self.ws_connection is None or self.ws_connection.is_closing():
             return
-        limit, stream = self._session.door.settings.silence, self.ws_connection.stream
+        limit = self._session.door.settings.silence
+        stream = self.ws_connection.stream
         assert stream is not None
         silent = silence(stream.socket) > limit
         if silent and was_silent:
@@ -128,16 +130,16 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             return False
         try:
             written = stream.write(frames)
-            # What the system took at once costs no turn of the loop, unless it is much: others want theirs.
+            # Bytes that the system took at once cost no turn of the loop, unless there are many of them.
             if stream.writing() or len(frames) > MUCH:
-                # Shielded: tornado's stream fails over a write that was cancelled.
+                # Shielded: tornado's stream fails on a write that was cancelled.
                 await asyncio.shield(written)
         except StreamClosedError:
             return False
         return not stream.closed()
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
-        """Hand a client's message on; tornado reads the next one when this is done."""
+        """Pass a client's message on; tornado reads the next one when this is done."""
         if len(message) > INLINE_BYTES:
             return self._on_large_message(message)
         try:
@@ -176,11 +178,11 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             self._session.door.send(self._client, decoded)
         except KernelDied:
             return self._send_when_there_is_room(self._client, decoded)
-        # A turn of the loop for the session: it sends the cell before we look for the next message.
+        # Yield a turn of the loop to the session: it sends the cell before we read the next message.
         return asyncio.sleep(0) if decoded.msg_type == "execute_request" else None
 
     async def _send_when_there_is_room(self, client: Client, message: Message) -> None:
-        """The kernel takes no more for now: neither do we, so the client feels it."""
+        """Wait until the kernel takes more; until then we read nothing, which slows the client down."""
         while not self.disconnected and not self._session.ending:
             await asyncio.sleep(FULL_KERNEL_PAUSE)
             try:
@@ -190,7 +192,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             return
 
     def _shut_down(self, client: Client, message: Message) -> None:
-        """Answer as a kernel would; ours are killed."""
+        """Answer in the kernel's place; it is killed, not asked."""
         try:
             restart = message.content().get("restart") is True
         except MalformedMessage:
@@ -206,23 +208,24 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
             logger.debug("A client wants a restart of a session that ends")
 
     def on_close(self) -> None:
-        """The socket is gone."""
+        """Leave the session's clients."""
         self.disconnected = True
         if self._next_ping is not None:
             self._next_ping.cancel()
-        client, self._client = self._client, None
+        client = self._client
+        self._client = None
         if client is not None and client.socket is self:
             self._session.door.disconnect(client, returns="session_id" in self.request.query_arguments)
             self._session.record.touch()
 
     def on_connection_close(self) -> None:
-        """Tornado's hook, of both bases."""
+        """Tornado's hook of both base classes."""
         self.disconnected = True
         WatchedWebSocketHandler.on_connection_close(self)
 
 
 def _short(reason: str) -> str:
-    """A close frame holds 123 bytes of reason (RFC 6455, section 5.5)."""
+    """Cut it for a close frame, which holds 123 bytes of reason (RFC 6455, section 5.5)."""
     return reason.encode()[:120].decode(errors="ignore")
 
 

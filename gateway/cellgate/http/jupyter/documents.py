@@ -1,4 +1,4 @@
-"""/api/sessions: Jupyter's own sessions, a path with a kernel. See ``sessions.documents``."""
+"""/api/sessions: Jupyter's own sessions, each a path with a kernel. See ``sessions.documents``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_PATH = 4096
 
 
 class NotebookSessionsBase(JupyterHandler):
-    """What both resources need."""
+    """Shared by the collection and the single session."""
 
     def entries(self) -> list[NotebookSession]:
-        """The principal's, oldest first."""
+        """The principal's sessions, oldest first."""
         live = {kernel_id(session) for session in self.services.manager.all_live(self.principal.name)}
         return self.services.notebook_sessions.of(self.principal.name, live)
 
@@ -30,7 +30,7 @@ class NotebookSessionsBase(JupyterHandler):
         return model
 
     async def wanted_kernel(self, fields: dict[str, Any]) -> str | None:
-        """The id of the kernel that the body names, started if it names a kernelspec; None: it names none."""
+        """The id of the kernel that the body names, or starts by naming a kernelspec; None if neither."""
         kernel = fields.get("kernel") or {}
         if not isinstance(kernel, dict):
             raise InvalidInput("kernel must be an object")
@@ -43,9 +43,9 @@ class NotebookSessionsBase(JupyterHandler):
     def path(self, fields: dict[str, Any]) -> str | None:
         """The document's path. Raises InvalidInput."""
         notebook = fields.get("notebook")
-        path = self.text(fields, "path") or (
-            self.text(notebook, "path") if isinstance(notebook, dict) else None
-        )
+        path = self.text(fields, "path")
+        if path is None and isinstance(notebook, dict):
+            path = self.text(notebook, "path")
         if path is not None and len(path) > MOST_PATH:
             raise InvalidInput(f"path is longer than {MOST_PATH} characters")
         return path
@@ -55,12 +55,12 @@ class NotebookSessionsHandler(NotebookSessionsBase):
     """The collection."""
 
     async def get(self) -> None:
-        """All of the principal's."""
+        """All sessions of the principal."""
         self.check()
         self.answer([self.model(entry) for entry in self.entries()])
 
     async def post(self) -> None:
-        """The session of the path, made if there is none."""
+        """The session of the path, created if there is none."""
         self.check()
         fields = await self.fields()
         path = self.path(fields)
@@ -68,7 +68,8 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             raise InvalidInput("path is missing: a session is a document's")
         entry = next((known for known in self.entries() if known.path == path), None)
         if entry is None:
-            name, kind = self.text(fields, "name") or "", self.text(fields, "type") or "notebook"
+            name = self.text(fields, "name") or ""
+            kind = self.text(fields, "type") or "notebook"
             wanted = await self.wanted_kernel(fields) or kernel_id(await self.start(None, {}))
             entry = NotebookSession(self.principal.name, path, name[:MOST_PATH], kind[:100], wanted)
             self.services.notebook_sessions.put(entry)
@@ -77,10 +78,10 @@ class NotebookSessionsHandler(NotebookSessionsBase):
 
 
 class NotebookSessionHandler(NotebookSessionsBase):
-    """One."""
+    """One session."""
 
     def entry(self, wanted: str) -> NotebookSession:
-        """The principal's session of this id. Raises NotFound."""
+        """The principal's session with this id. Raises NotFound."""
         for entry in self.entries():
             if entry.id == wanted:
                 return entry
@@ -92,9 +93,10 @@ class NotebookSessionHandler(NotebookSessionsBase):
         self.answer(self.model(self.entry(wanted)))
 
     async def patch(self, wanted: str) -> None:
-        """Another path, name, type or kernel; the former kernel lives on."""
+        """Change its path, name, type or kernel; the former kernel keeps running."""
         self.check()
-        entry, fields = self.entry(wanted), await self.fields()
+        entry = self.entry(wanted)
+        fields = await self.fields()
         changed = replace(
             entry,
             path=self.path(fields) or entry.path,

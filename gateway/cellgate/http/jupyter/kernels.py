@@ -1,6 +1,6 @@
-"""/api and /api/kernels: Jupyter's own interface to the sessions. A kernel of it is a session.
+"""/api and /api/kernels: Jupyter's own interface to the sessions, in which a kernel is a session.
 
-The specification is Jupyter Server's REST interface, as far as kernels go.
+The specification is the kernels' part of Jupyter Server's REST API.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from cellgate.http.jupyter.base import JupyterHandler, kernel_model
 
 
 class ApiHandler(JupyterHandler):
-    """What answers here."""
+    """The version of the server."""
 
     public = True
 
@@ -20,7 +20,7 @@ class ApiHandler(JupyterHandler):
 
 
 class StatusHandler(JupyterHandler):
-    """How much there is to do."""
+    """How busy the gateway is."""
 
     async def get(self) -> None:
         """Counts, as Jupyter Server has them."""
@@ -46,7 +46,7 @@ class KernelsHandler(JupyterHandler):
         )
 
     async def post(self) -> None:
-        """A fresh kernel, warm if one is ready. The environment is this kernel's alone."""
+        """A fresh kernel, from the warm pool if one is ready. `env` applies to this kernel only."""
         self.check()
         fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
@@ -59,7 +59,7 @@ class KernelHandler(JupyterHandler):
     """One kernel."""
 
     async def get(self, wanted: str) -> None:
-        """Its model; a client that was told the end of a cell finds the kernel idle."""
+        """Its model; once a client has received the end of a cell, it finds the kernel idle."""
         self.check()
         session = self.session_of(wanted)
         await session.recorded()
@@ -74,20 +74,20 @@ class KernelHandler(JupyterHandler):
 
 
 class KernelInterruptHandler(JupyterHandler):
-    """Interrupt what runs."""
+    """Interrupt the running cell."""
 
     async def post(self, wanted: str) -> None:
-        """204, also when nothing runs; whatever the body says."""
+        """204, even if nothing runs; the body is ignored."""
         self.check()
         self.session_of(wanted).interrupt()
         self.set_status(204)
 
 
 class KernelRestartHandler(JupyterHandler):
-    """A fresh kernel of the same id."""
+    """A fresh kernel with the same id."""
 
     async def post(self, wanted: str) -> None:
-        """The model, once it is ready; whatever the body says."""
+        """The model, once the kernel is ready; the body is ignored."""
         self.check()
         session = self.session_of(wanted)
         await session.restart()

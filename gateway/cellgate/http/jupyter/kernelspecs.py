@@ -1,6 +1,6 @@
-"""/api/kernelspecs and /kernelspecs/{name}/{file}: what kernels there are, in Jupyter's form.
+"""/api/kernelspecs and /kernelspecs/{name}/{file}: the available kernels, in Jupyter's form.
 
-It reads the catalog. How a kernel is isolated and with which environment it starts is nobody's business.
+It reads the catalog. A kernel's isolation and environment variables are not shown to clients.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RESOURCES = {
 
 
 class KernelspecsBase(JupyterHandler):
-    """How a kernelspec looks."""
+    """Shared by the handlers of kernelspecs."""
 
     def model(self, name: str) -> dict[str, Any]:
         """Jupyter's model of a kernelspec. Raises NotFound."""
@@ -37,7 +37,9 @@ class KernelspecsBase(JupyterHandler):
                 "display_name": spec.display_name,
                 "language": spec.language,
                 "interrupt_mode": spec.interrupt_mode,
-                "metadata": {k: v for k, v in spec.metadata.items() if k != "kernel_provisioner"},
+                "metadata": {
+                    key: value for key, value in spec.metadata.items() if key != "kernel_provisioner"
+                },
             },
             "resources": {
                 key: f"/kernelspecs/{name}/{file}"
@@ -47,7 +49,7 @@ class KernelspecsBase(JupyterHandler):
         }
 
     def known(self, name: str) -> str:
-        """The catalog's own name. Raises NotFound."""
+        """The catalog's name for it. Raises NotFound."""
         try:
             return self.services.catalog.resolve(name)
         except KernelspecNotFound as error:
@@ -55,10 +57,10 @@ class KernelspecsBase(JupyterHandler):
 
 
 class KernelspecsHandler(KernelspecsBase):
-    """All of them."""
+    """All kernelspecs."""
 
     async def get(self) -> None:
-        """The default's name and all models by name."""
+        """The name of the default, and all models by name."""
         self.check()
         names = self.services.catalog.find_kernel_specs()
         default = self.services.manager.settings.default_kernel
@@ -66,7 +68,7 @@ class KernelspecsHandler(KernelspecsBase):
 
 
 class KernelspecHandler(KernelspecsBase):
-    """One."""
+    """One kernelspec."""
 
     async def get(self, name: str) -> None:
         """Its model."""
@@ -75,10 +77,10 @@ class KernelspecHandler(KernelspecsBase):
 
 
 class KernelspecResourceHandler(KernelspecsBase):
-    """A logo or a front end's script."""
+    """A logo, or a script or style sheet for front ends."""
 
     async def get(self, name: str, file: str) -> None:
-        """The file's bytes, if it is one of the names that Jupyter knows."""
+        """The file's bytes, if its name is one that Jupyter knows."""
         self.check()
         folder = Path(self.services.catalog.get_kernel_spec(self.known(name)).resource_dir)
         path = folder / file

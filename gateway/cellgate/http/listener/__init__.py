@@ -1,1 +1,1 @@
-"""The side of the HTTP server that faces strangers: connections, their number, their pace, their frames."""
+"""The side of the HTTP server that faces untrusted clients: connections, their number, pace and frames."""

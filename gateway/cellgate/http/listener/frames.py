@@ -1,8 +1,8 @@
-"""WebSockets whose stream knows when a message is unfinished, so that nobody holds one for ever.
+"""WebSockets whose stream knows when a message is unfinished, so that no client can stall in one for ever.
 
-Tornado limits the size of a message, also of one in fragments, but not its time. This module tells the stream
-where messages begin and end; ``listener.streams`` decides what is too slow. Handlers of WebSockets take
-`WatchedWebSocketHandler` in the place of tornado's own.
+Tornado limits the size of a message, fragmented or not, but not its time. This module tells the stream where
+messages begin and end; ``listener.streams`` decides what is too slow. WebSocket handlers derive from
+`WatchedWebSocketHandler` instead of tornado's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cellgate.http.listener.streams import ClientStream
 
 
 class WatchedProtocol(WebSocketProtocol13):
-    """Tornado's protocol, which names its steps by these methods since 4.5."""
+    """Tornado's protocol; these private methods have had the same names since 4.5."""
 
     async def _receive_frame(self) -> None:
         if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
@@ -24,7 +24,7 @@ class WatchedProtocol(WebSocketProtocol13):
         await super()._receive_frame()
 
     def _handle_message(self, opcode: int, data: bytes) -> Any:
-        # A ping between two fragments ends nothing.
+        # A ping between two fragments does not end the message.
         if self._fragmented_message_buffer is None and isinstance(self.stream, ClientStream):
             self.stream.ends_message()
         return super()._handle_message(opcode, data)
@@ -41,5 +41,5 @@ class WatchedWebSocketHandler(WebSocketHandler):
         return protocol
 
     def on_message(self, message: str | bytes) -> Awaitable[None] | None:
-        """Tornado's hook; handlers have their own."""
+        """Tornado's hook; subclasses define it."""
         raise NotImplementedError

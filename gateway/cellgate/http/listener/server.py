@@ -1,9 +1,9 @@
-"""The HTTP server: accepts connections within a limit, looks after their pace, survives a lack of files.
+"""The HTTP server: limits connections, enforces their pace, survives running out of open files.
 
-Tornado parses and answers; this subclass decides who is let in and who has to go. When all places are taken,
-those go that have waited longest without a request that showed a token; only when there is none of these is
-the new one refused. A lack of open files (EMFILE) makes it accept later, not
-at once again. It knows no routes: those are the application's.
+Tornado parses and answers; this subclass decides which connections are admitted and which are closed. When
+all places are taken, it closes those that have waited longest without a request with a token; only when
+there are none is the new one refused. Out of open files (EMFILE), it pauses before it accepts again. It knows
+no routes: those are the application's.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 
 MAX_HEADERS = 100
 ACCEPTS_A_TURN = 32
-"""Connections accepted before the requests of those that are there are read: fewer than there may be."""
+"""Connections accepted before requests of the existing ones are read; must be fewer than the limit."""
 
 LOOK_SECONDS = 1.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LOG_SECONDS = 60.0
 FEW_TO_EVICT = 64
-"""The part of all connections (one in so many) that go at once when there is no place."""
+"""One in this many connections is closed when there is no place."""
 
 
 class Listener(HTTPServer):
-    """Tornado's server with limits. `closed_by_us` is told the reason for each connection that it ends."""
+    """Tornado's server with limits. `closed_by_us` gets the reason for each connection that it closes."""
 
     def initialize(  # type: ignore[override]
         self,
@@ -58,7 +58,7 @@ class Listener(HTTPServer):
         **options: Any,
     ) -> None:
         """Tornado's constructor."""
-        # A piece of an upload; streams read other bodies in smaller parts.
+        # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         self._closed_by_us = closed_by_us
         self._limits = settings
@@ -78,7 +78,7 @@ class Listener(HTTPServer):
     # Accepting
 
     def add_sockets(self, sockets: Iterable[socket.socket]) -> None:
-        """Accept connections from these sockets, and begin to look after those."""
+        """Accept connections from these sockets, and start checking them."""
         for sock in sockets:
             number = sock.fileno()
             self._sockets[number] = self._listening[number] = sock
@@ -111,7 +111,7 @@ class Listener(HTTPServer):
             self._admit(connection, address)
 
     def _accept_later(self, error: OSError) -> None:
-        """There is no file or memory for a connection: make room, and look again after a pause."""
+        """There is no file or memory for a connection: make room, and try again after a pause."""
         loop = asyncio.get_running_loop()
         for number in self._listening:
             loop.remove_reader(number)
@@ -126,7 +126,8 @@ class Listener(HTTPServer):
                 self._failures,
                 len(self._streams),
             )
-            self._told, self._failures = now, 0
+            self._told = now
+            self._failures = 0
         self._evict(self._streams, "no_open_files")
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
@@ -151,7 +152,7 @@ class Listener(HTTPServer):
                 read_chunk_size=self.read_chunk_size,
             )
         except OSError:
-            # It has gone already.
+            # The client has gone already.
             connection.close()
             return
         self._streams.add(stream)
@@ -164,22 +165,23 @@ class Listener(HTTPServer):
         return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
 
     def _evict(self, streams: Iterable[ClientStream], why: str) -> None:
-        """Close those that have waited longest without having shown a token with a request, whole or not."""
+        """Close those that have waited longest and have shown no token, even in the middle of a request."""
         count = max(1, self._limits.connections // FEW_TO_EVICT)
         leaving = [stream for stream in streams if not stream.vouched]
         for stream in sorted(leaving, key=lambda stream: stream.since)[:count]:
             self._closed_by_us(why)
             stream.drop()
 
-    # Looking after them
+    # Checking them
 
     def _look_after(self) -> None:
-        loop, now = asyncio.get_running_loop(), time.monotonic()
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
         self._look = loop.call_later(LOOK_SECONDS, self._guarded_look)
         was_held_up = now - self._looked > 2 * LOOK_SECONDS
         self._looked = now
         if was_held_up:
-            # What the clients sent in that time has not been read yet.
+            # The loop was blocked: what clients sent in that time has not been read yet.
             return
         for stream in tuple(self._streams):
             if (late := stream.late(now, self._limits)) is not None:
@@ -187,24 +189,24 @@ class Listener(HTTPServer):
                 stream.refuse(late)
 
     def given_up(self, stream: ClientStream, why: str) -> None:
-        """It is about to be closed, because clients hold too much and it holds most."""
+        """Report a stream about to be closed because clients hold too much memory and it holds most."""
         self._closed_by_us(why)
         logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
 
     def closed(self, stream: ClientStream) -> None:
-        """Its place is free."""
+        """Free its place."""
         self._streams.discard(stream)
         self._origins[stream.origin] -= 1
         if not self._origins[stream.origin]:
             del self._origins[stream.origin]
 
     def connections(self) -> Mapping[str, float]:
-        """How many there are, by phase."""
+        """The number of connections, by phase."""
         counts = Counter(stream.phase for stream in self._streams)
         return {phase: float(counts[phase]) for phase in Phase}
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
-        """Tornado's hook: the next request of a connection may come."""
+        """Tornado's hook: the next request of a connection may arrive."""
         delegate = super().start_request(server_conn, request_conn)
         stream = request_conn.stream if isinstance(request_conn, HTTP1Connection) else None
         if not isinstance(stream, ClientStream):
@@ -214,18 +216,18 @@ class Listener(HTTPServer):
         return _Request(delegate, stream)
 
     async def close_all_connections(self) -> None:
-        """Close all connections, and look after them no more."""
+        """Close all connections, and stop checking them."""
         for timer in (self._look, self._resume):
             if timer is not None:
                 timer.cancel()
         self._look = self._resume = None
-        # Tornado does not know WebSockets any more, nor a download that is sent beside its stream.
+        # Tornado no longer tracks WebSockets, nor downloads sent around its stream (`transfer`).
         for stream in list(self._streams):
             stream.drop()
         await super().close_all_connections()
 
     def stop(self) -> None:
-        """Accept no more."""
+        """Stop accepting connections."""
         if self._resume is not None:
             self._resume.cancel()
             self._resume = None
@@ -237,14 +239,14 @@ _parse: Callable[[object, bytes], tuple[str, HTTPHeaders]] = getattr(HTTP1Connec
 
 
 def _parse_few(data: bytes) -> tuple[str, HTTPHeaders]:
-    """As tornado's own method, which needs no connection; each of many headers would cost its parsing."""
+    """As tornado's method, which uses no `self`; refuses too many headers before they cost any parsing."""
     if data.strip().count(b"\n") > MAX_HEADERS:
         raise HTTPInputError(f"More than {MAX_HEADERS} headers")
     return _parse(None, data)
 
 
 class _Request(HTTPMessageDelegate):
-    """Tells the stream how far its request has come, and when it waits for us and not for its client."""
+    """Reports to the stream how far its request has come, and when it waits for us, not for its client."""
 
     def __init__(self, inner: HTTPMessageDelegate, stream: ClientStream) -> None:
         self._inner = inner
@@ -281,7 +283,10 @@ LOOPBACK = "loopback"
 
 
 def origin_of(address: Any) -> str:
-    """What counts as one remote address: an IPv4 address, a /64 of IPv6, or loopback and Unix sockets."""
+    """The key under which connections count as one remote address.
+
+    It is an IPv4 address, a /64 of IPv6, or `LOOPBACK` for loopback and Unix sockets.
+    """
     text = address[0] if isinstance(address, tuple) else ""
     try:
         ip = ipaddress.ip_address(text.partition("%")[0])

@@ -1,6 +1,6 @@
-"""What a client's connection may do, as numbers, and how many open files there are for connections.
+"""Limits of clients' connections, and how many open files there are for them.
 
-It measures nothing but the limit of open files. ``listener.streams`` and ``listener.server`` keep the limits.
+Only the limit of open files is measured here. ``listener.streams`` and ``listener.server`` enforce the rest.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FEWEST_CONNECTIONS = 16
 class ListenerSettings:
     """Limits of connections. Durations in seconds, sizes in bytes.
 
-    `head_timeout`: for a whole request head, from its first byte, and from the connection's begin to the end
-    of its first head. `idle_timeout`: between two requests. `body_timeout`: in each such time a body or a
-    WebSocket message must grow by `body_rate` bytes a second, or end. `answer_timeout`: how long a client
-    may take nothing of its answer. `connections`: in all; `per_address`: of one remote address, None for
-    half of all, with loopback left out. `memory`: what may be held for all clients together, of messages
-    until they are answered and of answers that they have not taken.
+    `head_timeout`: for a whole request head, from its first byte; for a connection's first head, from the
+    moment it was accepted. `idle_timeout`: between two requests. `body_timeout`: in each period of this
+    length a body or a WebSocket message must either end or arrive at `body_rate` bytes a second on average.
+    `answer_timeout`: how long a client may take nothing of its answer. `connections`: in all; `per_address`:
+    from one remote address, None for half of all, loopback excepted. `memory`: held for all clients together,
+    in messages until they are answered and in answers not yet taken.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -40,7 +40,7 @@ class ListenerSettings:
 
 
 def raise_open_files() -> int:
-    """Let this process open as many files as its hard limit allows, within reason; how many these are."""
+    """Let this process open as many files as its hard limit allows, within reason; returns how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -50,7 +50,7 @@ def raise_open_files() -> int:
 
 
 def too_few(open_files: int, kernels: int, connections: int) -> str | None:
-    """What is to be told of a limit of open files that so many kernels and connections may reach."""
+    """A warning if so many kernels and connections may reach the limit of open files; else None."""
     left = open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels
     if connections <= left:
         return None
@@ -65,7 +65,7 @@ def too_few(open_files: int, kernels: int, connections: int) -> str | None:
 def connections_for(open_files: int, kernels: int) -> int:
     """How many connections leave enough open files for `kernels` kernels and for the gateway itself.
 
-    A connection may need a second one: the file that it fetches or brings.
+    A connection may need a second one: the file that it downloads or uploads.
     """
     left = (open_files - FILES_OF_OUR_OWN - FILES_OF_A_KERNEL * kernels) // 2
     return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, max(left, open_files // 4)))

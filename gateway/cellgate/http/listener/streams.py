@@ -1,8 +1,8 @@
-"""One client's connection: what it is about at the moment, and whether it takes longer than it may.
+"""One client's connection: which phase it is in, and whether it takes longer than it may.
 
-A stream counts its bytes and knows its phase; ``listener.server`` looks at all of them once a second, and
-nothing waits for a timer of its own. It knows the bytes of no protocol: ``listener.server`` and
-``listener.frames`` tell it where a request or a message begins and ends.
+A stream counts its bytes and knows its phase; ``listener.server`` checks all streams once a second, so that
+none needs a timer. It knows no protocol: ``listener.server`` and ``listener.frames`` tell it where a request
+or a message begins and ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _TCP_INFO = struct.Struct("=3xB20xI28xI")
 """tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
 _PART = 64 * 1024
 _AT_ONCE = struct.pack("ii", 1, 0)
-"""For SO_LINGER: on, and for no seconds."""
+"""For SO_LINGER: on, with a timeout of zero."""
 
 
 class Phase(StrEnum):
-    """What a connection is about: waiting for a request, reading its body, answering, or a WebSocket."""
+    """What a connection is doing: waiting for a request, reading its body, answering, or a WebSocket."""
 
     WAITING = "waiting"
     BODY = "body"
@@ -44,7 +44,7 @@ class Phase(StrEnum):
 
 
 class Late(StrEnum):
-    """Why a connection was closed by us."""
+    """Why we closed a connection."""
 
     HEAD = "head_timeout"
     IDLE = "idle_timeout"
@@ -54,55 +54,64 @@ class Late(StrEnum):
 
 
 class Owner(Protocol):
-    """What a stream tells its server. `memory`: of all that clients hold."""
+    """The server as a stream sees it. `memory`: the budget that all clients share."""
 
     memory: ByteBudget
 
     def given_up(self, stream: ClientStream, why: str) -> None:
-        """The stream is about to be closed, because it holds too much."""
+        """The stream is about to be closed because it holds too much."""
 
     def closed(self, stream: ClientStream) -> None:
-        """The stream's socket is closed."""
+        """The stream's socket has been closed."""
 
 
 class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
-    `vouched`: the client has shown a token. `busy`: what it waits for is our own work. `sending`: somebody
-    writes to the socket beside this stream, and counts in `sent`. `spooled`: what the client does not read
-    waits within limits of its own, and may wait long. `pieces`: the buffers that a large body is read into,
+    `vouched`: the client has shown a token. `busy`: the client is waiting for our work. `sending`: `transfer`
+    writes to the socket directly and counts its bytes in `sent`. `spooled`: output that the client does not
+    read is limited elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into,
     in turn.
 
-    What it keeps in memory for the client counts in the server's budget: a body or a message, until it has
-    been answered, what was written and the system has not taken, and what others say they keep (`owing`).
+    Memory kept for the client counts against the server's budget: a body or a message until it has been
+    answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
     """
 
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
         self.phase = Phase.WAITING
-        self.vouched = self.busy = self.sending = self.spooled = False
-        self.received = self.sent = 0
+        self.vouched = False
+        self.busy = False
+        self.sending = False
+        self.spooled = False
+        self.received = 0
+        self.sent = 0
         self._owner = owner
-        self._incoming = self._owed = 0
-        # What was written and not all taken: where each piece ends, and its bytes, all of which stay.
+        self._incoming = 0
+        self._owed = 0
+        # Writes that the system has not fully taken: the end and the size of each, which is freed as a whole.
         self._unsent: deque[tuple[int, int]] = deque()
-        self._unsent_bytes = self._written = self._flushed = 0
+        self._unsent_bytes = 0
+        self._written = 0
+        self._flushed = 0
         self.pieces: Iterator[memoryview] | None = None
         self._first = True
-        self._gone = self._given_up = False
+        self._gone = False
+        self._given_up = False
         self._counting = False
         self._message_at = 0
         self.since = self._window = self._write_window = time.monotonic()
-        self._phase_mark = self._window_mark = self._answer_mark = 0
+        # Marks are values of `received` or `sent`: at the phase's start, at the window's, before the answer.
+        self._phase_mark = 0
+        self._window_mark = 0
+        self._answer_mark = 0
         self._taken_mark = -1
         super().__init__(connection, **options)
 
-    # What happens on it
+    # Phases
 
     def waits(self) -> None:
-        """The next request may come now, and some of it may be here already. Whoever sends it has shown no
-        token yet.
-        """
+        """The next request may arrive now, in part already in the buffer. It has shown no token yet."""
         self._first = self.received == 0
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
@@ -115,7 +124,7 @@ class ClientStream(IOStream):
         self._answer_mark = self.sent
 
     def answers(self) -> None:
-        """The request is here as a whole. Its handler keeps the body, so that counts on."""
+        """The request is complete. Its handler keeps the body, which therefore still counts."""
         self._enter(Phase.ANSWER)
         self.pieces = None
 
@@ -129,7 +138,7 @@ class ClientStream(IOStream):
         self.hold(self._read_buffer_size)
 
     def ends_message(self) -> None:
-        """The message is here as a whole, and counts until the next; what takes long now is our own work."""
+        """The message is complete and counts until the next one; from here on the client waits for us."""
         self.busy = True
 
     def _enter(self, phase: Phase) -> None:
@@ -137,21 +146,21 @@ class ClientStream(IOStream):
         self.since = self._window = self._write_window = time.monotonic()
         self._phase_mark = self._window_mark = self.received
 
-    # What it holds
+    # Memory
 
     @property
     def held(self) -> int:
-        """Bytes in memory for this client."""
+        """Bytes kept in memory for this client."""
         return self._incoming + self._unsent_bytes + self._owed
 
     def hold(self, count: int) -> None:
-        """Count bytes of a body or a message that stay in memory."""
+        """Count bytes of a body or a message as kept in memory."""
         self._incoming += count
         self._count()
 
     @contextmanager
     def owing(self, count: int) -> Iterator[None]:
-        """Somebody keeps so many bytes of an answer until the client has taken it."""
+        """Within it the caller keeps `count` bytes of an answer that the client has not taken."""
         self._owed += count
         self._count()
         try:
@@ -166,13 +175,14 @@ class ClientStream(IOStream):
             self._count()
 
     def _count(self) -> None:
-        if held := 0 if self._gone or self._given_up else self.held:
+        held = 0 if self._gone or self._given_up else self.held
+        if held:
             self._owner.memory.hold(self, held)
         else:
             self._owner.memory.release(self)
 
     def give_up(self) -> None:
-        """The budget's order: close it. Not at once, for it may be the one that reads or writes just now."""
+        """Close it on the budget's order; in the next turn, as it may be reading or writing right now."""
         self._given_up = True
         self._owner.given_up(self, self._holds_most())
         asyncio.get_running_loop().call_soon(guarded(self._end, "end of a connection"))
@@ -187,10 +197,10 @@ class ClientStream(IOStream):
             self._forget_unsent()
         self.drop()
 
-    # Whether it takes too long
+    # Timeouts
 
     def late(self, now: float, settings: ListenerSettings) -> Late | None:
-        """What it is late with, if it is; asked again and again."""
+        """Which timeout it has exceeded, if any; called once a second."""
         match self.phase:
             case Phase.WAITING:
                 return self._late_with_head(now, settings)
@@ -208,7 +218,7 @@ class ClientStream(IOStream):
         if self._first:
             return Late.HEAD if now - self.since > settings.head_timeout else None
         if self.received == self._phase_mark:
-            # Nothing yet: the time for the head begins with its first byte.
+            # Nothing received yet: the head's timeout starts with its first byte.
             self._window = now
             return Late.IDLE if now - self.since > settings.idle_timeout else None
         return Late.HEAD if now - self._window > settings.head_timeout else None
@@ -217,27 +227,32 @@ class ClientStream(IOStream):
         return self.received > self._message_at
 
     def _stalls(self, now: float, settings: ListenerSettings, *, begun: bool) -> bool:
-        """Whether less came in a whole window than must. A window ends whenever we are not waiting."""
+        """Whether a whole window brought less than `body_rate`. It starts over while we are not waiting."""
         if self.busy or not begun:
-            self._window, self._window_mark = now, self.received
+            self._window = now
+            self._window_mark = self.received
             return False
         if now - self._window <= settings.body_timeout:
             return False
         came = self.received - self._window_mark
-        self._window, self._window_mark = now, self.received
+        self._window = now
+        self._window_mark = self.received
         return came < settings.body_rate * settings.body_timeout
 
     def _is_unread(self, now: float, timeout: float) -> bool:
         if not (self.sending or self.writing()):
             self._write_window = now
-        elif (taken := self.sent - _queued(self.socket)) != self._taken_mark:
-            self._write_window, self._taken_mark = now, taken
+        else:
+            taken = self.sent - _queued(self.socket)
+            if taken != self._taken_mark:
+                self._write_window = now
+                self._taken_mark = taken
         return now - self._write_window > timeout
 
-    # Its end
+    # Closing
 
     def refuse(self, why: Late) -> None:
-        """Close it, with an answer where one can still be given."""
+        """Close it, with an answer where one can still be sent."""
         if why in {Late.HEAD, Late.BODY} and self.received > self._phase_mark:
             self._last_words(408, "request_timeout", "The request did not arrive in time")
         if why is Late.ANSWER:
@@ -245,20 +260,20 @@ class ClientStream(IOStream):
         self.drop()
 
     def reset(self) -> None:
-        """Close it in the middle of an answer, so that the client can't take what it got for the whole.
+        """Close it in the middle of an answer, so that the client can't take the part for the whole.
 
-        An orderly end would say just that to a client of HTTP/1.0.
+        To an HTTP/1.0 client an orderly close would mean that the answer is complete.
         """
         if not self.closed():
             self._forget_unsent()
             self.close()
 
     def _forget_unsent(self) -> None:
-        """Let the end be a reset: the system would otherwise keep unsent bytes for long (socket(7))."""
+        """Make closing a reset: the system would otherwise keep unsent bytes for long (socket(7))."""
         _quietly(lambda: self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE))
 
     def drop(self) -> None:
-        """Close it, also for those who use the socket beside this stream."""
+        """Close it, also for a duplicate of the socket (``transfer``)."""
         if not self.closed():
             _quietly(lambda: self.socket.shutdown(socket.SHUT_RDWR))
             self.close()
@@ -269,7 +284,7 @@ class ClientStream(IOStream):
         say(self.socket, status, reason, detail)
 
     def close(self, exc_info: Any = False) -> None:
-        """As tornado's, but a request that can't be read is told so."""
+        """As tornado's, but answers a request that can't be read."""
         if isinstance(exc_info, UnsatisfiableReadError):
             if self.phase is Phase.WAITING:
                 self._last_words(431, "too_large", "The request's head is too large")
@@ -285,10 +300,10 @@ class ClientStream(IOStream):
             self._count()
             self._owner.closed(self)
 
-    # Tornado's hooks for the bytes
+    # Tornado's hooks for reading and writing
 
     def read_bytes(self, num_bytes: int, partial: bool = False) -> Awaitable[bytes]:
-        """Bodies are read by this, partially. Without `pieces` that is in small parts, as tornado's own."""
+        """Tornado reads bodies by this, partially: into `pieces`, or in small parts as by default."""
         if not partial:
             return super().read_bytes(num_bytes)
         if self.pieces is None:
@@ -296,12 +311,12 @@ class ClientStream(IOStream):
         return self._read_piece(next(self.pieces)[:num_bytes])
 
     async def _read_piece(self, piece: memoryview) -> bytes:
-        # Through tornado's buffer each byte would be copied twice more.
+        # Tornado's own buffer would cost two more copies of each byte.
         await self.read_into(piece)  # type: ignore[arg-type]
         return cast("bytes", piece)
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
-        """Count what comes."""
+        """Count bytes received."""
         count = super().read_from_fd(buf)
         if count:
             self.received += count
@@ -310,7 +325,7 @@ class ClientStream(IOStream):
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
-        """Count what stays."""
+        """Count bytes that the system did not take at once."""
         self._written += len(data)
         written = super().write(data)
         if self._flushed < self._written:
@@ -320,7 +335,7 @@ class ClientStream(IOStream):
         return written
 
     def write_to_fd(self, data: memoryview) -> int:
-        """Count what goes."""
+        """Count bytes sent."""
         count = super().write_to_fd(data)
         self.sent += count
         self._flushed += count
@@ -339,9 +354,9 @@ def _queued(connection: socket.socket) -> int:
 
 
 def silence(connection: socket.socket) -> float:
-    """Seconds for which the peer's system has left unacknowledged what was sent (tcp(7), TCP_INFO).
+    """Seconds for which the peer's system has left sent bytes unacknowledged (tcp(7), TCP_INFO).
 
-    A peer that reads nothing is not silent: it acknowledges, also the probes of its closed window.
+    A peer that reads nothing is not silent: its system still acknowledges, even probes of a closed window.
     """
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
     probes, unacknowledged, milliseconds = _TCP_INFO.unpack(info)
@@ -349,7 +364,7 @@ def silence(connection: socket.socket) -> float:
 
 
 def say(connection: socket.socket, status: int, reason: str, detail: str) -> None:
-    """Send a problem over a socket that is about to be closed; it may be lost, as the connection is."""
+    """Send a problem over a socket that is about to be closed; it may be lost with the connection."""
     title = reason.replace("_", " ").capitalize()
     body = msgspec.json.encode(
         {
@@ -372,5 +387,5 @@ def _quietly(call: Callable[[], object]) -> None:
     try:
         call()
     except OSError:
-        # The client has gone: that is what this connection was closed for anyway.
+        # The client has gone, and the connection was about to be closed anyway.
         return

@@ -1,1 +1,1 @@
-"""HTTP handlers, one resource a file. They translate between the wire and ``sessions.registry``, no more."""
+"""HTTP handlers, one resource a file. They only translate between the wire and ``sessions.registry``."""

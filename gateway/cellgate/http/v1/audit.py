@@ -1,4 +1,4 @@
-"""GET /v1/sessions/{s}/audit and /audit/verify: the chain of a session's rows, and whether it holds."""
+"""GET /v1/sessions/{s}/audit and /audit/verify: the hash chain of a session's rows, and its verification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cellgate.wire.answers import ChainCheck
 
 
 class AuditHandler(DownloadHandler):
-    """The rows themselves."""
+    """The rows."""
 
     @operation(
         "Download the rows of a session's record",
@@ -18,7 +18,7 @@ class AuditHandler(DownloadHandler):
         errors=EXPORTS,
     )
     async def get(self, key: str) -> None:
-        """NDJSON: ``{"hash", "row"}`` a line, the row byte for byte as it was hashed."""
+        """NDJSON: a ``{"hash", "row"}`` per line, the row byte for byte as it was hashed."""
         self.check()
         await self.while_there(self._audit(key))
 
@@ -38,7 +38,7 @@ class AuditVerifyHandler(DownloadHandler):
         errors=EXPORTS,
     )
     async def get(self, key: str) -> None:
-        """Read all rows again and follow the chain."""
+        """Read all rows and verify the chain."""
         self.check()
         await self.while_there(self._verify(key))
 

@@ -1,7 +1,7 @@
 """/v1/sessions/{s}/execute-blocks: several blocks of code, one after another until one fails.
 
-Each block is an execution like any other, recorded as the cell that ran; ``execution.blocks`` says what a
-block becomes. A result is sent as soon as it is there, so that no more than one is held in memory.
+Each block is an execution like any other, recorded as the cell that ran; ``execution.blocks`` turns blocks
+into cells. A result is sent as soon as it is ready, so that at most one is held in memory.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class BlocksHandler(ExecutionAnswers):
         errors=(*RUNS, QuotaExceeded),
     )
     async def post(self, key: str) -> None:
-        """Check all blocks, then run them; an absent session is made."""
+        """Check all blocks, then run them; a missing session is created."""
         self.check()
-        view, body = self.view(), await self.body(BlocksBody)
+        view = self.view()
+        body = await self.body(BlocksBody)
         if len(self.raw_body()) > INLINE_BYTES:
             blocks = await self.services.lanes.texts.run(check_blocks, body)
         else:
@@ -65,7 +66,7 @@ class BlocksHandler(ExecutionAnswers):
         options: ExecuteBody,
         view: dict[str, Any],
     ) -> tuple[int, Problem | None]:
-        """The exit code, and why a later block could not be run at all; for the first one that is raised."""
+        """The exit code, and why a later block could not be run at all. Raises if the first one could not."""
         for block, cell in work:
             try:
                 result = await self._run(session, block, cell, options, view)
@@ -103,7 +104,7 @@ class BlocksHandler(ExecutionAnswers):
             self._texts.append(text)
 
     async def _send(self, parts: list[bytes]) -> None:
-        """Write parts of the answer, if there is still somebody who reads it."""
+        """Write parts of the answer, if the client is still there."""
         if self.disconnected:
             return
         if not self._begun:

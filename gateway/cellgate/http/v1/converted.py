@@ -1,6 +1,6 @@
-"""What nbconvert makes of a session's notebook, as a download in which nothing runs.
+"""A session's notebook converted by nbconvert, as a download in which no script runs.
 
-``v1.notebook`` hands over to it for every format but Jupyter's own; the conversion is a job.
+``v1.notebook`` calls it for every format but Jupyter's own; the conversion is a job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ async def answer_converted(handler: DownloadHandler, key: str, form: str, *, out
         with jobs.file() as given:
             await given.take(archive.exports.notebook(moment, outputs=outputs))
             await jobs.run("cellgate.jobs.convert", form, given=given, made=made)
-        # Only a script's name depends on its language, and that is read from the whole record.
+        # Only a script's extension depends on the language, for which the whole record has to be read.
         metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
         extension = extension_of(form, metadata.get("language_info", {}))
         handler.set_header("Content-Security-Policy", f"sandbox; {PAGE_POLICY}")

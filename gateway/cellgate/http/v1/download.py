@@ -1,8 +1,7 @@
-"""Large answers to be saved: streamed part by part, named, and tagged with what they were made from.
+"""Downloads: streamed part by part, with a filename and an ETag of what they were made from.
 
-What the parts are is ``record.exports``' affair. A failure in the middle resets the connection
-(``BaseHandler``), so that nobody takes half a file for a whole one. Once the client has left, nothing is made
-for it any more.
+``record.exports`` makes the parts. A failure in the middle resets the connection (``BaseHandler``), so that
+nobody takes half a file for a whole one. When the client leaves, its export is cancelled.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from cellgate.wire.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDo
 from cellgate_kernels.tasks import Supervisor
 
 EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
-"""What comes of making a file of a record."""
+"""Errors of exporting a record to a file."""
 CONVERSIONS = (*EXPORTS, NotAcceptable, JobFailed)
 IF_NONE_MATCH = {"If-None-Match": "An ETag; what still has it is not sent again."}
 NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As the client has it."})
@@ -36,13 +35,13 @@ class DownloadHandler(BaseHandler):
         self._work = Supervisor(lambda: {"path": self.request.path})
 
     def on_connection_close(self) -> None:
-        """The client has gone: give up what is under way for it."""
+        """Cancel the work for a client that has gone."""
         super().on_connection_close()
         for task in self._work:
             task.cancel()
 
     async def while_there(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work of the answer for as long as its client is there."""
+        """Run the work of the answer until it is done or the client has gone."""
         task = self._work.share(work, "download")
         if self.disconnected:
             task.cancel()
@@ -51,7 +50,7 @@ class DownloadHandler(BaseHandler):
             task.result()
 
     def known(self, tag: str) -> bool:
-        """Set the ETag; whether the client has this very file already, and was told so."""
+        """Set the ETag; True, with status 304, if the client already has this file."""
         self.set_header("Etag", f'"{tag}"')
         if self.check_etag_header():
             self.set_status(304)
@@ -59,7 +58,7 @@ class DownloadHandler(BaseHandler):
         return False
 
     async def send(self, parts: Parts, *, kind: str, name: str) -> None:
-        """Write all parts as a file of this media type and name, each when the client took the one before."""
+        """Write all parts as a file of this type and name, each once the client has taken the one before."""
         self.set_header("Content-Type", kind)
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         async with aclosing(parts):
@@ -70,5 +69,5 @@ class DownloadHandler(BaseHandler):
                 self.on_connection_close()
 
     def compute_etag(self) -> str | None:
-        """Tornado would hash the whole body; what it was made from says more."""
+        """None: tornado would hash the whole body; `known` sets an ETag of its source."""
         return None

@@ -1,8 +1,8 @@
 """WS /v1/sessions/{s}/ws: a session's events out, commands in, over one WebSocket.
 
-Each event is one text frame with the event's own bytes, read by a cursor as every other stream is, so a
-slow client costs nothing and one that comes back with `after` goes on where it was. Frames without a
-`seq` are answers to commands. It does frames and close codes; commands do what their HTTP counterparts do.
+Each event is one text frame with the bytes of the record, read by a cursor like every other stream, so a slow
+client costs nothing and one that reconnects with `after` resumes where it was. Frames without a `seq` are
+answers to commands. It handles frames and close codes; commands do what their HTTP counterparts do.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
     _bound_to_me: Sequence[str] = ()
 
     def check_origin(self, origin: str) -> bool:
-        """Origin was checked with all else, before the upgrade."""
+        """Always true: Origin was checked with everything else, before the upgrade."""
         return True
 
     def get_compression_options(self) -> None:
@@ -63,7 +63,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         errors=READS,
     )
     async def get(self, key: str) -> None:
-        """The upgrade; a refusal is a plain answer before it."""
+        """Upgrade the connection; refusals are plain answers before that."""
         self.check()
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
@@ -73,7 +73,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         await WatchedWebSocketHandler.get(self)
 
     def open(self, *_: str, **__: str) -> None:
-        """Begin to send events; `on_close` ends it."""
+        """Start sending events; `on_close` stops it."""
         self.set_nodelay(True)
         self._sender = Supervisor().start(
             self._send_events(),
@@ -86,7 +86,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         try:
             async with aclosing(self._events.follow(self._after)) as batches:
                 async for rows in batches:
-                    # What was read of the record stays as long as its frames, which may be a copy of it.
+                    # The rows stay in memory as long as their frames, which may be a copy of them.
                     await self._send(
                         b"".join([frame(row.body, is_binary=False) for row in rows]),
                         sum(len(row.body) for row in rows),
@@ -99,7 +99,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             self.close(INTERNAL_ERROR, error.reason)
 
     async def _send(self, frames: bytes, kept: int = 0) -> None:
-        """Write and wait until it is taken; `kept` bytes stay until then. Raises StreamClosedError."""
+        """Write and wait until taken; `kept` bytes stay in memory until then. Raises StreamClosedError."""
         stream = self.ws_connection.stream if self.ws_connection is not None else None
         if stream is None:
             raise StreamClosedError
@@ -113,7 +113,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             logger.debug("A client has gone before its answer")
 
     async def on_message(self, message: str | bytes) -> None:
-        """Obey a command and answer it; tornado reads the next one when this is done."""
+        """Carry out a command and answer it; tornado reads the next one when this is done."""
         named: str | int | UnsetType = UNSET
         answer: Accepted | StreamProblem
         try:
@@ -131,9 +131,9 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         await self._answer(answer)
 
     def _obey(self, command: Command) -> str | UnsetType:
-        """Do it; the execution that it was about, if it was."""
+        """Carry it out; returns the id of the execution that it concerns, if any."""
         given = [command.execute is not None, command.interrupt, command.input is not None]
-        if sum(given) != 1:
+        if given.count(True) != 1:
             raise InvalidInput("A command is one of execute, interrupt and input")
         session = self.services.manager.live(self.principal.name, self._key)
         if command.input is not None:
@@ -151,11 +151,11 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         return run.id
 
     def on_close(self) -> None:
-        """The socket is gone: end the sender, and the executions that were to end with it."""
+        """Stop the sender, and the executions that are to end with the socket."""
         self.disconnected = True
         if self._sender is not None:
             self._sender.cancel()
-        # A client may also leave before its handshake is done, or checked: then nothing is bound to it.
+        # A client may leave before its handshake is done, or even checked: then there is no principal yet.
         if not self._bound_to_me:
             return
         session = self.services.manager.get(self.principal.name, self._key)
@@ -164,6 +164,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
                 session.stop(execution, "client_disconnected")
 
     def on_connection_close(self) -> None:
-        """Tornado's hook, of both bases."""
+        """Tornado's hook of both base classes."""
         self.disconnected = True
         WatchedWebSocketHandler.on_connection_close(self)

@@ -1,4 +1,4 @@
-"""GET /v1/sessions/{s}/events: what happened, from the record, and then what happens."""
+"""GET /v1/sessions/{s}/events: past events from the record, followed by new ones as they happen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cellgate.wire.queries import EventsQuery
 
 
 class EventsHandler(StreamingHandler):
-    """The events of a session behind `after` (or Last-Event-ID)."""
+    """The events of a session after `after` (or Last-Event-ID)."""
 
     @operation(
         "Follow a session's events",
@@ -25,7 +25,7 @@ class EventsHandler(StreamingHandler):
         errors=(*READS, NotAcceptable, NotRecorded),
     )
     async def get(self, key: str) -> None:
-        """A stream that stays open; as plain JSON a page of what is there now."""
+        """A stream that stays open; as plain JSON a page of the events so far."""
         self.check()
         form = self.accepted()
         after = self.event_position()

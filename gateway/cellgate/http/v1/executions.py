@@ -1,4 +1,4 @@
-"""/v1/sessions/{s}/execute, /executions and the one-shot /v1/execute: run cells, look at them, stop them."""
+"""/v1/sessions/{s}/execute, /executions and the one-shot /v1/execute: run cells, get results, stop cells."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_IDEMPOTENCY_KEY = 255
 
 
 def check_packages(services: Services, request: ExecuteRequest) -> None:
-    """Raises PackagesNotAllowed for a cell that wants packages of a gateway that has none."""
+    """Raises PackagesNotAllowed for a cell with packages if the gateway allows none."""
     if request.packages is not None and services.installer is None:
         raise not_allowed()
 
@@ -50,10 +50,10 @@ def _request_hash(request: ExecuteRequest, language: str | None) -> str:
 
 
 class ExecutionAnswers(StreamingHandler):
-    """How an execution is answered: a result, a stream, or its model at once."""
+    """Answers an execution with its result, a stream of events, or at once with what there is."""
 
     def view(self) -> dict[str, Any]:
-        """How the query wants a result."""
+        """The query's options for the result, as keyword arguments."""
         if not self.request.query:
             return {}
         query = self.query(ResultQuery)
@@ -62,7 +62,7 @@ class ExecutionAnswers(StreamingHandler):
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
     ) -> None:
-        """Answer a submitted execution as the request wants it."""
+        """Answer a submitted execution in the way that the request asks for."""
         if not body.wait and form is Format.JSON:
             path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
             self.set_header("Location", path)
@@ -77,7 +77,7 @@ class ExecutionAnswers(StreamingHandler):
                 parts = await self.result(session, run.id, view)
             else:
                 parts = await self.services.archive.made(builder, encoded_result, view)
-            del builder  # while a slow client reads, its answer is enough to be kept
+            del builder  # while a slow client reads, keep only the encoded answer
             await self.answer_parts(parts)
         else:
             self.interrupt_when_gone(session, run, body)
@@ -85,7 +85,7 @@ class ExecutionAnswers(StreamingHandler):
                 await self.stream(batches, form)
 
     def interrupt_when_gone(self, session: Session, run: ExecutionRun, body: ExecuteBody) -> None:
-        """Stop the cell if its client leaves and said that it should."""
+        """Stop the cell when its client leaves, if the request asks for it."""
         if body.on_disconnect == "interrupt":
             stop = guarded(
                 lambda _: session.stop(run.id, "client_disconnected"),
@@ -96,7 +96,7 @@ class ExecutionAnswers(StreamingHandler):
             self._gone.add_done_callback(stop)
 
     async def result(self, session: Session, execution: str, view: dict[str, Any]) -> list[bytes]:
-        """The result so far of an execution of a live session, in JSON."""
+        """The result so far of an execution of a live session, as JSON."""
         row = session.row
         return await self.services.archive.result(row.principal, row.key, execution, encoded_result, view)
 
@@ -119,9 +119,10 @@ class ExecuteHandler(ExecutionAnswers):
         errors=(*RUNS, NotAcceptable, Conflict, *PACKAGES),
     )
     async def post(self, key: str) -> None:
-        """Queue the cell; an absent session is made."""
+        """Queue the cell; a missing session is created."""
         self.check()
-        form, view = self.accepted(), self.view()
+        form = self.accepted()
+        view = self.view()
         body = await self.body(ExecuteBody)
         interactive = form is not Format.JSON or not body.wait
         request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
@@ -160,7 +161,7 @@ class ExecuteHandler(ExecutionAnswers):
 
 
 class OneShotHandler(ExecutionAnswers):
-    """Run a cell in a fresh kernel that is thrown away."""
+    """Run a cell in a fresh kernel, which is discarded afterwards."""
 
     @operation(
         "Run a cell in a fresh kernel",
@@ -171,9 +172,10 @@ class OneShotHandler(ExecutionAnswers):
         errors=(*RUNS, NotAcceptable, *PACKAGES),
     )
     async def post(self) -> None:
-        """With `record` a session of it stays in the record; without, nothing does."""
+        """Run the cell. With `record` its session stays in the record; without, nothing does."""
         self.check()
-        form, view = self.accepted(), self.view()
+        form = self.accepted()
+        view = self.view()
         body = await self.body(OneShotBody)
         request = check_execute(body, self.services.manager.ceilings, interactive=False)
         check_packages(self.services, request)
@@ -236,7 +238,7 @@ class CancelHandler(BaseHandler):
         errors=(*READS, Conflict),
     )
     async def post(self, key: str, execution: str) -> None:
-        """Take it out of the queue, or interrupt it; 409 when it has ended."""
+        """Remove it from the queue, or interrupt it; 409 if it has ended."""
         self.check()
         session = self.services.manager.get(self.principal.name, check_session_key(key))
         if session is None or session.find(execution) is None:

@@ -1,8 +1,7 @@
 """/v1/sessions/{s}/files: the workspace's files, streamed both ways.
 
 A download is always an attachment and never rendered: a file may hold anything. An upload goes to disk as it
-comes and into the workspace when it is complete. Paths and folders are ``files``' affair, forms are
-``multipart``'s.
+arrives, and into the workspace when it is complete. ``files`` handles paths and folders, ``multipart`` forms.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from cellgate_kernels.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
 UPLOADS = (*STARTS, QuotaExceeded, QueueFull, Conflict)
-"""What comes of an upload."""
+"""Errors of an upload."""
 FILE_HEADERS = {"ETag": "Changes with the file.", "Content-Disposition": "The name of the file."}
 CONTENT_RANGE = {"Content-Range": "Which bytes of how many."}
 RANGE_HEADERS = {"Range": "One range of bytes.", **IF_NONE_MATCH}
@@ -40,7 +39,7 @@ _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 class UploadHandler(BaseHandler):
-    """A handler whose body goes to disk. Subclasses say how, by `begin` and `receive`."""
+    """A handler whose body goes to disk. Subclasses define `begin` and `receive`."""
 
     max_body = MAX_UPLOAD
 
@@ -51,7 +50,7 @@ class UploadHandler(BaseHandler):
         self._session: Session | None = None
 
     async def prepare(self) -> None:  # type: ignore[override]
-        """After the checks of every handler: find the session and its room, before the body is read."""
+        """After the checks of every handler, find the session and reserve space before reading the body."""
         super().prepare()
         if self._refused is not None or self.request.method not in {"PUT", "POST"}:
             return
@@ -76,23 +75,23 @@ class UploadHandler(BaseHandler):
         self._incoming = await files.reserve(self._session, self._length(), self.target())
 
     def begin(self) -> None:
-        """Check what can be checked before anything is made. Raises InvalidInput, UnsupportedMedia."""
+        """Check what can be checked before anything is created. Raises InvalidInput, UnsupportedMedia."""
 
     def target(self) -> Parts | None:
-        """The path of the only file that comes, if it is known."""
+        """The path of the uploaded file, if there is only one and its path is known."""
         return None
 
     async def receive(self, chunk: bytes | memoryview) -> None:
-        """Take a chunk of the body, which is another's after the next."""
+        """Take a chunk of the body. A memoryview is valid only until the next chunk is taken."""
         raise NotImplementedError
 
     def new_upload(self) -> Upload:
-        """An upload that ends with this request."""
+        """A new upload, discarded with this request unless it is placed."""
         assert self._incoming is not None
         return self.services.files.begin(self._incoming)
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
-        """Hand the chunk on, unless the request is refused already; tornado waits for it."""
+        """Pass the chunk on, unless the request has been refused; tornado waits for it."""
         if self._refused is None and self.request.method in {"PUT", "POST"}:
             try:
                 await self.receive(chunk)
@@ -102,12 +101,12 @@ class UploadHandler(BaseHandler):
             super().data_received(bytes(chunk))
 
     def on_connection_close(self) -> None:
-        """The client has gone: nothing of its upload stays."""
+        """Discard the upload of a client that has gone."""
         super().on_connection_close()
         self._discard()
 
     def on_finish(self) -> None:
-        """What was placed is not the upload's any more."""
+        """Discard what was not placed."""
         self._discard()
 
     def _discard(self) -> None:
@@ -115,7 +114,7 @@ class UploadHandler(BaseHandler):
             self.services.files.discard_later(self._incoming)
 
     def _check_body(self) -> None:
-        """Any type will do: what the bytes are is the session's affair."""
+        """Accept any type: the gateway does not interpret a file."""
 
 
 class FilesHandler(UploadHandler):
@@ -127,12 +126,12 @@ class FilesHandler(UploadHandler):
         self._stop = Stop()
 
     def on_connection_close(self) -> None:
-        """Nobody reads the listing any more."""
+        """Stop a listing that nobody will read."""
         super().on_connection_close()
         self._stop.set()
 
     def begin(self) -> None:
-        """Read the form's boundary."""
+        """Parse the form's boundary."""
         self._form = FormReader(self.request.headers.get("Content-Type", ""))
         self._staged: dict[int, Staged] = {}
 
@@ -153,9 +152,10 @@ class FilesHandler(UploadHandler):
         """A page of the files, by path."""
         self.check()
         query = self.query(FilesQuery)
-        limit, after = query.limit, query.after
-        files = self.services.files
-        self.answer(await files.page(self.principal.name, key, limit=limit, after=after, stop=self._stop))
+        page = await self.services.files.page(
+            self.principal.name, key, limit=query.limit, after=query.after, stop=self._stop
+        )
+        self.answer(page)
 
     @operation(
         "Upload the files of a form",
@@ -194,7 +194,7 @@ class FileHandler(UploadHandler):
         self._upload: Upload | None = None
 
     def target(self) -> Parts | None:
-        """What is replaced need not have room beside what replaces it."""
+        """The path: no space is needed for a file that is being replaced."""
         return self._parts
 
     async def receive(self, chunk: bytes | memoryview) -> None:
@@ -212,7 +212,7 @@ class FileHandler(UploadHandler):
         errors=UPLOADS,
     )
     async def put(self, *_: str) -> None:
-        """Put the body into the workspace under this path, whole; folders on the way are made."""
+        """Put the whole body into the workspace under this path; missing folders are created."""
         self.check()
         assert self._session is not None
         assert self._incoming is not None
@@ -244,7 +244,7 @@ class FileHandler(UploadHandler):
         errors=READS,
     )
     async def head(self, key: str, path: str) -> None:
-        """As GET, without the file."""
+        """As GET, without the body."""
         await self.get(key, path)
 
     @operation(
@@ -257,7 +257,7 @@ class FileHandler(UploadHandler):
         errors=READS,
     )
     async def get(self, key: str, path: str) -> None:
-        """The file, or the range of it that is asked for."""
+        """The file, or the requested range of it."""
         self.check()
         descriptor, file = await self.services.files.open(self.principal.name, key, parse_path(path))
         try:
@@ -295,7 +295,7 @@ class FileHandler(UploadHandler):
         while offset < end:
             chunk = await self.services.files.lane.run(os.pread, descriptor, min(CHUNK, end - offset), offset)
             if not chunk:
-                # It was cut short meanwhile: only a broken connection can say so now.
+                # The file was truncated in the meantime: only a broken connection can report it now.
                 assert self.request.connection is not None
                 self.request.connection.stream.close()  # type: ignore[attr-defined]
                 return
@@ -304,14 +304,17 @@ class FileHandler(UploadHandler):
             await self.flush()
 
     def _range(self, size: int) -> tuple[int, int]:
-        """First byte and the byte behind the last, by the Range header (RFC 9110, section 14)."""
+        """The first byte and the one after the last, from the Range header (RFC 9110, section 14)."""
         wanted = _RANGE.fullmatch(self.request.headers.get("Range", ""))
         if wanted is None or wanted[0] == "bytes=-":
             return 0, size
         if wanted[1]:
-            start, end = int(wanted[1]), min(size, int(wanted[2]) + 1 if wanted[2] else size)
+            start = int(wanted[1])
+            end = min(size, int(wanted[2]) + 1) if wanted[2] else size
         else:
-            start, end = max(0, size - int(wanted[2])), size
+            # `bytes=-N`: the last N bytes.
+            start = max(0, size - int(wanted[2]))
+            end = size
         if start >= end:
             self.set_header("Content-Range", f"bytes */{size}")
             self.set_status(416)
@@ -321,5 +324,5 @@ class FileHandler(UploadHandler):
         return start, end
 
     def compute_etag(self) -> None:
-        """Tornado would hash what is written at the end."""
+        """None: tornado would hash what was written last; `_send` sets the ETag."""
         return

@@ -1,4 +1,4 @@
-"""GET /v1/sessions/{s}/notebook and /bundle: a session as a Jupyter notebook, alone or with all it needs."""
+"""GET /v1/sessions/{s}/notebook and /bundle: a session as a Jupyter notebook, alone or with its files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class BundleHandler(DownloadHandler):
         errors=EXPORTS,
     )
     async def get(self, key: str) -> None:
-        """A zip file, sent while it is made; it has no ETag, for the files may change without a row."""
+        """A zip file, sent as it is made; it has no ETag, as files may change without a row in the record."""
         self.check()
         await self.while_there(self._bundle(key))
 

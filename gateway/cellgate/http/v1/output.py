@@ -1,6 +1,6 @@
-"""/v1/sessions/{s}/executions/{id}/output/{index}: one output of an execution, whole, as a file.
+"""/v1/sessions/{s}/executions/{id}/output/{index}: one whole output of an execution, as a file.
 
-It is user code's and may hold anything, so it is an attachment that no browser renders.
+User code made it and it may hold anything, so it is an attachment that no browser renders.
 """
 
 from __future__ import annotations

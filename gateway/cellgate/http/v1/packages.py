@@ -1,4 +1,4 @@
-"""/v1/sessions/{s}/packages: what a session has installed beside its kernel's environment; changes of it."""
+"""/v1/sessions/{s}/packages: list and change the packages of a session, beside its kernel's environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PACKAGES = (
     QuotaExceeded,
     QueueFull,
 )
-"""What comes of a change of packages."""
+"""Errors of changing packages."""
 
 
 class PackagesHandler(BaseHandler):
@@ -40,7 +40,7 @@ class PackagesHandler(BaseHandler):
         errors=READS,
     )
     async def get(self, key: str) -> None:
-        """Those that are there now; of a session that has ended none are left."""
+        """Those installed now; none for a session that has ended."""
         self.check()
         session = self.services.manager.get(self.principal.name, check_session_key(key))
         if session is None:
@@ -56,7 +56,7 @@ class PackagesHandler(BaseHandler):
         errors=(*STARTS, *PACKAGES),
     )
     async def post(self, key: str) -> None:
-        """Install and remove; an absent session is made. Answered when it is done."""
+        """Install and remove, and answer when it is done; a missing session is created."""
         self.check()
         body = await self.body(PackagesBody)
         change = await self.services.files.lane.run(

@@ -1,4 +1,4 @@
-"""POST /v1/sessions/{s}/replay: run the recorded cells again, and report what is not as it was."""
+"""POST /v1/sessions/{s}/replay: run the recorded cells again, and report what differs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ReplayHandler(StreamingHandler):
         errors=(*RUNS, NotAcceptable, EnvironmentDiffers, JobFailed, *PACKAGES),
     )
     async def post(self, key: str) -> None:
-        """The report as JSON or, by `?format=html`, as a page; as NDJSON a line for each cell before."""
+        """The report as JSON or, with `?format=html`, a page; NDJSON has a line for each cell before it."""
         self.check()
         form = self.query(ReplayQuery).format
         if form not in {"json", "html"}:
@@ -72,11 +72,11 @@ class ReplayHandler(StreamingHandler):
             self._answer(report, key, form, streamed=streamed)
 
     def accepted_or_html(self, form: str) -> Format:
-        """What the Accept header asks for; a browser that wants the page may ask for anything."""
+        """The format of the Accept header, which is ignored for the page: browsers may send anything."""
         return Format.JSON if form == "html" else self.accepted()
 
     async def _report(self, replay: asyncio.Task[bytes], *, keep_alive: bool) -> bytes | None:
-        """The report; None when the client has gone before."""
+        """The report; None if the client has gone by then."""
         while not self.disconnected:
             waiting: set[asyncio.Future[Any]] = {replay, self._gone}
             await asyncio.wait(waiting, timeout=self.services.keep_alive, return_when=asyncio.FIRST_COMPLETED)
@@ -99,7 +99,7 @@ class ReplayHandler(StreamingHandler):
             self.on_connection_close()
 
     def set_header_once(self, name: str, value: str) -> None:
-        """Set a header unless all have been sent."""
+        """Set a header unless the headers have been sent."""
         if not self._headers_written:
             self.set_header(name, value)
 
@@ -119,4 +119,4 @@ class ReplayHandler(StreamingHandler):
 
 
 async def _ignore(_cell: RecordedCell, _run: NewRun | None) -> None:
-    """Nobody wants to hear of single cells."""
+    """Listener for requests that get the report only."""

@@ -1,4 +1,4 @@
-"""/v1/sessions: make, list, look at, end, interrupt and restart sessions."""
+"""/v1/sessions: create, list, get, end, interrupt and restart sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SessionsHandler(BaseHandler):
         errors=(*STARTS, Conflict),
     )
     async def post(self) -> None:
-        """Get or create: 201 when a kernel was started for it, 200 when it was there."""
+        """Get or create: 201 if a kernel was started for it, 200 if it existed."""
         self.check()
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
@@ -63,13 +63,13 @@ class SessionHandler(BaseHandler):
         errors=WRITES,
     )
     async def delete(self, key: str) -> None:
-        """End it; the record stays, unless an admin wants it purged."""
+        """End it; the record stays, unless an admin purges it."""
         self.check()
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
             if not await self.services.manager.purge(self.principal.name, key):
-                # The session is gone; its bytes are still in use by readers of the record.
+                # The session is gone, but readers of the record still use some of its bytes.
                 self.set_header("Location", f"/v1/sessions/{key}")
                 self.set_status(202)
                 return
@@ -79,11 +79,11 @@ class SessionHandler(BaseHandler):
 
 
 class InterruptHandler(BaseHandler):
-    """Interrupt what runs."""
+    """Interrupt the running cell."""
 
     @operation("Interrupt what runs", Answer(204, "Done; also when nothing runs."), errors=READS)
     async def post(self, key: str) -> None:
-        """204, also when nothing runs."""
+        """204, even if nothing runs."""
         self.check()
         self.services.manager.live(self.principal.name, check_session_key(key)).interrupt()
         self.set_status(204)
