@@ -1,6 +1,6 @@
 """``python -m benchmarks [NAME ...]``: progress on stderr, one table on stdout, all details into ``--json``.
 
-Exit code 0 when every target is met, 1 when one is missed.
+Exit code 0 if every target is met, 1 if one is missed.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ BENCHMARKS = {
     "hostile": hostile.measure,
 }
 SPECIAL = {"containers", "packages", "former"}
-"""They need a container engine, a package index, another checkout."""
+"""These need a container engine, a package index, or another checkout."""
 USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say by the exit code whether all targets are met."""
+    """Measure and print; the exit code says whether all targets are met."""
     parsed = _parser().parse_args(arguments)
     options = Options(parsed.backend, parsed.peer_python, parsed.quick, parsed.former)
     figures: list[Figure] = []
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say(f"{name} ...")
             figures += BENCHMARKS[name](options)
     finally:
-        # Also those before a benchmark that fails: they took minutes.
+        # Also if a benchmark fails: the figures before it took minutes.
         _tell(figures, options, parsed.json)
     return 1 if any(figure.met is False for figure in figures) else 0
 

@@ -1,9 +1,9 @@
-"""Cells that make their kernel send the worst messages there are: for ``hostile``, and for tests of the same.
+"""Cells that make their kernel send the worst possible messages: for ``hostile``, and for tests.
 
-A cell has its kernel's key, sockets and file descriptors, so it can sign, forge and break off what it likes.
-Each attack is a string of Python for a kernel of ipykernel. Those of ATTACKS run for `SECONDS` and end by
-themselves; UNFINISHED breaks the channels of its own kernel, whose cell then never ends. HONEST are no
-attacks: cells that use as much of a processor as they may, to compare with.
+A cell has its kernel's key, sockets and file descriptors, so it can sign, forge and cut off any message. Each
+attack is Python code for ipykernel. Those in ATTACKS run for `SECONDS` and end by themselves; UNFINISHED
+breaks the channels of its own kernel, whose cell then never ends. HONEST are not attacks, but cells that use
+as much of a processor as they may, for comparison.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ time.sleep(3600)
 
 
 def attack(name: str, seconds: float = SECONDS) -> str:
-    """The cell of this attack, or of one that is HONEST."""
+    """The code of this cell of ATTACKS or HONEST."""
     return f"SECONDS = {seconds}\n{_PRELUDE}\n{(ATTACKS | HONEST)[name]}"
 
 
 def unfinished(length: int, sent: int) -> str:
-    """A cell that announces `length` bytes on every channel of its kernel and sends `sent` of them."""
+    """A cell that announces `length` bytes on each channel of its kernel and sends `sent` of them."""
     return UNFINISHED.replace("LENGTH", str(length)).replace("SENT", str(sent))

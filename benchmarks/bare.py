@@ -1,10 +1,10 @@
-"""The least that a server on tornado can do for a cell: the floor below the figures of processor time.
+"""A minimal server on tornado for one kernel: the lower limit of the figures of processor time.
 
-Run as a program of its own by ``servers.bare``, with a port and a kernel's connection file. Over HTTP it
-signs and sends an execute_request, reads to the reply and to idle, and answers with the outputs; on a
-WebSocket it passes messages on. It checks no token, no origin, no signature and no field, keeps no session,
-queue, deadline or record, and serves one cell at a time. Its sockets to the kernel, and what cuts up the
-frames of a WebSocket, are Cellgate's own: the cheapest that we know.
+``servers.bare`` runs it as a separate program, with a port and a kernel's connection file. Over HTTP it signs
+and sends an execute_request, reads until the reply and idle, and answers with the outputs; on a WebSocket it
+passes messages on. It checks no token, no origin, no signature and no field, keeps no session, queue,
+deadline or record, and serves one cell at a time. Its sockets to the kernel and its WebSocket decoder are
+Cellgate's: the cheapest that we know.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Listener = Callable[[Channel, list[bytes]], None]
 
 
 class BareKernel:
-    """A kernel's two channels; `listener` hears all that comes."""
+    """A kernel's two channels; `listener` receives all messages."""
 
     def __init__(self, info: dict[str, Any], context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.listener: Listener = lambda channel, parts: None
@@ -46,7 +46,7 @@ class BareKernel:
         def received(frames: list[bytes], left_out: int) -> None:
             if channel is Channel.SHELL:
                 self._sockets[Channel.IOPUB].wake()
-            # Behind the delimiter: signature, header, parent, metadata, content.
+            # After the delimiter: signature, header, parent, metadata, content.
             self.listener(channel, frames[frames.index(DELIMITER) + 2 :])
 
         return received
@@ -56,7 +56,7 @@ class BareKernel:
         self._sockets[Channel.SHELL].send(self._signer.serialize(message))
 
     def rest(self) -> None:
-        """Let the cell's output wait for its reply."""
+        """Delay reading the cell's output until its reply."""
         self._sockets[Channel.IOPUB].rest(OUTPUT_REST)
 
 
@@ -121,20 +121,20 @@ class RelayHandler(WebSocketHandler):
 
 
 class ReadyHandler(RequestHandler):
-    """It serves; whatever is to be made is there."""
+    """Reports that it serves, and accepts the creation of a session."""
 
     def get(self) -> None:
-        """Say so."""
+        """Ready."""
         self.finish(b"{}")
 
     def post(self) -> None:
-        """The one session."""
+        """The only session."""
         self.set_status(201)
         self.finish(b"{}")
 
 
 async def serve(port: int, info: dict[str, Any]) -> None:
-    """Serve a kernel on the port of the loopback until the process ends."""
+    """Serve a kernel on this port of the loopback interface until the process ends."""
     kernel = BareKernel(info, zmq.Context.instance())
     own = {"kernel": kernel}
     routes: list[Any] = [

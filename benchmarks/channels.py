@@ -1,7 +1,7 @@
-"""A client of Jupyter's kernel WebSocket, ``/api/kernels/{id}/channels``, of Cellgate and of the peer alike.
+"""A client of Jupyter's kernel WebSocket, ``/api/kernels/{id}/channels``, for Cellgate and the peer.
 
 It sends the default JSON text frames and reads until idle and the reply, as agents' clients do. It uses
-Tornado's own WebSocket client, on a loop that runs only while a cell does.
+tornado's WebSocket client, on a loop that runs only while a cell does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TIMEOUT = 60.0
 """Seconds that connecting, or one cell, may take."""
 
 MAX_MESSAGE = 1 << 30
-"""Bytes of a message."""
+"""Bytes of a message at most."""
 
 
 def start_kernel(rest: HttpClient) -> str:
@@ -72,7 +72,8 @@ class Channels:
         request = self._message("execute_request", execute_content(code))
         msg_id = request["header"]["msg_id"]
         await self._socket.write_message(json.dumps(request))
-        idle, reply = False, None
+        idle = False
+        reply = None
         async with asyncio.timeout(TIMEOUT):
             while not idle or reply is None:
                 message = await self._receive()
@@ -88,10 +89,10 @@ class Channels:
         return elapsed
 
     def printed(self, code: str) -> str:
-        """What one cell prints."""
+        """The text that one cell prints."""
         frames = self._runner.run(self._frames(code))
         messages = [json.loads(frame) for frame in frames]
-        return "".join(m["content"]["text"] for m in messages if m["msg_type"] == "stream")
+        return "".join(message["content"]["text"] for message in messages if message["msg_type"] == "stream")
 
     def frames(self, code: str) -> list[str]:
         """All frames of one cell, undecoded, up to its idle status."""
@@ -106,7 +107,7 @@ class Channels:
                 frame = await self._socket.read_message()
                 assert isinstance(frame, str)
                 frames.append(frame)
-                # A frame this short is no output; only such a one needs a look inside.
+                # Decode short frames only: a long one is output, and decoding it would take time.
                 if len(frame) < 2000 and _ends(frame, request["header"]["msg_id"]):
                     return frames
 

@@ -1,4 +1,4 @@
-"""A kernel that speaks just enough of the protocol to be connected to, in 15 MB: ``cheap_kernel.py FILE``.
+"""A kernel in 15 MB that speaks just enough of the protocol for a connection: ``cheap_kernel.py FILE``.
 
 It answers every request with an empty reply between busy and idle, and runs nothing. Source: jupyter-client,
 "Messaging in Jupyter".

@@ -1,4 +1,4 @@
-"""A blocking HTTP/1.1 client on one kept-alive connection, so small that it hardly shows in a figure.
+"""A blocking HTTP/1.1 client on one keep-alive connection, so small that it hardly affects a figure.
 
 Not a general client: no redirects, no TLS, no cookies, no retries. It reads bodies by Content-Length or
 chunks, which is all that a Tornado server sends. ``channels`` is its counterpart for WebSockets.
@@ -19,7 +19,7 @@ TIMEOUT = 300.0
 
 
 class AnswerError(Exception):
-    """A server's answer that makes the measurement worthless; the message holds its beginning."""
+    """A server's answer that makes the measurement worthless; the message contains its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Answer:
     body: bytes
 
     def json(self, *expected: int) -> Any:
-        """The decoded body. Raises AnswerError when the status is none of `expected`."""
+        """The decoded body. Raises AnswerError if the status is none of `expected`."""
         if self.status not in expected:
             raise AnswerError(f"HTTP {self.status}: {self.body[:500]!r}")
         return json.loads(self.body) if self.body else None
 
 
 class HttpClient:
-    """One connection with TCP_NODELAY; each request is written by one call of send."""
+    """One connection with TCP_NODELAY; each request is written by a single call."""
 
     def __init__(self, url: str, token: str) -> None:
         parts = urlsplit(url)
@@ -74,7 +74,7 @@ class HttpClient:
     def stream(
         self, method: str, path: str, content: Mapping[str, Any] | None, accept: str
     ) -> Iterator[bytes]:
-        """Send a request and give out the lines of its body as they arrive; read all of them."""
+        """Send a request and yield the lines of the answer's body as they arrive; read all of them."""
         self._send(method, path, content, accept)
         status, headers = self._read_head()
         if status != 200:

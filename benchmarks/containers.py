@@ -1,8 +1,8 @@
-"""What containers cost: cells, cold and warm starts, turnover and memory, each against its rival in one run.
+"""The cost of containers: cells, cold and warm starts, turnover and memory, each against a rival in one run.
 
-It needs a container engine that has the kernel image, and bubblewrap, so it runs only when it is named.
-Rivals take turns, round by round. The turnover's peer is jupyter_kernel_gateway with plain process kernels:
-much the same packages, and no isolation.
+It needs a container engine with the kernel image, and bubblewrap, so it runs only if named. Rivals take
+turns, round by round. The peer for turnover is jupyter_kernel_gateway with plain process kernels: mostly the
+same packages, and no isolation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def measure(options: Options) -> Sequence[Figure]:
 def _cells(options: Options) -> Iterator[Figure]:
     """One cell over HTTP, in a container and in the sandbox."""
     with _both() as (container, sandbox):
-        ours, theirs = _session(container, "cells"), _session(sandbox, "cells")
+        ours = _session(container, "cells")
+        theirs = _session(sandbox, "cells")
         spent: tuple[list[float], list[float]] = [], []
         for number in range(options.count(10, 2)):
             for session, samples in zip((ours, theirs), spent, strict=True):
@@ -73,7 +74,7 @@ def _cells(options: Options) -> Iterator[Figure]:
 
 
 def _cold(options: Options) -> Iterator[Figure]:
-    """From the request for a session that no warm kernel fits to the result of its first cell."""
+    """From the request for a session that can't use a warm kernel to the result of its first cell."""
     ours: list[float] = []
     theirs: list[float] = []
     with cellgate("docker", "--pool-size", "0") as server:
@@ -111,7 +112,7 @@ def _warm(options: Options) -> Iterator[Figure]:
 
 
 def _turnover(options: Options) -> Iterator[Figure]:
-    """Sessions made, used for one cell and deleted, a second; two clients at a time."""
+    """Sessions created, used for one cell and deleted, per second; two clients at a time."""
     sessions = options.count(30, 4)
     with cellgate("docker", "--pool-size", "2") as server:
         ours = _rate(lambda number: _use_session(server, number), sessions)
@@ -139,7 +140,7 @@ def _attacks(options: Options) -> Iterator[Figure]:
 
 
 def _memory() -> Iterator[Figure]:
-    """One idle warm container, and what the engine runs beside it."""
+    """One idle warm container, and the engine's process beside it."""
     with cellgate("docker", "--pool-size", "1", "--ServeApp.burst_size=1") as server:
         client = APIClient()
         try:
@@ -208,7 +209,7 @@ def _use_kernel(peer: Server) -> None:
 
 @contextmanager
 def _plain_kernelspecs() -> Iterator[Path]:
-    """The same kernelspec without Cellgate's provisioner: kernels are the server's own processes."""
+    """The same kernelspec without Cellgate's provisioner: kernels are child processes of the server."""
     spec = json.loads((KERNELSPECS / "kernels" / "python3" / "kernel.json").read_text())
     spec["metadata"] = {}
     with tempfile.TemporaryDirectory() as name:

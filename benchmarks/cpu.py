@@ -1,9 +1,9 @@
-"""What a cell costs the server: processor time of the gateway's process alone, its kernels' left out.
+"""The cost of a cell to the server: processor time of the gateway's process, without its kernels.
 
-Cellgate, by HTTP and with its record, jupyter_kernel_gateway, by its WebSocket and without any record, and
-the floor of ``bare``, by both, take turns, block by block. All have kernels of the same kernelspec; the
-floor's is one of Cellgate, which is stopped while the floor has its turn. Processor time is counted by the
-operating system in steps of 10 ms, so it is summed over all blocks and divided once.
+Cellgate over HTTP and with its record, jupyter_kernel_gateway over its WebSocket and without a record, and
+the minimal server of ``bare`` over both, take turns, block by block. All have kernels of the same kernelspec;
+that of ``bare`` is one of Cellgate's, which is stopped during the turns of ``bare``. Processor time is summed
+over all blocks and divided once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WARM_UP = 50
 
 
 class Meter:
-    """Runs blocks of cells through one server and adds up what they cost it."""
+    """Runs blocks of cells through one server and adds up their cost."""
 
     def __init__(self, server: Server, execute: Callable[[str], float]) -> None:
         self._server = server

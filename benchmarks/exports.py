@@ -1,8 +1,9 @@
-"""Leaving with the record: the export of a large session, its replay, and the check of a long one.
+"""Exports: the notebook of a large session, its replay, and the verification of a long one.
 
-The export is compared with ``nbformat.write`` of the same notebook, in this process, after it was read: that
-writer has all of it in memory already. Growth is the gateway's greatest resident memory while it answers
-(``VmHWM``), less that before. The check is the whole command, start of Python and all. Linux only.
+The export is compared with ``nbformat.write`` of the same notebook, in this process, after it was read, so
+that all of it is already in memory. Growth is the gateway's peak resident memory while it answers
+(``VmHWM``), minus that before. The verification is the whole command, including the start of Python. Linux
+only.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ for number in range({FLUSHES}):
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Time and memory of the export and of a replay, and the rate of the check."""
+    """Time and memory of the export and of a replay, and the rate of the verification."""
     with cellgate(options.backend) as server, server.client() as client:
         figures = [*_export(server, client, options.count(2000, 20))]
     with cellgate(options.backend) as server, server.client() as client:
@@ -70,7 +71,7 @@ def _export(server: Server, client: HttpClient, cells: int) -> Sequence[Figure]:
 
 
 def _replay(server: Server, client: HttpClient, session: Session) -> Sequence[Figure]:
-    """The same session run again and compared: its outputs twice over go by the gateway."""
+    """The same session run again and compared: the gateway handles all of its outputs twice."""
     server.settle()
     before = server.resident()
     server.reset_peak()

@@ -1,7 +1,7 @@
-"""What a benchmark returns: figures with targets, the statistics they are made of, and their table.
+"""The results of a benchmark: figures with targets, the statistics behind them, and their table.
 
 It measures nothing. The modules named after a figure do (``roundtrip``, ``starts``, ``cpu``, ``flood``,
-``memory``, ``record`` and others), and ``__main__`` prints what they return.
+``memory``, ``record`` and others), and ``__main__`` prints their results.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Target:
     value: float
 
     def met_by(self, value: float) -> bool:
-        """Whether `value` reaches the target; the target itself does."""
+        """Whether `value` reaches the target; equality does."""
         return value <= self.value if self.bound is Bound.AT_MOST else value >= self.value
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value. Without a target it is there to compare with. `details` goes into the JSON."""
+    """One measured value. Without a target it is for comparison only. `details` goes into the JSON."""
 
     name: str
     value: float
@@ -46,17 +46,17 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is reached; None where there is none."""
+        """Whether the target is reached; None if there is none."""
         return None if self.target is None else self.target.met_by(self.value)
 
 
 def at_most(value: float) -> Target:
-    """A target that smaller values reach."""
+    """A target that smaller values meet."""
     return Target(Bound.AT_MOST, value)
 
 
 def at_least(value: float) -> Target:
-    """A target that larger values reach."""
+    """A target that larger values meet."""
     return Target(Bound.AT_LEAST, value)
 
 
@@ -67,7 +67,7 @@ def quantile(samples: Sequence[float], fraction: float) -> float:
 
 
 def summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Number, p50, p95, least and greatest of durations given in seconds; returned in milliseconds."""
+    """Count, p50, p95, minimum and maximum of durations given in seconds; returned in milliseconds."""
     points = {"p50": 0.5, "p95": 0.95, "min": 0.0, "max": 1.0}
     return {"n": len(seconds)} | {
         f"{name}_ms": round(quantile(seconds, at) * 1000, 3) for name, at in points.items()

@@ -1,10 +1,9 @@
-"""A large file into a session's workspace and out of it, against ``cp`` on the same disk; and its memory.
+"""Upload and download of a large file, against ``cp`` on the same disk; and the gateway's memory.
 
-They take turns. Source and target of all three are on the disk of the gateway's data, none is synced, and
-what was written is removed before the next. The upload is sent from the file by the system, the download is
-written to a file as it comes. ``bare`` is the least that a server could do: two sockets on loopback, sent by
-the system and written as it comes, without HTTP, hash and quota. Memory is the growth of the gateway's
-greatest resident size (``VmHWM``).
+They take turns. Source and target of all three are on the disk of the gateway's data, nothing is synced, and
+the target is removed before the next. The upload uses sendfile, the download is written to a file as it
+arrives. ``bare`` is the minimum that a server could do: two sockets on loopback, sendfile and writes, without
+HTTP, hash and quota. Memory is the growth of the gateway's peak resident memory (``VmHWM``).
 """
 
 from __future__ import annotations
@@ -36,7 +35,8 @@ def measure(options: Options) -> Sequence[Figure]:
     with cellgate(options.backend) as server, server.client() as client:
         # A workspace has room for 1 GiB by default.
         Session(client, "files").execute("1")
-        source, target = server.folder / "source.bin", server.folder / "target.bin"
+        source = server.folder / "source.bin"
+        target = server.folder / "target.bin"
         _fill(source, size)
         ways: dict[str, Callable[[], None]] = {
             "cp": lambda: _copy(source, target),
@@ -56,7 +56,7 @@ def measure(options: Options) -> Sequence[Figure]:
                 begun = time.perf_counter()
                 way()
                 seconds = time.perf_counter() - begun
-                if number:  # the first round loads what is loaded once
+                if number:  # the first round is a warm-up
                     spent[name].append(seconds)
                     if name in growth:
                         growth[name] = max(growth[name], server.peak() - before)
@@ -111,7 +111,7 @@ def _send_to_first(listener: socket.socket, source: Path) -> None:
 
 
 def _receive(connection: socket.socket, target: Path) -> None:
-    # From the beginning of a page, as cp's is: just behind it, some processors copy many times as slowly.
+    # Page-aligned, as cp's: just past the start of a page, some processors copy many times slower.
     buffer = memoryview(mmap.mmap(-1, MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
     with target.open("ab", buffering=0) as file:
         while count := connection.recv_into(buffer):

@@ -1,9 +1,9 @@
-"""A cell that prints 100 MB: what of it is kept, and what it does to the gateway's memory.
+"""A cell that prints 100 MB: how much of it is kept, and how much the gateway's memory grows.
 
-The lines are numbered, so what is kept is compared byte by byte with what was printed. Growth is the
-process's greatest resident memory while the cell ran and its answer was read (``VmHWM``, which the kernel
-keeps exactly; nothing between two samples is missed), less its resident memory before. It is measured for
-both ways to answer, the whole result and the stream of events; the worse one is the figure. Linux only.
+The lines are numbered, so the text kept is compared byte by byte with the text printed. Growth is the
+process's peak resident memory while the cell ran and its answer was read (``VmHWM``, which the system tracks
+exactly; nothing between two samples is missed), minus its resident memory before. It is measured for both
+kinds of answer, the whole result and the stream of events; the worse one is the figure. Linux only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ for start in range(0, {LINES}, 100):
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What one flood left: bytes of it in the answer, as printed, and the growth of the gateway in bytes."""
+    """The outcome of one flood: bytes of the answer that are as printed, and the gateway's growth."""
 
     kept: int
     truncated: bool
@@ -43,7 +43,7 @@ def measure(options: Options) -> Sequence[Figure]:
     answers: Mapping[str, Callable[[HttpClient, str], tuple[str, bool]]] = {"json": _json, "ndjson": _ndjson}
     floods = {}
     for name, answer in answers.items():
-        # A server of its own for each: memory that the first one left behind would hide the second's.
+        # A new server for each: memory that the first flood left allocated would hide the second's growth.
         with cellgate(options.backend) as server, server.client() as client:
             floods[name] = _flood(server, client, answer)
         say(f"flood: {name}: {floods[name]}")
@@ -92,21 +92,22 @@ def _request() -> dict[str, Any]:
 
 
 def _kept(text: str) -> int:
-    """How many bytes of `text`, from its start and before its end, are what was printed there.
+    """How many bytes at the start and at the end of `text` are as printed.
 
-    A cut text may keep the head alone or head and tail; the gateway's marker counts as neither.
+    A truncated text may keep the head only or head and tail; the gateway's marker counts as neither.
     """
     head = "".join(f"{number:099d}\n" for number in range(min(LINES, len(text) // LINE + 1)))
     tail = "".join(f"{number:099d}\n" for number in range(LINES - len(text) // LINE - 1, LINES))
     kept = _common(text, head)
     end = _common(text[kept:][::-1], tail[::-1])
-    # Less than a line at the end is chance: a marker ends with a newline too.
+    # Less than a line at the end is a coincidence: a marker ends with a newline too.
     return kept + (end if end >= LINE else 0)
 
 
 def _common(one: str, other: str) -> int:
-    """The length of the longest beginning that both have, by bisection."""
-    least, most = 0, min(len(one), len(other))
+    """The length of the longest common prefix, by bisection."""
+    least = 0
+    most = min(len(one), len(other))
     while least < most:
         middle = (least + most + 1) // 2
         if one[least:middle] == other[least:middle]:

@@ -1,9 +1,9 @@
-"""What a cell costs now, against another checkout of Cellgate, given by ``--former DIR``.
+"""The cost of a cell, against another checkout of Cellgate, given by ``--former DIR``.
 
 Two gateways, one of each, take turns with the same cells over HTTP. Each pair of turns gives one ratio of the
-round trips and one of the gateway's processor time; the figures are the medians of all pairs. The layout of a
-gateway's memory alone makes a difference of a few per cent for as long as it lives, so both are started anew
-several times.
+round trips and one of the gateway's processor time; the figures are the medians of all pairs. Memory layout
+alone can make a difference of a few per cent for the lifetime of a process, so both are restarted several
+times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Turns:
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """The ratios of round trip and processor time. Raises ValueError without ``--former``."""
+    """The ratios of round trips and of processor time. Raises ValueError without ``--former``."""
     if options.former is None:
         raise ValueError("name the other checkout with --former DIR")
     former = options.former.resolve()
@@ -64,19 +64,20 @@ def measure(options: Options) -> Sequence[Figure]:
 def _pairs(
     options: Options, former: Path, life: int
 ) -> list[tuple[tuple[float, float], tuple[float, float]]]:
-    """One life of both gateways: pairs of turns, the former code's second."""
+    """One start of both gateways: pairs of turns, each with the former code's as the second element."""
     with (
         cellgate(options.backend) as ours,
         cellgate(options.backend, checkout=former) as theirs,
         ours.client() as one,
         theirs.client() as other,
     ):
-        now, then = Turns(ours, Session(one, "former")), Turns(theirs, Session(other, "former"))
+        now = Turns(ours, Session(one, "former"))
+        then = Turns(theirs, Session(other, "former"))
         ours.settle()
         theirs.settle()
         pairs = []
         for number in range(options.count(4, 2)):
-            # Who goes first changes, so that neither always follows the other's disturbance.
+            # The order alternates, so that neither always follows the other's disturbance.
             if (number + life) % 2:
                 first = now.turn()
                 pairs.append((first, then.turn()))

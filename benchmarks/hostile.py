@@ -1,11 +1,11 @@
-"""What others feel while one kernel sends the worst messages: ``/healthz``, and `1+1` in another session.
+"""The effect of one kernel's worst messages on others: ``/healthz``, and `1+1` in another session.
 
-Two clients on threads of their own ask one after the other, calm, then during each attack of ``attacks``,
-then calm again, so that both halves of the ratio are of one run. A kernel that is hostile also uses a
-processor, which is in the figures. How much of them that is, is measured in the same run beside kernels that
-are busy and honest: no bound on messages can come below it. The last attack is five kernels that announce
-frames of 500 MB and never end them. Memory is the gateway's greatest resident memory during all of it, less
-that before.
+Two clients in their own threads send requests one after another: calm, then during each attack of
+``attacks``, then calm again, so that both sides of the ratio are from one run. A hostile kernel also uses a
+processor, which is included in the figures. Its share is measured in the same run beside kernels that are
+busy but honest: no limit on messages can get below that. The last attack is five kernels that announce frames
+of 500 MB and never finish them. Memory is the gateway's peak resident memory during all of it, minus that
+before.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ UNFINISHED_KERNELS = 5
 MOST_RATIO = 3
 LONGEST_STALL = 500
 STUCK = 3.0
-"""Seconds; whoever looks at such a run wants to know what the gateway said."""
+"""Seconds for an answer after which the gateway's output is shown, to find out why."""
 MOST_GROWTH = 600
 
 
 class Probe:
-    """Asks again and again, and keeps how long each answer took, in seconds."""
+    """Repeats a request, and keeps how long each answer took, in seconds."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
@@ -57,7 +57,7 @@ class Probe:
         self._thread.start()
 
     def stop(self) -> list[float]:
-        """End it, and give out the samples. Raises what asking has raised."""
+        """Stop, and return the samples. Raises whatever a request raised."""
         self._end.set()
         self._thread.join()
         if self._failure is not None:
@@ -100,15 +100,13 @@ def measure(options: Options) -> Sequence[Figure]:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """How long answers took, in seconds, by who asked; and in `worst` p99 and the longest beside each kernel,
-    in milliseconds.
-    """
+    """Durations of answers in seconds, by probe; in `worst`, p99 and maximum beside each kernel in ms."""
 
     taken: dict[str, list[float]]
     worst: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def add(self, name: str, samples: dict[str, list[float]]) -> None:
-        """Add what was felt beside the kernel of this name."""
+        """Add the samples taken beside the kernel of this name."""
         for who, seconds in samples.items():
             self.taken[who] += seconds
         p99 = {who: round(quantile(seconds, 0.99) * 1000, 2) for who, seconds in samples.items()}
@@ -138,7 +136,7 @@ def _probe(server: Server, client: HttpClient, probed: Session, seconds: float) 
 
 @contextmanager
 def _attacking(server: Server, name: str, seconds: float) -> Iterator[None]:
-    """Run the attack in sessions of its own, and wait for its end."""
+    """Run the attack in its own sessions, and wait for its end."""
     ends = name in ATTACKS or name in HONEST
     kernels = 1 if ends else UNFINISHED_KERNELS
     code = attack(name, seconds) if ends else unfinished(ANNOUNCED, 100 * MB)

@@ -1,7 +1,7 @@
-"""The start of a kernel by the Jupyter door: POST /api/kernels to the kernel_info_reply on its WebSocket.
+"""The start of a kernel over Jupyter's API: POST /api/kernels to the kernel_info_reply on its WebSocket.
 
-Cellgate hands out a warm kernel, jupyter_kernel_gateway starts one; both get the same requests by the same
-client, in turn. Before each the pool is full and both servers are at rest.
+Cellgate hands out a warm kernel, jupyter_kernel_gateway starts one; both get the same requests from the same
+client, in turn. Before each the pool is full and both servers are idle.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What an idle session costs the gateway: resident memory of its process, its kernels' left out.
+"""The cost of an idle session to the gateway: resident memory of its process, without its kernels.
 
-Every session has run one cell and rests. The first sessions are not counted: they pay for what the gateway
-loads once and let the pool grow to what it keeps after a burst, so that the counted ones differ by sessions
-alone.
+Every session has run one cell and is idle. The first sessions are not counted: they make the gateway load
+modules and the pool grow to its size after a burst, so that the counted ones only add sessions.
 """
 
 from __future__ import annotations
@@ -20,19 +19,21 @@ CODE = "print('x'); 1+1"
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Growth per session, of resident memory and of memory that is the process's own."""
+    """Growth per session, of resident memory and of the process's unique memory."""
     uncounted = options.count(UNCOUNTED, 2)
     counted = options.count(COUNTED, 4)
     with cellgate(options.backend) as server, server.client() as client:
         for number in range(uncounted):
             Session(client, f"uncounted-{number}").execute(CODE)
         server.settle()
-        resident, unique = server.resident(), server.unique()
+        resident = server.resident()
+        unique = server.unique()
         say(f"memory: {resident / MB:.1f} MB with {uncounted} sessions")
         for number in range(counted):
             Session(client, f"idle-{number}").execute(CODE)
         server.settle()
-        resident_after, unique_after = server.resident(), server.unique()
+        resident_after = server.resident()
+        unique_after = server.unique()
         say(f"memory: {resident_after / MB:.1f} MB with {uncounted + counted} sessions")
     per_session = (resident_after - resident) / counted / MB
     details = {

@@ -1,9 +1,9 @@
-"""``POST /v1/execute`` of ``1+1``: a kernel claimed, used and thrown away, against a warm session's cell.
+"""``POST /v1/execute`` of ``1+1``: a kernel claimed, used and discarded, against a warm session's cell.
 
-A one-shot uses a kernel up, so the rate at which the pool starts new ones bounds how often it can be had
-warm. That is not measured here (see ``starts`` for a cold start): before each request the pool is full again
-and the machine at rest. Both take turns on one server; the record is on for the session, and off for the
-one-shot, as it is by default.
+Each one-shot uses up a kernel, so the rate at which the pool starts new ones limits how many can be warm.
+That is not measured here (see ``starts`` for a cold start): before each request the pool is full again and
+the machine idle. Both take turns on one server; the record is on for the session, and off for the one-shot,
+as by default.
 """
 
 from __future__ import annotations

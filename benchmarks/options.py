@@ -1,4 +1,4 @@
-"""What the command line settles for all benchmarks, and their progress on stderr."""
+"""The command line's options for all benchmarks, and their progress on stderr."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 class Options:
     """`backend` of Cellgate's kernels; `peer_python` runs jupyter_kernel_gateway; `quick` is a trial run.
 
-    `former`: another checkout of Cellgate, for what is compared with former code.
+    `former`: another checkout of Cellgate, to compare with.
     """
 
     backend: str = "process"

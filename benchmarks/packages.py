@@ -1,9 +1,9 @@
 """Installing pandas: the first time with an empty cache, against the second time in a new session.
 
-The kernels' environment here has ipykernel and no more, so pandas comes with all it needs from the index that
-pip is configured to use on this machine: the first figure has the network in it. Each round has a gateway of
-its own with an empty cache. What is timed is the request, from sending it to its answer: compiling comes
-afterwards, beside the import that is timed too.
+The kernels' environment has only ipykernel, so pandas and all its dependencies come from the index that pip
+is configured to use on this machine: the first figure includes the network. Each round has a new gateway with
+an empty cache. The time is that of the request, from sending it to its answer: compilation happens
+afterwards, beside the import, which is measured too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def measure(options: Options) -> Sequence[Figure]:
                 seconds, imported = _install(server, client, "second")
             second.append(seconds)
             imports.append(imported)
-            told = f"first {first[-1]:.1f} s, second {second[-1] * 1000:.0f} ms"
-            say(f"packages: round {number + 1} of {rounds}, {told}")
+            last = f"first {first[-1]:.1f} s, second {second[-1] * 1000:.0f} ms"
+            say(f"packages: round {number + 1} of {rounds}, {last}")
     ratio = quantile(second, 0.5) / quantile(first, 0.5)
     return [
         Figure(
@@ -53,7 +53,7 @@ def measure(options: Options) -> Sequence[Figure]:
 
 @contextmanager
 def _kernelspecs() -> Iterator[Path]:
-    """A folder of kernelspecs whose one environment has nothing but ipykernel."""
+    """A folder of kernelspecs whose only environment has nothing but ipykernel."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/tmp") as name:
         prefix = Path(name)
         requirements = prefix / "requirements.txt"

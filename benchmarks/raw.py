@@ -1,8 +1,8 @@
-"""The floor that the gateway is measured against: pyzmq, HMAC and nothing else, blocking.
+"""The baseline that the gateway is measured against: pyzmq, HMAC and nothing else, blocking.
 
-It does what any client of a Jupyter kernel must do for a cell and no more: sign and send one
-execute_request, then read until the kernel is idle again and has replied. It does not check the
-signatures of what it receives and decodes no content but the reply's, so it is faster than jupyter_client.
+It does only what any client of a Jupyter kernel must do for a cell: sign and send one execute_request, then
+read until the kernel is idle again and has replied. It does not check signatures of messages received and
+decodes no content but the reply's, so it is faster than jupyter_client.
 Source: jupyter-client, "Messaging in Jupyter", sections "The wire protocol" and "Execute".
 """
 
@@ -26,7 +26,7 @@ RECEIVE_TIMEOUT = 60_000
 
 SUBSCRIPTION_ATTEMPTS = 100
 SUBSCRIPTION_INTERVAL = 50
-"""Milliseconds to wait for iopub after each request of its own."""
+"""Milliseconds to wait for iopub after each request."""
 
 
 def execute_content(code: str) -> dict[str, object]:
@@ -42,7 +42,7 @@ def execute_content(code: str) -> dict[str, object]:
 
 
 def request_header(msg_type: str, session: str) -> dict[str, str]:
-    """A new request's header; `session` is the client's session id of the protocol."""
+    """A new request's header; `session` is the client's session id in the protocol."""
     return {
         "msg_id": uuid.uuid4().hex,
         "msg_type": msg_type,
@@ -54,7 +54,7 @@ def request_header(msg_type: str, session: str) -> dict[str, str]:
 
 
 class RawKernel:
-    """A second client of a running kernel, joined by its connection file. Close it: it hears all cells."""
+    """A second client of a running kernel, by its connection file. Close it: it receives all output."""
 
     def __init__(self, connection_file: Path) -> None:
         info = json.loads(connection_file.read_text())
@@ -82,10 +82,10 @@ class RawKernel:
         return socket
 
     def _await_subscription(self) -> None:
-        """Ask until an answer comes by iopub: else the first cell's outputs could be lost.
+        """Send requests until a message arrives on iopub: otherwise the first cell's outputs could be lost.
 
-        The iopub_welcome of JEP 65 can't be waited for: ipykernel sends it to the first client only,
-        because its XPUB socket reports a topic's first subscription alone.
+        The iopub_welcome of JEP 65 is no help: ipykernel sends it to the first client only, because its XPUB
+        socket reports only the first subscription to a topic.
         """
         for _ in range(SUBSCRIPTION_ATTEMPTS):
             msg_id = self._send("kernel_info_request", {})
@@ -104,7 +104,7 @@ class RawKernel:
     def execute(self, code: str) -> float:
         """Run one cell; returns seconds from before signing to after the idle status and the reply.
 
-        Raises RuntimeError when the cell fails, zmq.Again when the kernel stops answering.
+        Raises RuntimeError if the cell fails, zmq.Again if the kernel stops answering.
         """
         begun = time.perf_counter()
         msg_id = self._send("execute_request", execute_content(code))
@@ -119,7 +119,7 @@ class RawKernel:
         return elapsed
 
     def frames(self, code: str) -> list[bytes]:
-        """The contents of all iopub messages of one cell, undecoded, and its reply read."""
+        """Run one cell; returns the contents of all its iopub messages, undecoded."""
         msg_id = self._send("execute_request", execute_content(code))
         contents = []
         while True:

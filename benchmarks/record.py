@@ -1,9 +1,9 @@
-"""What the record costs, and how many executions it takes.
+"""The cost of the record, and how many executions a second it can take.
 
-Cost: `1+1` over HTTP through two gateways that take turns, one of which (``unrecorded``) keeps no record.
-Throughput: eight sessions in this process at once, with everything of the gateway below HTTP and above
-the kernel's sockets: queue, execution, events, chain, journal. Their kernels are fakes at the
-seam where the pool hands kernels over, and answer an execute_request at once with the five messages of `1+1`.
+Cost: `1+1` over HTTP through two gateways in turn, one of which (``unrecorded``) keeps no record. Throughput:
+eight concurrent sessions in this process, with everything of the gateway below HTTP and above the kernel's
+sockets: queue, execution, events, chain, journal. The pool and its kernels are fakes, which answer an
+execute_request at once with the five messages of `1+1`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def measure(options: Options) -> Sequence[Figure]:
 
 
 class Turn:
-    """One of the two gateways: cells in blocks, and what they cost."""
+    """One of the two gateways: runs cells in blocks, and adds up their cost."""
 
     def __init__(self, server: Server, session: HttpSession) -> None:
         self._server = server
@@ -94,8 +94,9 @@ def _cost(options: Options) -> Sequence[Figure]:
         off = Turn(unrecorded, HttpSession(other, "record"))
         rounds = options.count(20, 2)
         for number in range(rounds):
-            # Who goes first changes, so that neither always follows the other's disturbance.
-            for turn in (on, off) if number % 2 else (off, on):
+            # The order alternates, so that neither always follows the other's disturbance.
+            turns = (on, off) if number % 2 else (off, on)
+            for turn in turns:
                 turn.block()
             say(f"record: round {number + 1} of {rounds}, p50 {on.p50:.2f} against {off.p50:.2f} ms")
     return [
@@ -129,16 +130,16 @@ class FakeConnection:
         self._count = 0
 
     def listen(self, listener: Listener, *_: Listener, **__: Any) -> Any:
-        """Hear all that the kernel says."""
+        """Receive all messages of the kernel."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def send(self, request: Message) -> None:
-        """Take a request; its answers come with the loop's next turn, as messages from a socket would."""
+        """Take a request; its answers arrive in the loop's next turn, as messages from a socket would."""
         asyncio.get_running_loop().call_soon(self._answer, request)
 
     def rest(self, seconds: float) -> None:
-        """They come at one go."""
+        """Nothing: the messages arrive all at once."""
 
     def _answer(self, request: Message) -> None:
         self._count += 1
@@ -151,7 +152,7 @@ class FakeConnection:
 
 
 class FakeKernel:
-    """What a session uses of a kernel."""
+    """The part of a kernel that a session uses."""
 
     alive = True
     isolation = "none"
@@ -171,10 +172,10 @@ class FakeKernel:
         self.exited: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def interrupt(self) -> None:
-        """Nothing runs long enough."""
+        """Nothing: no cell runs long enough."""
 
     async def shutdown(self) -> None:
-        """There is nothing to end."""
+        """Nothing: there is no process."""
 
 
 class FakePool:
@@ -185,12 +186,12 @@ class FakePool:
         self._made = 0
 
     async def claim(self, profile: KernelProfile) -> FakeKernel:
-        """A new one."""
+        """A new fake kernel."""
         self._made += 1
         return FakeKernel(self._made, profile, self._folder)
 
     def release(self, kernel: FakeKernel) -> None:
-        """It is gone."""
+        """Nothing: no kernel is kept."""
 
 
 async def _throughput(options: Options) -> Figure:
@@ -202,9 +203,11 @@ async def _throughput(options: Options) -> Figure:
         try:
             sessions = [await _session(journal, number, folder, lane) for number in range(1, SESSIONS + 1)]
             await asyncio.gather(*(_work(session, 0.5) for session in sessions))
-            begun, used = time.perf_counter(), time.process_time()
+            begun = time.perf_counter()
+            cpu_before = time.process_time()
             counts = await asyncio.gather(*(_work(session, seconds) for session in sessions))
-            elapsed, used = time.perf_counter() - begun, time.process_time() - used
+            elapsed = time.perf_counter() - begun
+            used = time.process_time() - cpu_before
             for session in sessions:
                 await session.end("benchmark")
         finally:
@@ -216,7 +219,9 @@ async def _throughput(options: Options) -> Figure:
 
 
 async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> Session:
-    limits, moment, key = SessionLimits(), now(), f"session-{number}"
+    limits = SessionLimits()
+    moment = now()
+    key = f"session-{number}"
     row = SessionRow(
         id=journal.new_session_id(),
         principal="benchmark",
@@ -262,10 +267,11 @@ def _made(folder: Path) -> Path:
 
 
 async def _work(session: Session, seconds: float) -> int:
-    """Run cells one after the other, each begun when the one before is durable; how many there were."""
-    count, request = 0, ExecuteRequest(CODE)
-    ends = time.perf_counter() + seconds
-    while time.perf_counter() < ends:
+    """Run cells one after another, each once the one before is durable; returns how many."""
+    request = ExecuteRequest(CODE)
+    count = 0
+    deadline = time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
         await session.submit(request).wait()
         count += 1
     return count

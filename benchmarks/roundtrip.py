@@ -1,8 +1,8 @@
-"""The way of one cell: ``1+1`` over HTTP, record on, against a raw zmq client of the very same kernel.
+"""The round trip of one cell: ``1+1`` over HTTP, record on, against a raw zmq client of the same kernel.
 
-Both clients take turns, block by block, on one kernel, so noise of the machine and of the kernel hits both
-alike. While the raw client has its turn the gateway's process is stopped, because it would hear the kernel's
-messages too and take processor time from its rival; while HTTP has its turn the raw client is closed.
+Both clients take turns, block by block, on one kernel, so noise of the machine and of the kernel affects
+both. During the raw client's turns the gateway's process is stopped, because it would receive the kernel's
+messages too and take processor time from its rival; during the turns of HTTP the raw client is closed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ def measure(options: Options) -> Sequence[Figure]:
         rounds = options.count(12, 2)
         for number in range(rounds):
             with server.suspended(), RawKernel(path) as kernel:
-                raw += (alone := _block(kernel.execute))
-            over_http += (gateway := _block(session.execute))
+                alone = _block(kernel.execute)
+            gateway = _block(session.execute)
+            raw += alone
+            over_http += gateway
             ratios.append(quantile(gateway, 0.5) / quantile(alone, 0.5))
             say(f"roundtrip: round {number + 1} of {rounds}, HTTP / raw = {ratios[-1]:.2f}")
     http_p50, raw_p50 = quantile(over_http, 0.5), quantile(raw, 0.5)

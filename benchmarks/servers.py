@@ -1,8 +1,8 @@
-"""Starts the real servers: Cellgate by its command, jupyter_kernel_gateway as the peer; ends them for good.
+"""Starts the real servers, Cellgate by its command and jupyter_kernel_gateway as the peer, and cleans up.
 
-Each runs in a process group and a temporary folder of its own, with a cut environment and its output in a
-file. Nothing of them outlives the `with` block. It measures nothing itself, but a `Server` can say what its
-process used: of the server alone, never of its kernels.
+Each runs in its own process group and temporary folder, with a minimal environment and its output in a file.
+Nothing of them outlives the `with` block. It measures nothing itself, but a `Server` reports the resources
+that its process used: those of the server only, never of its kernels.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.client import AnswerError, HttpClient
 START_TIMEOUT = 120.0
 STOP_TIMEOUT = 30.0
 CATCH_UP = 0.2
-"""Seconds a server gets to read what it missed while it was stopped."""
+"""Seconds a server gets to catch up after it was stopped."""
 
 SETTLE_TIMEOUT = 90.0
 SETTLE_WINDOW = 0.5
@@ -36,7 +36,7 @@ SETTLE_SHARE = 0.06
 """A server counts as settled when it and its kernels use less than this share of one processor."""
 
 _CPU_CLOCK = 2
-"""CPUCLOCK_SCHED of the kernel's posix-timers.h: of all threads of a process, the ended ones too."""
+"""CPUCLOCK_SCHED of Linux's posix-timers.h: all threads of a process, including those that have ended."""
 
 HERE = Path(__file__).parents[1]
 
@@ -48,7 +48,7 @@ except ModuleNotFoundError:
 raise SystemExit(main())
 """
 START = ("-c", _START)
-"""Runs the command of the checkout that is first on the path, which may have the former layout."""
+"""Runs the command of the checkout that is first on the path, which may have the old layout."""
 
 KERNELSPECS = Path(sys.prefix) / "share" / "cellgate"
 
@@ -59,7 +59,7 @@ class ServerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server. `folder` is where it, its data, its sockets and its temporary files are."""
+    """A running server. `folder` holds its data, its sockets and its temporary files."""
 
     url: str
     token: str
@@ -71,8 +71,8 @@ class Server:
         return HttpClient(self.url, self.token)
 
     def cpu(self) -> float:
-        """Seconds of processor time that the server's process has used; its kernels' are not in it."""
-        # The clock that clock_getcpuclockid(3) gives: psutil's counts in steps of ten milliseconds.
+        """Seconds of processor time that the server's process has used, without its kernels."""
+        # The clock of clock_getcpuclockid(3): psutil's has a resolution of ten milliseconds.
         return time.clock_gettime((~self.process.pid << 3) | _CPU_CLOCK)
 
     def resident(self) -> int:
@@ -80,29 +80,29 @@ class Server:
         return int(self.process.memory_info().rss)
 
     def reset_peak(self) -> None:
-        """Let `peak` begin anew (proc_pid_clear_refs(5): 5 sets it to what is resident now)."""
+        """Reset `peak` (proc_pid_clear_refs(5): writing 5 sets it to the current resident memory)."""
         Path("/proc", str(self.process.pid), "clear_refs").write_text("5")
 
     def peak(self) -> int:
-        """Bytes: the greatest resident memory of the server's process since `reset_peak`."""
+        """The peak resident memory of the server's process since `reset_peak`, in bytes."""
         text = Path("/proc", str(self.process.pid), "status").read_text()
         status = dict(line.split(":", 1) for line in text.splitlines())
         return int(status["VmHWM"].split()[0]) * 1024
 
     def last_words(self) -> str:
-        """Whether its process runs, and the end of its output: for when it does not answer as it should."""
+        """Whether its process runs, and the end of its output: for errors."""
         state = "it runs" if self.process.is_running() else "it has ended"
         return f"{state}; its output ends:\n{_end_of_output(self.folder)}"
 
     def unique(self) -> int:
-        """Bytes of memory that would come free if the server's process ended."""
+        """Bytes of memory that would be freed if the server's process ended."""
         return int(self.process.memory_full_info().uss)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Stop the server's process for a while, so that it can't disturb a rival's measurement.
+        """Stop the server's process for a while, so that it can't disturb the other server's measurement.
 
-        Then it gets a moment to read what it missed.
+        Then give it a moment to catch up.
         """
         self.process.suspend()
         try:
@@ -112,7 +112,7 @@ class Server:
             time.sleep(CATCH_UP)
 
     def settle(self) -> None:
-        """Wait until the server and all its kernels are at rest. Raises ServerError when they never are."""
+        """Wait until the server and all its kernels are idle. Raises ServerError if they never are."""
         deadline = time.monotonic() + SETTLE_TIMEOUT
         quiet = 0
         used = _cpu_of_tree(self.process)
@@ -120,13 +120,14 @@ class Server:
             if time.monotonic() > deadline:
                 raise ServerError(f"the server at {self.url} did not come to rest in {SETTLE_TIMEOUT:g} s")
             time.sleep(SETTLE_WINDOW)
-            before, used = used, _cpu_of_tree(self.process)
+            before = used
+            used = _cpu_of_tree(self.process)
             spent = sum(seconds - before.get(pid, 0.0) for pid, seconds in used.items())
             quiet = quiet + 1 if spent < SETTLE_SHARE * SETTLE_WINDOW else 0
 
 
 def source_path(checkout: Path) -> str:
-    """PYTHONPATH for the code of a checkout, of today's layout or an earlier one."""
+    """PYTHONPATH for the code of a checkout, of the current layout or an older one."""
     roots = ("gateway", "kernels", ".") if (checkout / "gateway" / "cellgate").is_dir() else (".",)
     return os.pathsep.join(str((checkout / root).resolve()) for root in roots)
 
@@ -150,13 +151,13 @@ def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
 def cellgate(
     backend: str, *options: str, script: Path | None = None, checkout: Path | None = None
 ) -> Iterator[Server]:
-    """A `cellgate serve` of this environment on a free port, with all its kernels warm and at rest.
+    """A `cellgate serve` of this environment on a free port, with all its kernels warm and idle.
 
-    `script`: a file that is run in place of the command. `checkout`: run the code there, not the code here;
-    if it was set up, with its own packages and kernels.
+    `script`: a file to run instead of the command. `checkout`: run that code instead of this; if it has been
+    set up, with its own packages and kernels.
     """
     token = secrets.token_urlsafe(24)
-    # Without -P a script's own folder would come first, and its modules hide others.
+    # Without -P a script's own folder would come first on the path, and its modules would hide others.
     program = [str(_interpreter(checkout)), "-P", *(START if script is None else (str(script),))]
     command = [*program, "serve"]
     with _folder() as folder:
@@ -184,7 +185,7 @@ def cellgate(
 def jupyter_kernel_gateway(
     python: Path = Path(sys.executable), kernelspecs: Path = KERNELSPECS
 ) -> Iterator[Server]:
-    """The peer, run by `python`, with the same kernelspecs as Cellgate and no other."""
+    """The peer, run by `python`, with the same kernelspecs as Cellgate and no others."""
     token = secrets.token_urlsafe(24)
     port = _free_port()
     arguments = [
@@ -214,7 +215,7 @@ def jupyter_kernel_gateway(
 
 @contextmanager
 def bare(connection_file: Path) -> Iterator[Server]:
-    """The least that a server on tornado can do, for a kernel that another server runs; see ``bare``."""
+    """A minimal server on tornado, for a kernel that another server runs; see ``bare``."""
     port = _free_port()
     command = [
         sys.executable,
@@ -238,7 +239,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A short path (Unix sockets lie in it) that is removed with all that the server left there."""
+    """A folder with a short path (for Unix sockets), removed with everything that the server left in it."""
     with tempfile.TemporaryDirectory(prefix="bench-", dir="/tmp", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         for part in ("data", "home", "run", "tmp"):
@@ -261,7 +262,7 @@ def _running(
         "LANG": "C.UTF-8",
         "TMPDIR": str(folder / "tmp"),
         "XDG_RUNTIME_DIR": str(folder / "run"),
-        # The code beside these benchmarks is measured, whatever is installed.
+        # Measure the code of this checkout, whatever is installed.
         "PYTHONPATH": source_path(HERE),
         **(extra or {}),
     }
@@ -283,7 +284,7 @@ def _running(
 
 
 def _kill_remains(folder: Path) -> None:
-    """Kill what the server left running: every process whose arguments name this folder."""
+    """Kill processes that the server left running: all whose arguments name this folder."""
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             if any(str(folder) in argument for argument in process.cmdline()):
@@ -296,7 +297,7 @@ def _await_ready(
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)
-        # The file may be absent or half written, the port closed, the server not ready yet.
+        # The file may be missing or incomplete, the port closed, the server not ready yet.
         with suppress(OSError, ValueError, AnswerError), HttpClient(url(), token) as client:
             if client.request("GET", ready).status == 200:
                 return Server(url().rstrip("/"), token, psutil.Process(process.pid), folder)

@@ -1,6 +1,6 @@
-"""One session of a Cellgate server as a caller of its HTTP door has it, and the way to its very kernel.
+"""One session of a Cellgate server over HTTP, and the connection file of its kernel.
 
-It talks to the server by ``client`` only; ``raw`` joins the kernel whose connection file is found here.
+It talks to the server through ``client`` only; ``raw`` connects to the kernel by the file that is found here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SESSIONS = "/v1/sessions"
 class Session:
     """A new session, driven over one connection. `started` is how long its creation took, in seconds."""
 
-    def __init__(self, client: HttpClient, name: str, wishes: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, client: HttpClient, name: str, options: Mapping[str, Any] | None = None) -> None:
         self._client = client
         self.path = f"{SESSIONS}/{name}"
-        content = {"session": name, **(wishes or {})}
+        content = {"session": name, **(options or {})}
         begun = time.perf_counter()
         answer = client.request("POST", SESSIONS, content)
         self.started = time.perf_counter() - begun
@@ -41,7 +41,7 @@ class Session:
         return elapsed
 
     def printed(self, code: str) -> str:
-        """What one cell prints, without the white space around it."""
+        """The text that one cell prints, without surrounding white space."""
         result = self._client.request("POST", f"{self.path}/execute", {"code": code}).json(200)
         return str(result["stdout"]).strip()
 
@@ -51,11 +51,11 @@ class Session:
 
 
 def connection_file(server: Server, printed: Callable[[str], str]) -> Path:
-    """The connection file of the very kernel in which `printed` runs a cell and gives what that printed.
+    """The connection file of the kernel in which `printed` runs a cell; `printed` returns the cell's output.
 
-    The kernel tells a digest of its key, so this holds whatever the file is called and whichever warm
-    kernel the session was given. A file made for the inside of a sandbox is passed over: its sockets
-    are not where it says. Raises FileNotFoundError.
+    The kernel prints a digest of its key, so this works whatever the file is called and whichever warm kernel
+    the session has. A file for use inside a sandbox is skipped: its paths are not valid outside. Raises
+    FileNotFoundError.
     """
     code = "import hashlib; print(hashlib.sha256(get_ipython().kernel.session.key).hexdigest())"
     digest = printed(code).strip()

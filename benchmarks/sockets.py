@@ -1,6 +1,6 @@
-"""Many idle kernels with a WebSocket each: what one more costs the gateway in memory and processor time.
+"""Many idle kernels with a WebSocket each: the memory and processor time that one more costs the gateway.
 
-The kernels are ``cheap_kernel``: they speak the protocol and do nothing, so that two hundred fit a small
+The kernels are ``cheap_kernel``: they speak the protocol and do nothing, so that two hundred fit on a small
 machine. Everything on the gateway's side is real: processes, zmq sockets, sessions, records, WebSockets.
 """
 
@@ -29,7 +29,8 @@ SECONDS = 60.0
 
 def measure(options: Options) -> Sequence[Figure]:
     """Memory per kernel and connection, and processor time per connection and hour."""
-    uncounted, counted = options.count(UNCOUNTED, 2), options.count(COUNTED, 8)
+    uncounted = options.count(UNCOUNTED, 2)
+    counted = options.count(COUNTED, 8)
     with tempfile.TemporaryDirectory(prefix="cheap-") as folder:
         _kernelspec(Path(folder))
         arguments = (f"--ServeApp.kernel_dirs={folder}", "--ServeApp.max_kernels=500", "--pool-size", "0")
@@ -48,7 +49,8 @@ async def _measure(server: Server, uncounted: int, counted: int, seconds: float)
                 say(f"sockets: {number + 1} of {counted} kernels, {server.resident() / MB:.1f} MB")
         await asyncio.sleep(2)
         memory = (server.resident() - before) / counted
-        used, begun = server.cpu(), time.monotonic()
+        used = server.cpu()
+        begun = time.monotonic()
         say(f"sockets: {seconds:g} s of idleness")
         await asyncio.sleep(seconds)
         spent = (server.cpu() - used) / (time.monotonic() - begun) / len(sockets)

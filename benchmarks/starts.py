@@ -1,8 +1,8 @@
 """The start of a session: ``POST /v1/sessions`` with a warm kernel, against a cold start of the same kernel.
 
-Both are one request on one server. The cold one asks for an environment variable, which no kernel that
-already runs can have, so one is started for it: same kernelspec, same backend, until it is ready. Before
-each request the pool is full and the machine at rest, so no start is measured beside another.
+Both are one request on one server. The cold one sets an environment variable, which no running kernel can
+have, so one is started for it: same kernelspec, same backend, until it is ready. Before each request the pool
+is full and the machine idle, so no start is measured beside another.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def measure(options: Options) -> Sequence[Figure]:
     ]
 
 
-def _start(server: Server, client: HttpClient, name: str, wishes: Mapping[str, object]) -> float:
-    session = Session(client, name, wishes)
+def _start(server: Server, client: HttpClient, name: str, options: Mapping[str, object]) -> float:
+    session = Session(client, name, options)
     session.execute("1+1")
     session.end()
     server.settle()

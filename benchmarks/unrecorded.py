@@ -1,7 +1,7 @@
-"""``python FILE serve ...``: the gateway with its record switched off, to measure against; of no other use.
+"""``python FILE serve ...``: the gateway with its record switched off, only to measure against.
 
-Events are made as ever, because streams and results are made of them, but they are not chained, no row is
-enqueued or written, and a commit returns at once. Cellgate itself has no such switch.
+Events are still made, because streams and results depend on them, but they are not chained, no row is
+enqueued or written, and a commit returns at once. Cellgate itself has no switch for this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Unrecorded(Journal):
         """Keep nothing."""
 
     async def commit(self, session_id: int | None = None) -> None:
-        """There is nothing to write."""
+        """Nothing: no row is enqueued."""
 
 
 def _unchained(previous: bytes, body: bytes) -> bytes:

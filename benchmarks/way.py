@@ -1,9 +1,9 @@
-"""Counts the way of one cell: files that it enters, and calls that a kernel's message takes to its event.
+"""Counts the path of one cell: files that it enters, and calls from a kernel's message to its event.
 
 It runs a gateway in this process, with a profiler on the loop's thread (`sys.setprofile`), and sends cells
-over HTTP. So it counts what is called, not what is imported. A file counts once it is entered between the
-request's handler and the cell's durable end; a hop is a call of ours that is on the stack when the event is
-appended, from the socket that was read. It measures no time.
+over HTTP. So it counts calls, not imports. A file counts if it is entered between the request's handler and
+the cell's durable end; a hop is a call of our code that is on the stack when the event is appended, from the
+read of the socket on. It measures no time.
 
 python -m benchmarks.way
 """
@@ -44,7 +44,7 @@ WARM_UP = 5
 
 @dataclass
 class Way:
-    """What one cell entered. `files`: by their paths; `hops`: the calls of each message."""
+    """The path of one cell. `files`: their paths; `hops`: the calls of each message."""
 
     files: set[str] = field(default_factory=set)
     calls: int = 0
@@ -52,12 +52,12 @@ class Way:
 
     @property
     def longest(self) -> list[str]:
-        """The calls of the message that took most."""
+        """The calls of the message with the most of them."""
         return max(self.hops, key=len, default=[])
 
 
 def ours(code: CodeType) -> str | None:
-    """The path of a function of ours, below its package's folder."""
+    """The path of a function's file from its package on; None if it is not our code."""
     path = Path(code.co_filename)
     return next((str(path.relative_to(root.parent)) for root in OURS if root in path.parents), None)
 
@@ -69,7 +69,10 @@ class Counter:
         self, begin: CodeType, end: CodeType, append: CodeType, sources: frozenset[CodeType]
     ) -> None:
         self.way = Way()
-        self._begin, self._end, self._append, self._sources = begin, end, append, sources
+        self._begin = begin
+        self._end = end
+        self._append = append
+        self._sources = sources
         self._on = False
         self.done = False
 
@@ -89,14 +92,14 @@ class Counter:
             self.done = True
 
     def _note_hops(self, frame: FrameType) -> None:
-        """The calls of ours from the read of the socket to this one, if it was a message that made it."""
+        """Note our calls from the read of the socket to this one, if a message led to it."""
         names = []
         at: FrameType | None = frame
         while at is not None:
             if ours(at.f_code) is not None:
                 names.append(f"{ours(at.f_code)}:{at.f_code.co_qualname}")
             outer = at.f_back
-            # A socket hands out at its next turn what was too much for one, or is read within another's turn.
+            # A socket delivers in a later turn what is too much for one, or is read within another's turn.
             if at.f_code in self._sources and (outer is None or outer.f_code not in self._sources):
                 self.way.hops.append(names[::-1])
                 return
@@ -117,7 +120,7 @@ def counted(
 
 
 def settings_of(data: Path) -> GatewaySettings:
-    """A gateway with processes as kernels, one of them warm, on any free port."""
+    """Settings of a gateway with process kernels, one of them warm, on any free port."""
     session = SessionSettings(
         ExecutionSettings(OutputCaps()), ChannelSettings(data / "workspaces", Lane("outboxes", 1))
     )
@@ -149,7 +152,7 @@ def execute(url: str, code: str) -> None:
 
 
 async def measured(code: str = CELL) -> Way:
-    """The way of a cell in a session that has run some."""
+    """The path of a cell in a session that has run some."""
     with tempfile.TemporaryDirectory() as folder:
         async with running(settings_of(Path(folder) / "data")) as gateway:
             for _ in range(WARM_UP):
@@ -165,7 +168,7 @@ async def measured(code: str = CELL) -> Way:
 
 
 def main() -> None:
-    """Print the figures, and what they are made of."""
+    """Print the figures and their details."""
     way = asyncio.run(measured())
     print(f"{len(way.files)} files, {way.calls} calls, {len(way.longest)} hops at the most")
     print("\n".join(f"  {path}" for path in sorted(way.files)))

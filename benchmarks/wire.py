@@ -1,9 +1,9 @@
-"""The Jupyter WebSocket: a cell's way and its cost, against jupyter_kernel_gateway and against raw zmq.
+"""The Jupyter WebSocket: a cell's round trip and cost, against jupyter_kernel_gateway and against raw zmq.
 
 All clients do the same with the same code: one client library for all servers' WebSockets, and a raw zmq
-client that joins the very kernel that Cellgate serves. So does the relay of ``bare``, which shows what is
-left to gain. They take turns, block by block; who else hears that kernel is stopped meanwhile, as in
-``roundtrip``.
+client of the same kernel that Cellgate serves. The relay of ``bare`` uses that kernel too, and shows how much
+is left to gain. They take turns, block by block; others that receive that kernel's messages are stopped while
+one has its turn, as in ``roundtrip``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def measure(options: Options) -> Sequence[Figure]:
         ours.client() as our_rest,
         theirs.client() as their_rest,
     ):
-        our_kernel, their_kernel = start_kernel(our_rest), start_kernel(their_rest)
+        our_kernel = start_kernel(our_rest)
+        their_kernel = start_kernel(their_rest)
         with (
             Channels(ours.url, ours.token, our_kernel) as our_socket,
             Channels(theirs.url, theirs.token, their_kernel) as their_socket,
@@ -73,7 +74,10 @@ def measure(options: Options) -> Sequence[Figure]:
             ours.settle()
             theirs.settle()
             for code in CODES:
-                cellgate_samples, peer, raw, relay = Samples(), Samples(), Samples(), Samples()
+                cellgate_samples = Samples()
+                peer = Samples()
+                raw = Samples()
+                relay = Samples()
                 rounds = options.count(10, 2)
                 for number in range(rounds):
                     with ours.suspended(), floor.suspended(), RawKernel(path) as kernel:

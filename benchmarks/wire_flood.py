@@ -1,7 +1,7 @@
-"""100 MB of stdout to a WebSocket client: bytes a second against a raw zmq subscriber of the same kernel.
+"""100 MB of stdout to a WebSocket client: bytes per second, against a raw zmq subscriber of the same kernel.
 
-Both clients keep the frames undecoded while the clock runs, and look afterwards whether every line is there
-once and in order. Growth is that of the gateway's resident memory (``VmHWM``), as in ``flood``.
+Both clients keep the frames undecoded while the time is measured, and check afterwards that every line has
+arrived once and in order. Growth is that of the gateway's peak resident memory (``VmHWM``), as in ``flood``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def measure(options: Options) -> Sequence[Figure]:
         rounds = options.count(3, 1)
         growth = 0
         for number in range(rounds):
-            # A new one each time: it would be told the raw client's flood as well.
+            # A new one each time: it would receive the raw client's flood as well.
             with Channels(server.url, server.token, kernel_id) as channels:
                 rates["gateway"].append(_rate(channels.frames, _text_of_frame))
             growth = max(growth, server.peak() - before)
             with server.suspended(), RawKernel(path) as kernel:
                 rates["raw"].append(_rate(kernel.frames, _text_of_content))
-            # What the gateway could not read meanwhile waits in the kernel, in nobody's way.
+            # Messages that the gateway could not read in the meantime wait in the kernel; let it catch up.
             server.settle()
             server.reset_peak()
             say(
@@ -63,7 +63,7 @@ def measure(options: Options) -> Sequence[Figure]:
 
 
 def _rate(run: Callable[[str], list[T]], text: Callable[[T], str]) -> float:
-    """Megabytes a second. Raises AnswerError when a byte is missing or in the wrong place."""
+    """Megabytes per second. Raises AnswerError if a byte is missing or in the wrong place."""
     begun = time.perf_counter()
     frames = run(CODE)
     elapsed = time.perf_counter() - begun

@@ -34,7 +34,7 @@ class TimeoutOption(KernelOption):
 
 
 class SessionOptions(TimeoutOption):
-    """A command that runs cells in a session of its own, or in the one that `--session` names."""
+    """A command that runs cells in a new session, or in the one named by `--session`."""
 
     session = Unicode(
         help="The session to run in, created if missing and left running; default: a fresh one, ended "
