@@ -1,8 +1,7 @@
-"""Bytes that many hold in memory, under one bound for all of them together.
+"""Bytes that many holders keep in memory, under one limit for all of them together.
 
-Who holds some counts them here. Beyond the total one holder after the other is given up until the rest fits:
-nobody waits for anybody. Which of them is given up first is the owner's rule. It knows no sockets and no
-messages.
+Each holder counts its bytes here. Beyond the total, one holder after another gives up until the rest fits: no
+holder waits for another. The budget's owner decides which goes first. This knows no sockets and no messages.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ MOST_HELD = 256 * MIB
 
 
 class Holder(Protocol):
-    """Whoever holds bytes."""
+    """Something that holds bytes."""
 
     def give_up(self) -> None:
-        """Drop what is held, and remember that it is missing. Called at most once for what is held."""
+        """Drop what is held, and remember that it is missing. Called at most once for the same bytes."""
 
 
 Sizes = Mapping[Holder, int]
@@ -27,19 +26,19 @@ Sizes = Mapping[Holder, int]
 
 
 def oldest(sizes: Sizes) -> Holder:
-    """Who has held something for longest: whoever never ends is the first to lose."""
+    """The holder that has held something longest, so that one that never finishes is the first to go."""
     return next(iter(sizes))
 
 
 def largest(sizes: Sizes) -> Holder:
-    """Who holds most, and of several the oldest."""
+    """The holder with the most bytes; of several, the oldest."""
     return max(sizes, key=sizes.__getitem__)
 
 
 class ByteBudget:
-    """Use it on the loop's thread. `first`: who gives up first.
+    """Use it on the loop's thread. `first` chooses who gives up first.
 
-    `held`: the bytes of all holders. `given_up`: how many holders had to give up so far.
+    `held`: the bytes of all holders. `given_up`: how many holders have had to give up so far.
     """
 
     def __init__(self, total: int, first: Callable[[Sizes], Holder]) -> None:
@@ -50,7 +49,7 @@ class ByteBudget:
         self._sizes: dict[Holder, int] = {}
 
     def hold(self, holder: Holder, size: int) -> None:
-        """`holder` holds `size` bytes now, in all. Others, or itself, give up while that is too much."""
+        """`holder` now holds `size` bytes in all. Holders, even this one, give up while that is too much."""
         self.held += size - self._sizes.get(holder, 0)
         self._sizes[holder] = size
         while self.held > self.total:
@@ -68,11 +67,11 @@ class ByteBudget:
 
 
 class ReceiveBudget(ByteBudget):
-    """Of kernels' messages that the gateway holds and can't use yet; one for the whole gateway.
+    """For kernel messages that the gateway holds and can't use yet; one for the whole gateway.
 
-    A kernel may announce a great message and never end it. What came of it has to be kept meanwhile, so every
-    decoder of a socket counts it here, and so does whoever keeps whole messages that wait to be read. The
-    oldest is given up first, and one message that is no longer than the total can always come in.
+    A kernel may announce a large message and never complete it. The part that has arrived must be kept in the
+    meantime, so every socket's decoder counts it here, and so do complete messages that wait to be read. The
+    oldest is given up first, so a message no longer than the total can always be received.
     """
 
     def __init__(self, total: int = MOST_HELD) -> None:

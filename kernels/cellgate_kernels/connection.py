@@ -1,11 +1,11 @@
 """One kernel's four channels on the server's event loop: one reader each, many listeners.
 
-It signs what it sends, checks what it receives, and hands every message, in order, to the listeners and to
-who follows the request that it answers. A message beyond its bound is handed out without its content. A
+It signs what it sends, checks what it receives, and delivers every message, in order, to the listeners and to
+the follower of the request that it answers. A message over its limit is delivered without its content. A
 large one is read in a thread of ``reception``, and the kernel's other messages wait for it; those of other
-kernels do not. A listener that fails is logged and keeps no other listener from its message. It is not a
-client of the protocol: what a request means is known to ``execution`` and to the gateway. It talks to
-``messages`` and to ``sockets``; ``kernel`` owns it.
+kernels do not. If a listener fails, that is logged and the other listeners still get the message. This is not
+a client of the protocol: ``execution`` and the gateway know what a request means. It talks to ``messages``
+and to ``sockets``; ``kernel`` owns it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ logger = logging.getLogger(__name__)
 
 Listener = Callable[[Message], None]
 Room = Callable[[Message], int]
-"""How many bytes of content a listener would read of such a message; its own content is not here yet."""
+"""How many bytes of a message's content a listener would read; the content itself is not here yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Attendant:
-    """Who is told of messages, and how. `types`: of these only; None for all."""
+    """Who receives messages, and how. `types`: only these; None for all."""
 
     received: Listener
     sent: Listener | None = None
@@ -50,7 +50,7 @@ class _Attendant:
 
 
 class _Reading:
-    """A large message on its way through a thread; what the budget of all kernels knows of it."""
+    """A large message being read in a thread, as a holder in the budget that all kernels share."""
 
     def __init__(self, channel: Channel, frames: Sequence[bytes], size: int) -> None:
         self.channel = channel
@@ -59,7 +59,7 @@ class _Reading:
         self.future: Future[Message] | None = None
 
     def give_up(self) -> None:
-        """Do not read it, unless it is being read now."""
+        """Don't read it, unless it is being read already."""
         if self.future is not None:
             self.future.cancel()
 
@@ -67,8 +67,8 @@ class _Reading:
 class KernelConnection:
     """The four channels of one kernel. Use it only on the loop's thread, from `open` to `close`.
 
-    `malformed`, `passed_over`: messages that were none, and those beyond their bounds. `failures`: how
-    often a listener failed. `kernel_id` is for the log.
+    Counters: `malformed` messages, those `passed_over` because they exceed a limit, and `failures` of
+    listeners. `kernel_id` is for the log.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class KernelConnection:
         kernel_id: str = "",
         reception: Reception | None = None,
     ) -> None:
-        # A kernel answers to the identity that asked: who goes on with a cell of another must be that one.
+        # A kernel answers the identity that asked, so taking over another gateway's cell requires the same.
         self.session = session or uuid.uuid4().hex
         self.malformed = 0
         self.passed_over = 0
@@ -96,7 +96,7 @@ class KernelConnection:
         self._signer = Signer(as_bytes(info["key"]))
         self._context = context
         self._sockets: dict[Channel, ChannelSocket] = {}
-        # Tuples, made anew when somebody comes or goes: a message is handed to those that were there with it.
+        # A tuple, replaced on every change: a message goes to those that were listening when it arrived.
         self._listeners: tuple[_Attendant, ...] = ()
         self._followers: dict[str, _Attendant] = {}
 
@@ -115,7 +115,7 @@ class KernelConnection:
             raise
 
     def open_channel(self, channel: Channel, receive: Receiver) -> ChannelSocket:
-        """A socket to the kernel's side of a channel. The seam for kernels without sockets (``testing``)."""
+        """A socket to the kernel's side of a channel; ``testing`` overrides this for fake kernels."""
         return open_socket(
             self._info,
             channel,
@@ -128,7 +128,7 @@ class KernelConnection:
         )
 
     def close(self) -> None:
-        """Close the sockets and forget the listeners. May be called again."""
+        """Close the sockets and forget the listeners. Idempotent."""
         for socket in self._sockets.values():
             socket.close()
         self._sockets.clear()
@@ -151,12 +151,12 @@ class KernelConnection:
         types: frozenset[str] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `received` with each message of the kernel, or of these `types`; `sent` with each one sent
-        to it.
+        """Call `received` with each message from the kernel, or those of these `types`; `sent` with each one
+        sent to it.
 
-        Listeners run on the loop, must be quick and should not raise; `failed` is told if one does. `room`
+        Listeners run on the loop, must be quick and should not raise; `failed` is called if one does. `room`
         is asked before a large message is decoded, with its headers only; without it a large message comes
-        with its content unread. Returns the function that ends it.
+        with its content unread. Returns a function that stops listening.
         """
         attendant = _Attendant(received, sent, room, failed, types)
         self._listeners = (*self._listeners, attendant)
@@ -174,9 +174,9 @@ class KernelConnection:
         room: Room | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> Callable[[], None]:
-        """As `listen`, but only what the kernel says to the request of this id, after the listeners.
+        """As `listen`, but only for messages that answer the request of this id, after the listeners.
 
-        A request has one follower; a later one takes its place.
+        A request has one follower; a later one replaces it.
         """
         attendant = _Attendant(received, None, room, failed)
         self._followers[msg_id] = attendant
@@ -207,7 +207,7 @@ class KernelConnection:
         return message.header.msg_id
 
     def ask(self, channel: Channel, msg_type: str, content: Mapping[str, Any]) -> asyncio.Future[Message]:
-        """As `request`; the future is the kernel's answer. Cancel it to listen no more."""
+        """As `request`; the future is the kernel's answer. Cancel it to stop listening."""
         answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         msg_id = self.request(channel, msg_type, content)
 
@@ -220,17 +220,17 @@ class KernelConnection:
         return answer
 
     def rest(self, seconds: float) -> None:
-        """Let the kernel's output wait for the next reply, but no longer, to be read with it at one go."""
+        """Leave the kernel's output unread until the next reply or for `seconds`, to read both together."""
         if socket := self._sockets.get(Channel.IOPUB):
             socket.rest(seconds)
 
     def wake(self) -> None:
-        """Hear at once all that has come."""
+        """Receive everything that has arrived, now."""
         for socket in tuple(self._sockets.values()):
             socket.wake()
 
     def pause(self) -> None:
-        """Stop reading iopub, so that what the kernel prints waits in the kernel's own memory."""
+        """Stop reading iopub, so that the kernel's output waits in the kernel's own memory."""
         self._held_back = True
         if socket := self._sockets.get(Channel.IOPUB):
             socket.pause()
@@ -243,7 +243,7 @@ class KernelConnection:
 
     def _receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
         if self._reading is None and (channel is Channel.SHELL or channel is Channel.STDIN):
-            # The output that came before a reply or a question is heard before it.
+            # Output that was sent before a reply or a question is received before it.
             self._sockets[Channel.IOPUB].wake()
         if self._reading is not None:
             self._waiting.append((channel, frames, left_out))
@@ -266,7 +266,7 @@ class KernelConnection:
             logger.warning("Dropped a malformed message of kernel %s: %s", self._kernel_id, error.message)
 
     def _larger(self, channel: Channel, frames: list[bytes], size: int, left_out: int) -> Message | None:
-        """A message that may be beyond its bound; None when it is large, and comes later."""
+        """A message that may exceed its limit; None when it is large and will be delivered later."""
         routed = self._signer.route(channel, frames, size + left_out)
         parts = frames[frames.index(DELIMITER) + 2 :]
         policy, msg_type = self._reception.policy, routed.header.msg_type
@@ -292,7 +292,7 @@ class KernelConnection:
         return message
 
     def _begin_reading(self, reading: _Reading, room: int) -> None:
-        """Read it in a thread; until then none of this kernel's messages is read, so their order stays."""
+        """Read it in a thread. Until then no other message of this kernel is read, to keep their order."""
         self._reading = reading
         for socket in self._sockets.values():
             socket.pause()
@@ -303,18 +303,19 @@ class KernelConnection:
         reading.future.add_done_callback(partial(self._read, reading))
 
     def _read(self, reading: _Reading, _: Future[Message]) -> None:
-        """In the thread: it has been read."""
+        """Called in the thread when it has been read."""
         with suppress(RuntimeError):  # the loop is closed
             guarded_end = guarded(self._end_reading, "large message", kernel=self._kernel_id)
             self._loop.call_soon_threadsafe(guarded_end, reading)
 
     def _end_reading(self, reading: _Reading) -> None:
         self._reception.budget.release(reading)
-        # The future knows the reading by its callback. Both would else be a circle, and all of the message
-        # would stay in memory until the garbage collector looks, which counts objects and not their bytes.
+        # The future references the reading through its callback. Without this they would form a cycle, and
+        # the whole message would stay in memory until the garbage collector runs, which counts objects and
+        # not their bytes.
         future, reading.future = reading.future, None
         if self._reading is not reading or future is None:
-            return  # closed meanwhile
+            return  # closed in the meantime
         self._reading = None
         try:
             if future.cancelled() or isinstance(future.exception(), MemoryError):
@@ -330,7 +331,7 @@ class KernelConnection:
             self._go_on()
 
     def _go_on(self) -> None:
-        """A large message has been handed out: now those that waited for it."""
+        """A large message has been delivered: now deliver those that waited for it."""
         while self._waiting and self._reading is None:
             self._receive(*self._waiting.popleft())
         if self._reading is None:
@@ -339,7 +340,7 @@ class KernelConnection:
                     socket.resume()
 
     def _attendants(self, message: Message) -> Iterator[_Attendant]:
-        """Whose affair a message is."""
+        """Who is to receive a message."""
         for listener in self._listeners:
             if listener.types is None or message.header.msg_type in listener.types:
                 yield listener
@@ -347,7 +348,7 @@ class KernelConnection:
             yield follower
 
     def _tell(self, message: Message) -> None:
-        """Hand a message to all whose affair it is. What one of them raises is no other's affair."""
+        """Deliver a message to all who are to receive it; an error in one does not affect the others."""
         follower = self._followers.get(message.parent.msg_id)
         for listener in self._listeners if follower is None else (*self._listeners, follower):
             if listener.types is not None and message.header.msg_type not in listener.types:

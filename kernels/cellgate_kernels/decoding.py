@@ -1,10 +1,10 @@
-"""Decoders of JSON that others wrote, into plain values, at a cost that its bytes bound.
+"""Decoders of JSON that others wrote, into plain values, at a cost limited by its size.
 
-Turning digits into a float can cost a hundred times what reading them costs: msgspec has a slow way for what
-is close to the ends of the range (``1e-310`` takes it thirty microseconds), and it holds the interpreter
-until the whole text is read. So here Python's own conversion makes the floats, which takes a microsecond at
-the worst, in a function of ours, between whose calls other threads have their turn.
-What a text may say, and how much of it, is not known here.
+Turning digits into a float can cost a hundred times what reading them costs: msgspec takes a slow path close
+to the ends of the range (thirty microseconds for ``1e-310``), and it holds the interpreter until the whole
+text is read. So Python's own conversion makes the floats here, which takes a microsecond at worst, in a
+Python function, so that other threads have their turn between its calls.
+What a text may contain, and how much, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def json_decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """A decoder to `kind`; use it wherever `kind` holds values of any type and the text is not our own."""
+    """A decoder for `kind`; use it wherever `kind` holds values of any type and others wrote the text."""
     return msgspec.json.Decoder(kind, float_hook=_float)
 
 

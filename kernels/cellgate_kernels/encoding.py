@@ -1,8 +1,8 @@
-"""JSON of what may be large, made in steps: the very bytes that the encoder makes at one go.
+"""JSON of possibly large values, made in steps: the same bytes that the encoder makes in one call.
 
 The encoder holds the interpreter until it is done, which takes a tenth of a second for a text of forty
-megabytes. Between the steps other threads have their turn, the event loop's first of all. So call it in a
-thread; how large a value must be for that is its owner's affair. Pure.
+megabytes. Between the steps other threads have their turn, above all the event loop's. So call it in a
+thread; the caller decides which values are large enough for that. Pure.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import msgspec
 from cellgate_kernels.limits import KIB
 
 STEP = 64 * KIB
-"""Characters of a text that are encoded at one go."""
+"""Characters of a text that are encoded in one call."""
 _ITEMS = 256
-"""Small items of a list that are."""
+"""Small items of a list that are encoded in one call."""
 _LEVELS = 4
-"""How deep texts are looked for: an output's are that deep in a result. What is deeper has other bounds."""
+"""How deep to look for texts: those of an output are this deep in a result. Other limits apply below."""
 
 encode = msgspec.json.Encoder().encode
-"""At one go, for what is small."""
+"""In one call, for small values."""
 
 
 def encode_in_steps(value: Any) -> list[bytes]:
@@ -67,7 +67,7 @@ def _add_list(value: list[Any], levels: int, parts: list[bytes]) -> None:
 
 
 def _is_long(values: Iterable[Any], levels: int) -> bool:
-    """Whether there is a long text, or a long list, not too deep in these."""
+    """Whether these contain a long text or a long list, not too deep."""
     for value in values:
         if isinstance(value, str):
             if len(value) > STEP:

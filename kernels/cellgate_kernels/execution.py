@@ -1,8 +1,8 @@
-"""One execute_request's life as a state machine: messages of its kernel in, events and an outcome out.
+"""The life of one execute_request as a state machine: kernel messages in, events and an outcome out.
 
 Pure: no sockets, no clock, no tasks. The shell around it sends the request and the interrupt, watches the
-deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` makes
-notebook outputs of the events. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
+deadline and the kernel, and reports here what it did; ``connection`` delivers the messages, ``outputs`` turns
+the events into notebook outputs. Source: jupyter-client's "Messaging in Jupyter", sections "Execute",
 "Messages on the IOPub channel" and "Kernel status".
 
     queued ──sent()──> sent ──busy──> busy ──idle and execute_reply, in either order──> finished
@@ -62,10 +62,10 @@ class Outcome:
 class Execution:
     """One execute_request from queue to outcome.
 
-    It is finished when both its reply (shell) and its idle status (iopub) have come. They race on two
-    sockets, so output may come after the reply.
+    It is finished when both its reply (shell) and its idle status (iopub) have arrived. They race on two
+    sockets, so output may arrive after the reply.
 
-    `started`: whether the kernel has said so. `replied`, `idle`: whether the two have come.
+    `started`: whether the kernel has reported it. `replied`, `idle`: whether the two have arrived.
     `execution_count`: the kernel's prompt number, once it is known. `error`: `ename`, `evalue` and
     `traceback` of the last error, cut to the caps like its event.
     """
@@ -99,10 +99,11 @@ class Execution:
             self.phase = Phase.SENT
 
     def receive(self, message: Message) -> Events:
-        """What a message of the kernel means for this execution; () for messages of others.
+        """The events that a kernel message makes for this execution; () for messages of others.
 
-        After the end only output counts: a thread that the cell left behind still prints in its name.
-        Never raises: content that breaks the protocol is mended where its meaning is clear, else ignored.
+        After the end only output counts: a thread that the cell left running still prints in its name.
+        Never raises: content that breaks the protocol is repaired where its meaning is clear, otherwise
+        ignored.
         """
         if message.parent.msg_id != self.msg_id:
             return ()
@@ -120,37 +121,37 @@ class Execution:
         return self.limiter.room(msg_type) if msg_type in self._HANDLERS else 0
 
     def answered(self) -> None:
-        """The question that the cell asked has its answer; it may ask the next one."""
+        """The cell's input request has been answered; it may send the next one."""
         self._asking = False
 
     def interrupt_requested(self, cause: str = "interrupt_requested") -> None:
-        """The kernel is being interrupted on somebody's wish; the first cause stays."""
+        """The kernel is being interrupted on request; the first cause is kept."""
         self._interrupted_by = self._interrupted_by or cause
-        self._asking = False  # what waited for an answer does not any more
+        self._asking = False  # the interrupt ends a wait for input
 
     @property
     def disturbed(self) -> bool:
-        """Whether an interrupt was asked for, or a deadline has passed."""
+        """Whether an interrupt was requested or the deadline has passed."""
         return self._late or self._interrupted_by is not None
 
     def deadline_passed(self) -> None:
-        """The cell had its time; the shell now interrupts, and later ends, the kernel."""
+        """The cell's time is up; the shell now interrupts the kernel, and later ends it."""
         self._late = True
         self._asking = False
 
     def kernel_lost(self, status: Status, cause: str | None) -> None:
         """No more messages will come: the kernel died or was ended, or the request was never sent.
 
-        After a passed deadline that is a `timeout`, whatever `status` says.
+        Once the deadline has passed this is a `timeout`, whatever `status` says.
         """
         if not self.finished:
             self._end = (Status.TIMEOUT, "cell_timeout") if self._late else (status, cause)
             self.phase = Phase.FINISHED
 
     def settle(self) -> Events:
-        """End with the one of reply and idle that has come: the other got lost. Nothing before the first.
+        """End with whichever of reply and idle has arrived: the other was lost. Nothing before the first.
 
-        Without a reply an error that was shown counts as the end of the cell; so does an interrupt or a
+        Without a reply, an error that was shown counts as the end of the cell; so does an interrupt or a
         deadline, because ipykernel may lose its reply to the KeyboardInterrupt.
         """
         if self.finished or not (self.replied or self.idle):
@@ -161,9 +162,10 @@ class Execution:
     def outcome(self) -> Outcome:
         """How it ended; only once it is finished.
 
-        A cell that ended well is `ok` even if its deadline passed or an interrupt was on its way. Any other
-        end after a deadline is `timeout`, any error or abort after a requested interrupt is `interrupted`:
-        libraries make errors of their own of a KeyboardInterrupt, and some kernels answer it with "abort".
+        A cell that ended well is `ok` even if its deadline had passed or an interrupt was on its way. Any
+        other end after a deadline is `timeout`, any error or abort after a requested interrupt is
+        `interrupted`: libraries turn a KeyboardInterrupt into their own errors, and some kernels answer it
+        with "abort".
         """
         assert self.finished, "no outcome before the end"
         assert self._end is not None
@@ -183,7 +185,7 @@ class Execution:
             return Status.CANCELLED, "aborted"
         return Status.ERROR, None
 
-    # Each takes a message of its own channel whose parent is this request.
+    # Each handler takes a message on its channel whose parent is this request.
 
     def _on_status(self, message: Message) -> Events:
         state = content_of(message).get("execution_state")
@@ -206,9 +208,9 @@ class Execution:
         return (KernelEvent("started", {"execution_count": self.execution_count, "code": self.code}),)
 
     def _on_input_request(self, message: Message) -> Events:
-        """A cell that asks has begun, even where its execute_input, on another socket, is not here yet.
+        """A cell that asks has started, even if its execute_input, on another socket, is not here yet.
 
-        One that may not ask, or still waits for an answer, can't ask: only a forged message says so.
+        A cell that may not ask, or still waits for an answer, can't ask: such a message is forged.
         """
         if not self._allow_stdin or self._asking or self.replied:
             return ()
@@ -228,7 +230,7 @@ class Execution:
         if fields is None:
             return ()
         if event_type == "stream":
-            # The cap is of text, not of its escapes in JSON. A large one was cut where that ends.
+            # The cap counts text, not its JSON escapes. A large text has already been cut at the cap.
             size = max(byte_size(fields["text"]), message.weight)
         elif event_type != "error":
             size = max(size, message.weight or weigh_small(message.content_frame))
@@ -258,7 +260,7 @@ class Execution:
             return ()
         self.replied = True
         if not message.readable:
-            # Too large to be read, but it is the end: what iopub says of the cell decides.
+            # Too large to be read, but it ends the cell: the outcome follows from iopub.
             self._reply_unread = True
             return self._finish() if self.idle else ()
         content = content_of(message)
@@ -281,14 +283,14 @@ class Execution:
         return () if self._reply_error is None else self._take_error(*self._reply_error)
 
     def _take_error(self, fields: dict[str, Any], size: int) -> Events:
-        """The reply's error, where iopub did not show the same one; an event of it if it showed none."""
+        """Take the reply's error unless iopub showed the same one; an event for it if iopub showed none."""
         shown = self.error
         if shown is not None and shown["ename"] == fields["ename"]:
             return ()
         events = self.limiter.admit(KernelEvent("error", fields), size)
         for event in events:
             self.error = event.content
-        # IPython puts a UsageError on stderr, bash_kernel every error: a traceback is all there is to add.
+        # IPython prints a UsageError on stderr, bash_kernel every error: only a traceback would add anything.
         return events if shown is None and fields["traceback"] else ()
 
     _HANDLERS: ClassVar[Mapping[str, tuple[Channel, Callable[[Execution, Message], Events]]]] = {
@@ -309,7 +311,7 @@ class Execution:
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:
-    """The limit that an error of a cell tells of: ``disk_full``, ``pids_limit`` or none."""
+    """The limit that a cell's error points to: ``disk_full``, ``pids_limit`` or none."""
     if _DISK_FULL.match(error["evalue"]):
         return "disk_full"
     no_thread = error["evalue"].startswith("can't start new thread")

@@ -1,8 +1,8 @@
 """One running kernel: started by a provisioner, ready when handed out, ended for good.
 
-A kernel is never restarted in place: whoever needs a new one takes it from ``pool``. This module knows
-nothing of sessions or records. It wraps jupyter_client's AsyncKernelManager, which launches through the
-provisioner that the ``specs`` catalog names, and gives out a ``connection``.
+A kernel is never restarted in place: a new one comes from ``pool``. This module knows nothing of sessions or
+records. It wraps jupyter_client's AsyncKernelManager, which launches through the provisioner that the
+``specs`` catalog names, and provides a ``connection``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ logger = logging.getLogger(__name__)
 SHUTDOWN_TIMEOUT = 15.0
 ADOPTION_TIMEOUT = 15.0
 ASK_AGAIN = 60.0
-"""Seconds for which kernels of a profile that did not tell their environment are not asked again."""
+"""Seconds before kernels of a profile that did not report their environment are asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """What a kernel is made of. Two kernels of one profile are interchangeable until one was used."""
+    """What a kernel is made of. Two kernels of one profile are interchangeable until one has been used."""
 
     kernelspec: str
     limits: ResourceLimits = field(default_factory=ResourceLimits)
@@ -58,8 +58,8 @@ class KernelProfile:
 class KernelFolders:
     """Where kernels keep files: `runtime` for sockets (short: see unix(7)), `workspaces` for user files.
 
-    `packages`: where each has a folder that modules can be put into while it runs; None when none has one.
-    `leftovers` removes what can't be removed at once.
+    `packages`: where each has a folder that modules can be added to while it runs; None when none has one.
+    `leftovers` removes folders that can't be removed at once.
     """
 
     runtime: Path
@@ -71,15 +71,15 @@ class KernelFolders:
 class Manager(AsyncKernelManager):
     """jupyter_client's, without the control socket that it opens for a shutdown_request, which is never sent.
 
-    libzmq would read it without any bound, into memory, from whoever answers at the socket's path.
+    libzmq would read it into memory without any limit, from whatever answers at the socket's path.
     """
 
     def _connect_control_socket(self) -> None:
-        """Do not open it."""
+        """Don't open it."""
 
 
 class Kernel:
-    """A ready kernel. Make it by `KernelLauncher.start`; it lives until `shutdown` or its own end."""
+    """A ready kernel, made by `KernelLauncher.start`. It lives until `shutdown` or until it exits."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Kernel:
         self.environment = environment
         self.packages = packages
         self.hash_seed: str | None = None
-        """The ``PYTHONHASHSEED`` that it was started with, where that is known."""
+        """The ``PYTHONHASHSEED`` that it was started with, if known."""
         self.exited: asyncio.Future[KernelExit] = provisioner.exited
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
         self._manager = manager
@@ -114,7 +114,7 @@ class Kernel:
 
     @property
     def isolation(self) -> str:
-        """What stands between this kernel and the host: ``none``, ``sandbox``, ``container``, ``gvisor``."""
+        """What separates this kernel from the host: ``none``, ``sandbox``, ``container`` or ``gvisor``."""
         return self._provisioner.isolation
 
     @property
@@ -135,34 +135,34 @@ class Kernel:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs and nobody has begun to shut it down."""
+        """Whether the process runs and is not being shut down."""
         return self._shutdown is None and not self.exited.done()
 
     async def files_given(self) -> None:
-        """To be called when files were put into the workspace, before the first cell."""
+        """Call this after files were put into the workspace, before the first cell."""
         await self._provisioner.files_given()
 
     def interrupt(self) -> asyncio.Future[Message]:
         """Ask the kernel to interrupt what it runs (control channel, interrupt_request).
 
-        Once it has answered, as the future tells, the interrupt hits nothing any more.
+        Once it has answered and the future is done, the interrupt can't hit anything that runs later.
         """
         return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
 
     async def shutdown(self) -> None:
-        """Kill the kernel and remove all it had but its workspace folder. Concurrent calls share one end.
+        """Kill the kernel and remove everything but its workspace folder. Concurrent calls share one end.
 
-        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel keeps nothing that
-        a kind word would save.
+        No shutdown_request is sent: ipykernel 7.4 may hang on it, and a used kernel holds nothing that an
+        orderly shutdown would save.
         """
         if self._shutdown is None:
             self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
         await outcome(self._shutdown, GatewayFault)
 
     async def discard(self, *, spare_files: bool = False) -> None:
-        """Shut down, and remove the folders of its packages and its files with what is left in them.
+        """Shut down, and remove the folders of its packages and its files with everything left in them.
 
-        With `spare_files` the workspace stays: what is in it could not be kept elsewhere.
+        With `spare_files` the workspace stays, because its files could not be saved elsewhere.
         """
         folders = [self.packages, None if spare_files else self.workspace]
         try:
@@ -171,12 +171,12 @@ class Kernel:
             await self._provisioner.remove(*filter(None, folders))
 
     def detach(self) -> None:
-        """Close the connection and nothing more: the kernel goes on, for the next gateway to adopt."""
+        """Close the connection only: the kernel keeps running, for the next gateway to adopt."""
         self.connection.close()
         self._provisioner.detach()
 
     async def remember(self) -> None:
-        """Store what the next gateway needs to adopt this kernel, where there is a store for it."""
+        """Store what the next gateway needs to adopt this kernel, if there is a store."""
         if self._store is None:
             return
         stored = StoredKernel(
@@ -199,7 +199,7 @@ class Kernel:
             logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
 
     async def _end(self) -> None:
-        """Each step is taken whatever became of the one before, because a kernel must reach its end."""
+        """Each step runs even if the one before it failed, because a kernel must reach its end."""
         try:
             self.connection.close()
         finally:
@@ -216,12 +216,12 @@ def runtime_name(kernel_id: str) -> str:
 
 
 def _digest(image: Mapping[str, str]) -> str:
-    """What tells a kernel's image from others; empty without one."""
+    """The digest that identifies a kernel's image; empty without one."""
     return image.get("image_digest", "")
 
 
 async def _end_manager(manager: AsyncKernelManager) -> None:
-    """Kill what the manager started; a launch that failed half way is undone by its provisioner."""
+    """Kill what the manager started; a launch that failed halfway is undone by its provisioner."""
     if manager.provisioner is None:
         return
     # Interrupting first, as jupyter_client's own shutdown does, would open a control socket for nothing.
@@ -258,7 +258,7 @@ class KernelLauncher:
         self._reception = reception
         self._store = store
         self._context = context
-        # AsyncKernelManager insists on this class; a shadow shares the one context's threads and sockets.
+        # AsyncKernelManager requires this class; a shadow shares the one context's threads and sockets.
         self._manager_context = zmq.asyncio.Context(context)
         self._folders = folders
         self._start_timeout = start_timeout
@@ -269,21 +269,22 @@ class KernelLauncher:
         }
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
-        # By kernelspec and image digest; None where the kernel is no Python.
+        # By kernelspec and image digest; None where the kernel is not Python.
         self._environments: dict[tuple[str, str], Environment | None] = {}
-        # Limits are a client's choice: kernels with too little memory to answer delay no others.
+        # By whole profile, because clients choose limits: kernels with too little memory to answer must not
+        # delay the others.
         self._ask_at: dict[KernelProfile, float] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._tasks = Supervisor()
 
     async def start(self, profile: KernelProfile) -> Kernel:
-        """A ready kernel: it has answered kernel_info_request and its iopub reaches us.
+        """A ready kernel: it has answered kernel_info_request and its iopub messages arrive.
 
         Raises KernelspecNotFound, BackendUnavailable or KernelStartFailed; then nothing is left behind.
 
-        A client's variables can run code in a kernel before anybody asks it anything. So a kernel with
-        variables is never asked for its environment: one without them was asked before, or is started first,
-        asked and ended, in the same place.
+        A client's variables can run code in a kernel before it is asked anything. So a kernel with variables
+        is never asked for its environment. One without them was asked earlier, or is started first in the
+        same place, asked and ended.
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
         if not profile.env:
@@ -293,14 +294,14 @@ class KernelLauncher:
         image = _digest(kernel.image)
         if self._knows(profile.kernelspec, image) or not self._may_ask(KernelProfile(profile.kernelspec)):
             return kernel
-        # It runs another image than the kernel that was asked: the tag has moved.
+        # It runs a different image from the kernel that was asked: the tag has moved.
         await self._discard(kernel)
         await self._learn(profile.kernelspec, image)
         return await self._start(profile)
 
     async def _learn(self, kernelspec: str, image: str | None = None) -> None:
-        """Have a kernel of this kernelspec tell its environment, unless one has, of this image or of any."""
-        # Neither variables nor limits of a client's choice.
+        """Ask a kernel of this kernelspec for its environment, unless one (of `image`, or any) was asked."""
+        # Without variables or limits that a client chose.
         profile = KernelProfile(kernelspec)
         async with self._asking.setdefault(kernelspec, asyncio.Lock()):
             if self._knows(kernelspec, image) or not self._may_ask(profile):
@@ -327,7 +328,7 @@ class KernelLauncher:
         self._ask_at[profile] = moment + ASK_AGAIN
 
     async def _discard(self, kernel: Kernel) -> None:
-        """End a kernel that nobody got. Returns when it is gone, even if this is cancelled."""
+        """End a kernel that was handed to nobody. Returns when it is gone, even if this is cancelled."""
         try:
             await self._tasks.complete(kernel.discard(), f"end {kernel.id}")
         except CellgateError as error:
@@ -344,14 +345,14 @@ class KernelLauncher:
             runtime.mkdir(mode=0o700)
             workspace.mkdir(mode=0o700)
             if packages is not None:
-                # Readable by the user that the kernel runs as; the folder above is not.
+                # Readable by the user that the kernel runs as, unlike the folder above.
                 packages.mkdir()
                 packages.chmod(0o755)
             async with asyncio.timeout(self._start_timeout):
                 return await self._launch(manager, kernel_id, profile, runtime, workspace, packages)
         except (TimeoutError, OSError, RuntimeError, ValueError) as error:
             try:
-                # Before its end, because what a container wrote goes with it.
+                # Before the kernel ends, because a container's log is removed with it.
                 failure = KernelStartFailed(await self._explain(manager, profile, error))
             finally:
                 await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
@@ -369,17 +370,17 @@ class KernelLauncher:
             context=self._manager_context,
             autorestart=False,
         )
-        # jupyter_client logs a failed start with its stack; we raise one that says what to do.
+        # jupyter_client logs a failed start with its stack; we raise an error that says what to do.
         manager.log = logging.getLogger("cellgate.jupyter_client")
         return manager
 
     async def adopt(self, stored: StoredKernel, attend: Callable[[KernelConnection], None]) -> Kernel:
-        """Take over a kernel that a former gateway started, running cell and all.
+        """Take over a kernel that an earlier gateway started, with its running cell.
 
-        `attend` is called before the connection opens, to listen from the first message on. When this
-        returns, all that is sent on iopub from now on reaches it. Raises KernelStartFailed when
-        the kernel does not live or does not answer, BackendUnavailable, KernelspecNotFound; then the kernel
-        is ended, but its workspace is left.
+        `attend` is called before the connection opens, to listen from the first message on. Once this has
+        returned, it receives everything that is sent on iopub. Raises KernelStartFailed when the kernel is
+        not alive or does not answer, BackendUnavailable, KernelspecNotFound; then the kernel is ended, but
+        its workspace is left.
         """
         manager = self._manager(stored.kernelspec, Path(stored.runtime))
         manager.kernel_id = stored.id
@@ -401,7 +402,7 @@ class KernelLauncher:
             attend(connection)
             connection.open()
             async with asyncio.timeout(ADOPTION_TIMEOUT):
-                # A kernel that runs a cell answers on its control channel only.
+                # While it runs a cell, a kernel answers only on its control channel.
                 await ready(connection, provisioner.exited, Channel.CONTROL)
         except BaseException as error:
             if connection is not None:
@@ -445,7 +446,7 @@ class KernelLauncher:
             )
         finally:
             if manager.ready.done():
-                manager.ready.exception()  # retrieved here: the same error is raised to us
+                manager.ready.exception()  # marks it as retrieved: the same error is raised to us
         connection = KernelConnection(
             manager.get_connection_info(), self._context, kernel_id=kernel_id, reception=self._reception
         )
@@ -472,7 +473,7 @@ class KernelLauncher:
         provisioner: CellgateProvisioner,
         info: Mapping[str, Any],
     ) -> Environment | None:
-        """What the kernelspec's environment holds, as the first kernel without variables told it."""
+        """What the kernelspec's environment holds, as reported by the first kernel without variables."""
         key = profile.kernelspec, _digest(provisioner.image_used)
         if key in self._environments or profile.env or not self._may_ask(profile):
             return self._environments.get(key)
@@ -486,19 +487,18 @@ class KernelLauncher:
         return environment
 
     async def _undo(self, manager: AsyncKernelManager, folders: Sequence[Path] = ()) -> None:
-        """End what was begun. What fails of that is logged: the caller raises why the start failed."""
+        """End what was begun. Failures are only logged: the caller raises why the start failed."""
         try:
             await _end_manager(manager)
-        except Exception as error:  # any fault at all: the folders are to be removed all the same
+        except Exception as error:  # any error: the folders must still be removed
             logger.error("A kernel that did not start could not be ended", exc_info=error)
         await self._folders.leftovers.remove(*folders)
 
     async def _explain(self, manager: AsyncKernelManager, profile: KernelProfile, error: Exception) -> str:
-        what = (
-            f"did not become ready within {self._start_timeout:g} s"
-            if isinstance(error, TimeoutError)
-            else f"did not start: {error}"
-        )
+        if isinstance(error, TimeoutError):
+            what = f"did not become ready within {self._start_timeout:g} s"
+        else:
+            what = f"did not start: {error}"
         provisioner = manager.provisioner
         tail = ""
         try:

@@ -1,9 +1,8 @@
 """The Jupyter message: as signed ZeroMQ frames, and as a view that decodes no more than asked for.
 
-Pure: no sockets, no clock but the one a header needs. Sending and receiving is ``connection``; what
-messages mean for a running cell is ``execution``. Source: jupyter-client's "Messaging in Jupyter",
-section "The wire protocol": identities, ``<IDS|MSG>``, signature, header, parent_header, metadata,
-content, then raw buffers.
+Pure: no sockets, no clock except for a header's date. ``connection`` sends and receives; ``execution`` knows
+what messages mean for a running cell. Source: jupyter-client's "Messaging in Jupyter", section "The wire
+protocol": identities, ``<IDS|MSG>``, signature, header, parent_header, metadata, content, then raw buffers.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
 EMPTY = b"{}"
 MOST_HEADER = 512 * 1024
-"""Bytes of a header; of a parent's too, which echoes what a client sent, a little longer at times."""
+"""Bytes of a header, and of a parent header, which echoes what a client sent, sometimes a little longer."""
 _STEP = 16 * 1024
 _MOST_REPAIRED = 1024 * 1024
-"""Bytes of JSON that are read the slow way, when the quick one refuses it for more than its UTF-8."""
+"""Bytes of JSON that are read the slow way, when the fast one refuses it for more than its UTF-8."""
 _MOST_NO_TEXT = 8 * 1024 * 1024
-"""Bytes of JSON whose bad UTF-8 is replaced. That makes it three times as long, and whoever then decodes it
-holds the interpreter all the while."""
+"""Bytes of JSON whose bad UTF-8 is replaced. That makes it up to three times as long, and decoding it then
+holds the interpreter for the whole time."""
 
 
 class Channel(StrEnum):
@@ -47,13 +46,13 @@ class Channel(StrEnum):
 
 
 class MalformedMessage(CellgateError):
-    """Frames that are no Jupyter message, or carry a wrong signature. Raised by `Signer.parse`."""
+    """Frames that are not a Jupyter message, or carry a wrong signature. Raised by `Signer.parse`."""
 
     reason = "malformed_message"
 
 
 class TooComplex(MalformedMessage):
-    """A content that is too large, too deep or of too many parts to be read."""
+    """Content that is too large, too deep or has too many parts to be read."""
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -69,7 +68,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_header(frame: bytes) -> Header:
-    """The two fields of the header in `frame`. Raises MalformedMessage for none, and for one too long."""
+    """The two fields of the header in `frame`. Raises MalformedMessage if it is no header or is too long."""
     if len(frame) > MOST_HEADER:
         raise MalformedMessage(f"a header of {len(frame)} bytes is too long")
     try:
@@ -81,8 +80,8 @@ def read_header(frame: bytes) -> Header:
 def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
     """The JSON object in `frame`. Raises MalformedMessage when there is none, TooComplex when it is too deep.
 
-    Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced
-    by a replacement character, "?" and the word, so that output is never lost for one bad character.
+    Kernels send what their packers let through: invalid UTF-8, lone surrogates, NaN. These are replaced by a
+    replacement character, "?" and the word, so that one bad character never costs the whole output.
     """
     try:
         content = _decode_mended(frame)
@@ -98,9 +97,9 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
 
 
 def read_string(inside: bytes) -> str:
-    """The text of a JSON string by what is between its quotes, which may be cut out of a longer one.
+    """The text of a JSON string from what is between its quotes, possibly a piece of a longer one.
 
-    Mended as `read_content` does. Raises MalformedMessage.
+    Repaired as in `read_content`. Raises MalformedMessage.
     """
     frame = b'"%b"' % inside
     try:
@@ -133,7 +132,7 @@ def _decode_repaired(frame: bytes) -> Any:
 
 
 def _valid_text(frame: bytes) -> str:
-    """As UTF-8, in small steps: each bad byte costs some time, and other threads want theirs."""
+    """As valid UTF-8, in small steps: each bad byte costs time, and other threads need theirs."""
     decoder = getincrementaldecoder("utf-8")(errors="replace")
     starts = range(0, len(frame), _STEP)
     return "".join([decoder.decode(frame[at : at + _STEP]) for at in starts] + [decoder.decode(b"", True)])
@@ -143,10 +142,10 @@ class Message(msgspec.Struct, frozen=True, eq=False):
     """One message. The JSON parts stay bytes; `header` and `parent` are decoded for routing only.
 
     `left_out`: bytes of a message that was too large and is not here; its content is empty then. `decoded`:
-    the content of a large message, which was decoded before it was handed out. `unread`: the content must
-    not be decoded, because it is large or complex and was not wanted; it can still be relayed. `weight`:
-    what a large content takes in memory, `kinds`: the first MIME types of one that is not decoded. `is_text`:
-    whether the content is UTF-8, where that was looked at, as it is of large ones.
+    the content of a large message, which was decoded before delivery. `unread`: the content must not be
+    decoded, because it is large or complex and was not wanted; it can still be relayed. `weight`: what large
+    content takes in memory. `kinds`: the first MIME types of content that is not decoded. `is_text`: whether
+    the content is UTF-8, where that was checked, as it is for large messages.
     """
 
     channel: Channel
@@ -166,7 +165,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def readable(self) -> bool:
-        """Whether there is a content that may be decoded."""
+        """Whether there is content that may be decoded."""
         return not (self.unread or self.left_out)
 
     @property
@@ -175,9 +174,9 @@ class Message(msgspec.Struct, frozen=True, eq=False):
         return self.header.msg_type
 
     def content(self) -> dict[str, Any]:
-        """The content, as a dict of the caller's own. Raises MalformedMessage when it can't be read.
+        """The content, as a dict that the caller may change. Raises MalformedMessage when it can't be read.
 
-        A small one is decoded anew at each call; see `read_content`.
+        Small content is decoded again at each call; see `read_content`.
         """
         if not self.readable:
             raise TooComplex(f"content of {self.msg_type} is too large or too complex to be read")
@@ -187,7 +186,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
 
 def is_utf8(frame: bytes) -> bool:
-    """Whether the bytes are UTF-8; looked at in small steps, because other threads want their turns."""
+    """Whether the bytes are UTF-8; checked in small steps, because other threads need their turns."""
     if frame.isascii():
         return True
     decoder = getincrementaldecoder("utf-8")()
@@ -201,7 +200,7 @@ def is_utf8(frame: bytes) -> bool:
 
 
 def size_of(message: Message) -> int:
-    """Bytes of what it says: its content and its buffers."""
+    """Bytes of a message's content and buffers."""
     size = len(message.content_frame)
     return size + sum(map(len, message.buffers)) if message.buffers else size
 
@@ -235,7 +234,7 @@ class Signer:
     """Signs and checks messages with one kernel's key (HMAC-SHA256, the protocol's default scheme)."""
 
     def __init__(self, key: bytes) -> None:
-        # Copied for each message: making it anew from the key costs a multiple.
+        # Copied for each message: making it from the key every time costs several times as much.
         self._keyed = hmac.new(key, digestmod=sha256)
 
     def _signature(self, parts: Sequence[bytes]) -> bytes:
@@ -252,8 +251,8 @@ class Signer:
     def route(self, channel: Channel, frames: Sequence[bytes], left_out: int) -> Message:
         """Only the headers of the message in `frames`, of which `left_out` bytes are missing.
 
-        Nothing else is looked at, not even the signature, which is of what may be missing or too long to
-        read: believe no more of it than that it was there. Raises MalformedMessage.
+        Nothing else is checked, not even the signature, which covers parts that may be missing or too long to
+        read. Trust it only to say that there was a message. Raises MalformedMessage.
         """
         if DELIMITER not in frames or len(frames) < (start := frames.index(DELIMITER) + 2) + 2:
             raise MalformedMessage(f"a message on {channel} was too long before its content")

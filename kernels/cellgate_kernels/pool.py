@@ -2,11 +2,12 @@
 
 The pool decides how many kernels exist and which are started next. It does not know what they are used
 for, and it does not start them itself: ``kernel.KernelLauncher`` does. Every place is reserved before the
-first await, so `max_kernels` holds under any concurrency (jupyter kernel_gateway#341 is what happens else).
+first await, so `max_kernels` holds under any concurrency (for what happens otherwise see jupyter
+kernel_gateway#341).
 
-Demand is one number per profile: claims that wait, plus the warm target, less what is warm or starting.
-The target of a kernelspec is `size`; after a burst of claims it is their number within the last
-`burst_window` seconds, at most `burst_size`, and sinks again by itself.
+Demand is one number per profile: waiting claims, plus the warm target, minus kernels that are warm or
+starting. The target of a kernelspec is `size`; after a burst of claims it rises to the number of claims in
+the last `burst_window` seconds, at most `burst_size`, and falls back by itself.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """Bounds of a pool. Durations in seconds.
+    """Limits of a pool. Durations in seconds.
 
-    `refill_pause`: how long a claim keeps the next warm kernel from starting while others are warm: a start
-    takes a processor, just when the first cell is run.
+    `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
+    start would compete for a processor just when the first cell runs.
     """
 
     size: int = 2
@@ -45,7 +46,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A snapshot: kernels warm, starting, in use and ending, and claims that wait."""
+    """A snapshot: kernels warm, starting, in use and ending, and waiting claims."""
 
     warm: int
     starting: int
@@ -101,11 +102,11 @@ class KernelPool:
         self._resting = self._closed = False
 
     def start(self) -> None:
-        """Begin to warm kernels; returns at once."""
+        """Start warming kernels; returns at once."""
         self._balance()
 
     def statistics(self) -> PoolStatistics:
-        """How many kernels there are now, by what they do."""
+        """How many kernels there are now, by state."""
         return PoolStatistics(
             warm=sum(len(shelf.warm) for shelf in self._shelves.values()),
             starting=len(self._starting),
@@ -115,9 +116,9 @@ class KernelPool:
         )
 
     async def claim(self, profile: KernelProfile) -> Kernel:
-        """A ready kernel of this profile, the caller's until `release`.
+        """A ready kernel of this profile, which belongs to the caller until `release`.
 
-        Waits in line at most `claim_timeout` seconds. Raises PoolExhausted when no place came free by
+        Waits in line at most `claim_timeout` seconds. Raises PoolExhausted when no place became free by
         then, KernelStartFailed or KernelspecNotFound when the kernel can't be started.
         """
         shelf = self._shelves.get(profile)
@@ -166,23 +167,23 @@ class KernelPool:
             self._claims.remove(claim)
         future = claim.kernel
         if future.done() and not future.cancelled() and future.exception() is None:
-            # Handed over in the very moment of the timeout or of the claimer's cancellation.
+            # The kernel was handed over at the moment of the timeout or of the caller's cancellation.
             self.release(future.result())
 
     def _exhausted(self, message: str) -> PoolExhausted:
         return PoolExhausted(message, retry_after=self.settings.claim_timeout)
 
     def release(self, kernel: Kernel, *, spare_files: bool = False) -> None:
-        """End a claimed kernel in the background; its place comes free when it is gone.
+        """End a claimed kernel in the background; its place becomes free when it is gone.
 
-        With `spare_files` its workspace stays.
+        With `spare_files` its workspace is kept.
         """
         if kernel in self._in_use:
             self._in_use.discard(kernel)
             self._end(kernel, spare_files=spare_files)
 
     def adopt(self, kernel: Kernel) -> None:
-        """Take a kernel in that a former gateway started: it is in use from now on, until `release`."""
+        """Add a kernel that an earlier gateway started; it counts as in use until `release`."""
         self._in_use.add(kernel)
 
     def detach(self, kernel: Kernel) -> None:
@@ -214,7 +215,7 @@ class KernelPool:
         return max(self.settings.size, min(len(shelf.claimed_at), self.settings.burst_size))
 
     def _balance(self) -> None:
-        """Start what is wanted and fits; called whenever something changed, and by one timer."""
+        """Start what is wanted and fits; called after every change, and by one timer."""
         if self._closed:
             return
         while len(self._starting) < self.settings.concurrent_starts:
@@ -223,13 +224,13 @@ class KernelPool:
                 break
             task = self._tasks.start(self._start(profile), f"start {profile.kernelspec}")
             self._starting[task] = profile
-            # A task that is cancelled before its first step never gets to do this itself.
+            # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: self._starting.pop(done, None))
         self._reassure()
         self._set_timer()
 
     def _reassure(self) -> None:
-        """A claim whose kernel is starting has its place: from now on the start's own timeout bounds it."""
+        """A claim whose kernel is starting has its place: from then on only the start's timeout applies."""
         starting = list(self._starting.values())
         for claim in self._claims:
             if claim.profile in starting:
@@ -258,7 +259,7 @@ class KernelPool:
     def _evict(self, wanted: KernelProfile) -> bool:
         """Free a place for a waiting claim by ending an idle warm kernel of another profile.
 
-        The place comes free when that kernel is gone, so this returns False; the end calls `_balance`.
+        The place becomes free when that kernel is gone, so this returns False; its end calls `_balance`.
         """
         if not self._ending:
             for profile, shelf in self._shelves.items():
@@ -290,7 +291,8 @@ class KernelPool:
         except BaseException as error:
             self._starting.pop(task, None)
             if not isinstance(error, asyncio.CancelledError):
-                # A fault of ours: whoever waits is told, and the delay keeps it from repeating at full speed.
+                # An internal error: report it to the waiting claim, and delay so that it does not repeat
+                # at full speed.
                 self._failed(profile, KernelStartFailed("The kernel could not be started; the log says why."))
             raise
         else:
@@ -302,7 +304,8 @@ class KernelPool:
     def _started(self, profile: KernelProfile, kernel: Kernel) -> None:
         shelf = self._shelves.get(profile)
         if shelf is not None:
-            shelf.failures, shelf.retry_at = 0, 0.0
+            shelf.failures = 0
+            shelf.retry_at = 0.0
         claim = next((c for c in self._claims if c.profile == profile and not c.kernel.done()), None)
         if claim is not None and not self._closed:
             self._claims.remove(claim)
@@ -325,9 +328,10 @@ class KernelPool:
             self._end(kernel)
 
     def _failed(self, profile: KernelProfile, error: CellgateError) -> None:
-        """The first waiting claim learns of the failure; the warm target is retried with a growing delay."""
+        """Fail the first waiting claim; the warm target is retried with a growing delay."""
         logger.warning("A kernel did not start: %s", error.message)
-        if (shelf := self._shelves.get(profile)) is not None:
+        shelf = self._shelves.get(profile)
+        if shelf is not None:
             self._back_off(shelf)
         claim = next((c for c in self._claims if c.profile == profile and not c.kernel.done()), None)
         if claim is not None:
@@ -340,11 +344,11 @@ class KernelPool:
         shelf.retry_at = self._clock() + delay
 
     def rest(self) -> None:
-        """Warm no further kernels; claims are still served. For a gateway that is about to stop."""
+        """Stop warming kernels; claims are still served. For a gateway that is about to stop."""
         self._resting = True
 
     async def close(self) -> None:
-        """End every kernel, refuse every claim, and return when nothing is left. May be called again."""
+        """End every kernel, refuse every claim, and return when nothing is left. Idempotent."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,13 +1,13 @@
-"""What the connections of all kernels share: bounds, a budget of bytes, threads for large messages.
+"""What the connections of all kernels share: limits, a budget of bytes, threads for large messages.
 
-One is built for a gateway. A large message is checked and decoded in a thread of a small pool of its own, so
-that neither the event loop nor the threads of other work wait for it. A thread that decodes holds the
-interpreter, so ``structure`` bounds how much a message can be. Which messages are large, and in which order
-a kernel's messages are handed out, is ``connection``'s.
+A gateway has one. A large message is checked and decoded in a thread of a small separate pool, so that
+neither the event loop nor the threads for other work wait for it. A decoding thread holds the interpreter, so
+``structure`` limits how large a message can be. ``connection`` decides which messages are large and in which
+order a kernel's messages are delivered.
 
-The worst message takes a thread seconds, so kernels share the threads by two rules. Of the messages above
-`LONG_BYTES` one is read at a time: the other thread is left to the shorter ones. And the kernel that has had
-the least time is next, so that whoever sends seldom waits for one message and not for one of each other
+The worst message takes a thread seconds, so kernels share the threads by two rules. Only one message above
+`LONG_BYTES` is read at a time: the other thread is left to the shorter ones. And the kernel that has had the
+least time is next, so that a kernel that rarely sends waits for one message, not for one of every other
 kernel (start-time fair queueing: Goyal, Vin and Cheng, 1996).
 """
 
@@ -46,14 +46,14 @@ _shown = msgspec.json.Decoder(_Shown)
 
 @dataclass(slots=True, eq=False)
 class Share:
-    """What one kernel has had of the threads. `used`: seconds, with those that it let pass unused."""
+    """One kernel's share of the threads. `used`: seconds, including those that it let pass unused."""
 
     used: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A message to be read. `start`: how much its kernel had used when its turn began, by which it waits."""
+    """A message to be read. `start`: what its kernel had used when it was queued; the lowest is next."""
 
     share: Share
     start: float
@@ -62,7 +62,7 @@ class _Work:
 
 
 class Reception:
-    """`policy`: how large messages may be. `budget`: of bytes that are held and can't be used yet."""
+    """`policy`: how large messages may be. `budget`: for bytes that are held and can't be used yet."""
 
     def __init__(self, caps: OutputCaps | None = None, *, most_held: int | None = None) -> None:
         self.policy = MessagePolicy(OutputCaps() if caps is None else caps)
@@ -81,12 +81,12 @@ class Reception:
     ) -> Future[Message]:
         """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
 
-        A kernel has at most one on its way. Cancel the future to give up one that is not being read yet.
+        A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
         """
         is_long = sum(map(len, frames)) > LONG_BYTES
         future: Future[Message] = Future()
         with self._lock:
-            # Time that a kernel did not want is gone: nobody saves it up to be first for long.
+            # Unused time is not credited: otherwise a kernel could save it up and be first for long.
             start = max(self._start, share.used)
             read = partial(read_large, signer, channel, frames, room)
             self._waiting[future] = _Work(share, start, is_long, read)
@@ -95,17 +95,17 @@ class Reception:
         return future
 
     def _forget(self, future: Future[Message]) -> None:
-        """If it was given up, its bytes must not wait for a thread."""
+        """Drop a message that was abandoned: its bytes must not wait for a thread."""
         with self._lock:
             self._waiting.pop(future, None)
 
     def _read_waiting(self) -> None:
-        """In a thread: read what waits, as long as there is something that may be read now."""
+        """In a thread: read waiting messages as long as there is one that may be read now."""
         while self._read_next():
             pass
 
     def _read_next(self) -> bool:
-        # A call of its own: while the next message is read, nothing here keeps the one before.
+        # A separate call, so that no local variable keeps the last message while the next one is read.
         found = self._next()
         if found is None:
             return False
@@ -113,7 +113,7 @@ class Reception:
         begun = monotonic()
         try:
             message = work.read()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the future's
+        except BaseException as error:  # noqa: BLE001 - any error goes to the future
             self._had(work, monotonic() - begun)
             future.set_exception(error)
         else:
@@ -141,7 +141,7 @@ class Reception:
                 self._long_is_read = False
 
     def close(self, *, wait: bool = False) -> None:
-        """End the threads once they have read what they have begun to read; with `wait`, return then."""
+        """End the threads once they have finished the messages being read; with `wait`, return only then."""
         for future in tuple(self._waiting):
             future.cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
@@ -150,7 +150,7 @@ class Reception:
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:
     """The message with its content decoded; unread when it needs more than `room`, or is too complex.
 
-    Only a stream's text is cut where that ends, because what fits of it is shown.
+    Only a stream's text is cut at `room` instead, because the part that fits is shown.
 
     Raises MalformedMessage as `Signer.parse` does.
     """
@@ -177,7 +177,7 @@ def _read(message: Message, room: int) -> Message:
 
 
 def _kinds(frame: bytes) -> tuple[str, ...]:
-    """The first MIME types of what a message shows; they are found without decoding what they name."""
+    """The first MIME types that a message shows, found without decoding their data."""
     try:
         return tuple(_shown.decode(frame).data)[:_KINDS]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

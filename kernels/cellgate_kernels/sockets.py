@@ -1,11 +1,11 @@
 """One channel's socket to a kernel: local ones by asyncio itself, others by libzmq.
 
-It moves frames and knows nothing of what they say. ``connection`` signs, checks and hands out what comes;
-the bytes of a local socket are ``zmtp``'s.
+It moves frames and knows nothing of their content. ``connection`` signs, checks and delivers messages;
+``zmtp`` encodes and decodes the bytes of a local socket.
 
-Why local sockets are not libzmq's: it can't limit frames by what they are, nor what all kernels leave
-unfinished, before that is received, and its own thread wakes for every packet and then wakes ours
-(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays there.
+Why local sockets don't use libzmq: it can't limit frames by their kind, or limit what all kernels leave
+unfinished, before they are received, and its own thread wakes for every packet and then wakes ours
+(docs/explanation/architecture.md). CurveZMQ, which TCP needs, stays with libzmq.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cellgate_kernels.tasks import Supervisor, guarded
 from cellgate_kernels.zmtp import MOST_BYTES, MOST_FRAMES, SUBSCRIPTION, Decoder, ProtocolError, encode, hello
 
 Receiver = Callable[[list[bytes], int], None]
-"""Takes the frames of a message, and how many bytes are missing of one that was too long."""
+"""Takes the frames of a message, and how many bytes are missing if it was too long."""
 
 MESSAGES_PER_TURN: Final = 64
 BYTES_PER_TURN: Final = 1024 * 1024
 SECONDS_PER_TURN: Final = 0.001
-"""One kernel's share of a turn of the loop, which is enough for all that a quick cell says."""
+"""One kernel's share of a turn of the loop; enough for all the output of a quick cell."""
 SECONDS_OF_FLOOD: Final = 0.0003
 """Its share of the turns after one that was not enough, so that its flood costs others little time."""
 SECONDS_PER_WAKE: Final = 0.002
@@ -49,7 +49,7 @@ _LONGEST_RETRY: Final = 1.0
 _LONGEST_PATH: Final = 107
 """Bytes; unix(7)."""
 _UNREAD_MESSAGES: Final = 24
-# Plain numbers: arithmetic with pyzmq's enums costs more than the calls they are for.
+# Plain numbers: arithmetic on pyzmq's enums costs more than the calls that use them.
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _SNDMORE: Final = int(zmq.SNDMORE) | _NOBLOCK
 _RCVMORE: Final = int(zmq.RCVMORE)
@@ -58,29 +58,29 @@ _POLLIN: Final = int(zmq.POLLIN)
 
 
 class ChannelSocket(Protocol):
-    """What `connection` needs. All methods belong to the loop's thread; none waits."""
+    """What `connection` needs. Call all methods on the loop's thread; none blocks."""
 
     def send(self, frames: Sequence[bytes]) -> None:
         """Send one message, or keep it until the kernel takes it. Raises KernelDied when too many wait."""
 
     def pause(self) -> None:
-        """Read no more, so that what comes waits in the kernel's memory."""
+        """Stop reading, so that further messages wait in the kernel's memory."""
 
     def resume(self) -> None:
         """Read again after `pause`."""
 
     def rest(self, seconds: float) -> None:
-        """Read nothing before `wake`, but no longer than `seconds`: what comes is then read at one go."""
+        """Read nothing until `wake`, or for `seconds` at most, to read what has arrived by then together."""
 
     def wake(self) -> None:
-        """Read at once what has come, whether it rested or not."""
+        """Read what has arrived, now, whether the socket was resting or not."""
 
     def close(self) -> None:
-        """Give everything back. The receiver is not called any more."""
+        """Release everything. The receiver is not called any more."""
 
 
 class LocalSocket:
-    """A Unix socket. It connects when the kernel has bound its side, and again when it was cut."""
+    """A Unix socket. It connects when the kernel has bound its side, and reconnects when it is cut."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class LocalSocket:
         try:
             connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError:
-            # There are too many open files at the moment.
+            # Too many open files at the moment.
             self._again()
             return
         try:
@@ -129,7 +129,7 @@ class LocalSocket:
             # A new socket's buffer takes these hundred bytes whole.
             connecting.send(self._hello)
         except OSError:
-            # Not bound yet, not yet open to us, gone, or no socket: which of them, only time can tell.
+            # Not bound yet, not accessible yet, gone, or not a socket: all of these are simply retried.
             connecting.close()
             self._again()
             return
@@ -198,7 +198,7 @@ class LocalSocket:
         self._deliver(SECONDS_PER_TURN)
 
     def _deliver(self, seconds: float = SECONDS_OF_FLOOD) -> None:
-        """Hand out what was read, up to a bound for one turn of the loop."""
+        """Deliver what was read, up to the limits for one turn of the loop."""
         self._delivery = None
         size, decoder, end = 0, self._decoder, monotonic() + seconds
         for _ in range(MESSAGES_PER_TURN):
@@ -222,18 +222,18 @@ class LocalSocket:
         self._delivery = self._loop.call_soon(self._guarded_deliver)
 
     def _failed(self, name: str, error: Exception) -> None:
-        """A mistake of ours: begin anew, because nobody knows how far the stream was read."""
+        """An internal error: start over, because it is unknown how far the stream was read."""
         if not self._closed:
             self._cut()
 
     def _cut(self) -> None:
-        """The other side is gone, or is no kernel's."""
+        """The other side is gone, or is not a kernel."""
         self._met = True
         self._disconnect()
         self._again()
 
     def _again(self) -> None:
-        """Try again: soon while the kernel starts, ever more slowly once it was there."""
+        """Try again: soon while the kernel starts, at growing intervals once it has been there."""
         if self._met:
             self._delay = min(_LONGEST_RETRY, self._delay * 2)
         self._timer = self._loop.call_later(self._delay, guarded(self._connect, "kernel's socket"))
@@ -250,7 +250,7 @@ class LocalSocket:
         self._unsent_bytes = 0
 
     def _watch(self) -> None:
-        """Be told of what comes, unless that is to wait."""
+        """Watch for incoming data, unless paused or resting."""
         if self._socket is None:
             return
         if self._paused or self._resting is not None:
@@ -285,7 +285,7 @@ class LocalSocket:
             self._resting = None
             self._watch()
         if self._delivery is not None:
-            # What was read and left for the next turn is older than what made the caller ask.
+            # Messages that were read but left for the next turn are older than what made the caller ask.
             self._delivery.cancel()
             self._deliver(SECONDS_PER_WAKE)
         elif self._socket is not None and not self._paused:
@@ -318,7 +318,7 @@ class ZmqSocket:
         self._socket = zmq_socket
         self._receive = receive
         self._most_bytes = most_bytes
-        # A longer frame ends the connection, which libzmq then makes anew; the message is lost.
+        # libzmq drops the connection at a longer frame and reconnects; the message is lost.
         zmq_socket.setsockopt(zmq.MAXMSGSIZE, most_bytes)
         self._paused = False
         self._loop = asyncio.get_running_loop()
@@ -326,7 +326,7 @@ class ZmqSocket:
         zmq_socket.setsockopt(zmq.RECONNECT_IVL, int(_RETRY_SECONDS * 1000))
         if channel is Channel.IOPUB:
             zmq_socket.setsockopt(zmq.SUBSCRIBE, b"")
-            # What we have not read yet waits in the kernel's memory, which is limited, rather than in ours.
+            # Unread messages wait in the kernel's memory, which is limited, rather than in ours.
             zmq_socket.setsockopt(zmq.RCVHWM, _UNREAD_MESSAGES)
         else:
             zmq_socket.setsockopt(zmq.ROUTING_ID, identity)
@@ -346,11 +346,11 @@ class ZmqSocket:
             self._socket.send(frames[-1], _NOBLOCK)
         except zmq.Again:
             raise KernelDied("The kernel takes no more messages; interrupt or restart it.") from None
-        # Sending may consume the edge of ZMQ_FD, so messages that arrived meanwhile must be asked for.
+        # Sending may consume the edge of ZMQ_FD, so check for messages that arrived in the meantime.
         self._loop.call_soon(self._guarded_drain)
 
     def _drain(self) -> None:
-        """Read what is there, up to a bound for one turn of the loop."""
+        """Read what is there, up to the limits for one turn of the loop."""
         size, end = 0, monotonic() + SECONDS_PER_TURN
         for _ in range(MESSAGES_PER_TURN):
             if self._socket.closed or self._paused:
@@ -386,7 +386,7 @@ class ZmqSocket:
             self._loop.call_soon(self._guarded_drain)
 
     def rest(self, seconds: float) -> None:
-        """Nothing: libzmq's thread would read on."""
+        """Does nothing: libzmq's thread would keep reading."""
 
     def wake(self) -> None:
         """See `ChannelSocket`."""
@@ -401,7 +401,7 @@ class ZmqSocket:
 
 
 def endpoint(info: Mapping[str, Any], channel: Channel) -> str:
-    """The zmq address of a channel by a kernel's connection info (jupyter_client, "Connection files")."""
+    """The zmq address of a channel from a kernel's connection info (jupyter_client, "Connection files")."""
     port = info[f"{channel}_port"]
     if info["transport"] == "ipc":
         return f"ipc://{info['ip']}-{port}"
@@ -418,10 +418,10 @@ def open_socket(
     budget: ReceiveBudget | None = None,
     most_next: Callable[[Sequence[bytes]], int] | None = None,
 ) -> ChannelSocket:
-    """A socket that connects to a kernel's channel. `identity`: whom the kernel answers to.
+    """A socket that connects to a kernel's channel. `identity`: the one that the kernel answers.
 
-    `most_bytes`: of a message. `budget`: of what all sockets hold of messages that are not whole yet.
-    `most_next`: how long the next frame may be, by those before it; see `Decoder`.
+    `most_bytes`: of a message. `budget`: for what all sockets hold of messages that are not complete yet.
+    `most_next`: how long the next frame may be, given those before it; see `Decoder`.
 
     The kernel sends an input_request to the stdin socket with the identity of the requester.
     """
@@ -442,8 +442,8 @@ def open_socket(
 def _connect_to(connecting: socket.socket, path: str) -> None:
     """Connect to the socket at `path` itself. Raises OSError for anything else that is there.
 
-    A kernel can write to the folder: it could put a link to some other service's socket there, at any moment.
-    So the name is looked up once, without following it, and what is connected to is what was looked at.
+    A kernel can write to the folder: it could put a link to another service's socket there at any moment.
+    So the name is looked up once, without following links, and the connection goes to what was checked.
     """
     folder = os.open(Path(path).parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -462,5 +462,5 @@ def _connect_to(connecting: socket.socket, path: str) -> None:
 
 
 def as_bytes(value: bytes | str) -> bytes:
-    """A key of a connection info, which comes as either."""
+    """A key of a connection info as bytes; it may come as either type."""
     return value if isinstance(value, bytes) else value.encode()

@@ -1,9 +1,9 @@
-"""What can be told of JSON without decoding it: how many containers and elements it has, and how deep it is.
+"""What can be learned about JSON without decoding it: how many containers and elements it has, and how deep.
 
-Decoding text costs what its bytes cost, but three bytes of an empty list become fifty, and each is a stop for
-the garbage collector. So the number of elements is bounded before anything is made of them. Pure; the bounds
-of whole messages are ``policy``'s. Commas and brackets inside of strings do not count, but they are only told
-apart where there are suspiciously many.
+Decoded text takes about as much memory as its bytes, but the three bytes of an empty list become fifty, and
+the garbage collector visits each list. So the number of elements is limited before anything is decoded. Pure;
+the limits of whole messages are in ``policy``. Commas and brackets inside strings do not count, but strings
+are only told apart where there are suspiciously many of these.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from itertools import chain
 from typing import Any
 
 DEEPEST = 100
-"""Most levels of nesting in a content: a deeper one overruns the stack of whoever encodes it again."""
+"""The most levels of nesting in content: deeper content overflows the stack when it is encoded again."""
 MOST_CONTAINERS = 250_000
 MOST_ELEMENTS = 1_000_000
-"""By their commas. Decoding as many takes a tenth of a second at the worst."""
+"""Counted by commas. Decoding as many takes a tenth of a second at worst."""
 
 LONG_NUMBER = 256
 MOST_LONG_NUMBERS = 20
-"""Integers of so many digits: both reading and writing one costs the square of its length, up to a
-third of a millisecond, and nobody else runs in that time."""
+"""Integers of this many digits: both reading and writing one costs the square of its length, up to a third of
+a millisecond, and nothing else runs in that time."""
 
 INLINE_BYTES = 64 * 1024
 INLINE_CONTAINERS = 2_000
 INLINE_ELEMENTS = 2_000
-"""What is larger is not read on the event loop: decoding it, a millisecond, would be noticed by others."""
+"""Larger content is not read on the event loop: decoding it, a millisecond, would delay others noticeably."""
 
 CONTAINER_COST = 64
 ELEMENT_COST = 16
-"""Bytes of memory that a container and an element of one take at the least."""
+"""The least bytes of memory that a container and one of its elements take."""
 
 _SLICE = 256 * 1024
 _STRIDE = 64
@@ -39,7 +39,7 @@ _NO_DIGITS = re.compile(rb"[^0-9]+")
 
 
 def is_heavy(frame: bytes) -> bool:
-    """Whether `frame` takes too long to decode on the loop. Costs a usual frame one comparison."""
+    """Whether `frame` takes too long to decode on the loop. Costs one comparison for a typical frame."""
     size = len(frame)
     if size <= INLINE_CONTAINERS:
         return False
@@ -49,12 +49,14 @@ def is_heavy(frame: bytes) -> bool:
 
 
 def weigh(frame: bytes) -> int | None:
-    """About how many bytes the objects take that decoding makes of `frame`, or None when they are too many.
+    """About how many bytes the objects decoded from `frame` would take, or None when they are too many.
 
     Never holds the interpreter for longer than a slice takes: call it in a thread where `is_heavy` says so.
     """
-    containers, elements = _count(frame, b"[") + _count(frame, b"{"), _count(frame, b",")
-    numbers, suspicious = 0, containers > MOST_CONTAINERS or elements > MOST_ELEMENTS
+    containers = _count(frame, b"[") + _count(frame, b"{")
+    elements = _count(frame, b",")
+    numbers = 0
+    suspicious = containers > MOST_CONTAINERS or elements > MOST_ELEMENTS
     if suspicious or _cost(containers, elements) > len(frame) or _has_many_digits(frame):
         containers, elements, numbers = _outside_of_strings(frame)
     if containers > MOST_CONTAINERS or elements > MOST_ELEMENTS or numbers > MOST_LONG_NUMBERS:
@@ -63,7 +65,7 @@ def weigh(frame: bytes) -> int | None:
 
 
 def weigh_small(frame: bytes) -> int:
-    """As `weigh` for what is not heavy, at the cost of a look: strings are not told apart."""
+    """As `weigh` for frames that are not heavy, at little cost: strings are not told apart."""
     if len(frame) <= INLINE_CONTAINERS:
         return 0
     return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))
@@ -80,7 +82,7 @@ def _count(frame: bytes, mark: bytes) -> int:
 
 
 def _has_many_digits(frame: bytes) -> bool:
-    """Whether LONG_NUMBER digits follow one another, in a string or not. It looks at every 64th byte."""
+    """Whether LONG_NUMBER digits follow one another, in a string or not. Checks every 64th byte."""
     for start in range(0, len(frame), _SLICE):
         for found in _DIGITS_IN_A_ROW.finditer(frame[start : start + _SLICE : _STRIDE]):
             first = start + found.start() * _STRIDE
@@ -96,7 +98,7 @@ def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
     while start < len(frame):
         piece = frame[start : start + _SLICE]
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2:
-            piece = frame[start : start + _SLICE + 1]  # an escape is not cut in two
+            piece = frame[start : start + _SLICE + 1]  # don't split an escape
         start += len(piece)
         parts = piece.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
         outside = b"".join(parts[inside::2])

@@ -1,9 +1,9 @@
-"""The one way to start a task: each has a name, and an owner that is told when it fails.
+"""The one way to start a task: each has a name, and an owner that is notified when it fails.
 
 A bare ``asyncio.create_task`` fails silently until the garbage collector finds it, and whatever waited for
-the task waits for ever. A `Supervisor` belongs to one owner (a session, a pool, a connection). It keeps the
-tasks alive, tells the owner of each failure while the owner can still act on it, and ends them with the
-owner. It guards callbacks of the event loop in the same way. It does not know what the tasks do.
+the task waits forever. A `Supervisor` belongs to one owner (a session, a pool, a connection). It keeps the
+tasks alive, reports each failure to the owner while the owner can still act on it, and ends the tasks with
+the owner. It guards callbacks of the event loop in the same way. It does not know what the tasks do.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Supervisor:
 
     `ids` are logged with each failure (``{"session": key, "kernel": id}``); it is a function because a
     session's kernel changes. `failed` is called with the task's name and error after the log line. It must
-    end whatever waited for the task and leave the owner usable; an error that it raises itself is logged and
-    goes no further.
+    end whatever waited for the task and leave the owner usable; an error that it raises itself is only
+    logged.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class Supervisor:
         failed: Callable[[Exception], None] | None = None,
         **ids: object,
     ) -> asyncio.Task[T]:
-        """Start a task that nobody has to await. Whatever it raises is told to the owner.
+        """Start a task that nobody has to await. Any error is reported to the owner.
 
-        `failed` is called before the owner's own; `ids` are logged besides the owner's.
+        `failed` is called before the owner's; `ids` are logged along with the owner's.
         """
         return self._begin(work, name, (), failed, ids)
 
@@ -65,15 +65,15 @@ class Supervisor:
         errors: tuple[type[Exception], ...] = (CellgateError,),
         **ids: object,
     ) -> asyncio.Task[T]:
-        """Start a task whose result others await, by `outcome`. `errors` are theirs and are not told to the
-        owner, even if none of them is left; anything else is a fault, and the owner is told as well.
+        """Start a task whose result others await with `outcome`. `errors` are theirs and are not reported to
+        the owner, even if nobody awaits any more; any other error is reported to the owner too.
         """
         return self._begin(work, name, errors, None, ids)
 
     async def complete(self, work: Coroutine[Any, Any, T], name: str) -> T:
-        """Do work that must not be left half done: a caller that is cancelled waits for its end first.
+        """Do work that must not be left half done: a cancelled caller waits for its end first.
 
-        Errors are the caller's; the owner is told only if the caller was cancelled and can't see them.
+        The caller gets errors; they are reported to the owner only if the caller was cancelled.
         """
         task = self._begin(work, name, (Exception,), None, {})
         cancelled: asyncio.CancelledError | None = None
@@ -89,16 +89,16 @@ class Supervisor:
         raise cancelled
 
     def repeat(self, step: Callable[[], Awaitable[float]], name: str, *, pause: float) -> asyncio.Task[None]:
-        """Call `step` for ever; each call returns the seconds until the next.
+        """Call `step` forever; each call returns the seconds until the next.
 
-        The owner is told of a call that fails, and the next follows after `pause` seconds.
+        A failing call is reported to the owner, and the next follows after `pause` seconds.
         """
 
         async def work() -> None:
             while True:
                 try:
                     seconds = await step()
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is told to the owner
+                except Exception as error:  # noqa: BLE001 - any error is reported to the owner
                     self._tell(name, error, None, {})
                     seconds = pause
                 await asyncio.sleep(seconds)
@@ -106,16 +106,16 @@ class Supervisor:
         return self.start(work(), name)
 
     def tell(self, name: str, error: Exception) -> None:
-        """Log a failure and tell the owner, as if a task of this name had failed."""
+        """Log a failure and report it to the owner, as if a task of this name had failed."""
         self._tell(name, error, None, {})
 
     def guard(self, callback: Callable[P, object], name: str, **ids: object) -> Callable[P, None]:
-        """The callback for the event loop: what it raises is told to the owner as a task's failure is."""
+        """Wrap a callback for the event loop: errors are reported to the owner as a task's are."""
 
         def guarded(*arguments: P.args, **options: P.kwargs) -> None:
             try:
                 callback(*arguments, **options)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told to the owner
+            except Exception as error:  # noqa: BLE001 - any error is reported to the owner
                 self._tell(name, error, None, ids)
 
         return guarded
@@ -146,10 +146,12 @@ class Supervisor:
         if task.cancelled():
             if task.cancelling():
                 return
-            # Something that it awaited was cancelled, and that ended the task as if somebody had wanted it.
+            # Nobody cancelled the task itself: something that it awaited was cancelled, and that ended it.
             error = GatewayFault("The task ended because something that it awaited was cancelled")
-        elif (error := task.exception()) is None or isinstance(error, expected):
-            return
+        else:
+            error = task.exception()
+            if error is None or isinstance(error, expected):
+                return
         if isinstance(error, Exception):  # KeyboardInterrupt and SystemExit end the loop by themselves
             self._tell(name, error, failed, ids)
 
@@ -165,32 +167,32 @@ class Supervisor:
         try:
             if failed is not None:
                 failed(error)
-        except Exception as further:  # any fault at all: the loop's callback must not raise
+        except Exception as further:  # any error: the loop's callback must not raise
             logger.error("What waited for task %r was not ended", name, exc_info=further, extra=known)
         try:
             if self._failed is not None:
                 self._failed(name, error)
-        except Exception as further:  # any fault at all: the loop's callback must not raise
+        except Exception as further:  # any error: the loop's callback must not raise
             logger.error("The owner of task %r failed too", name, exc_info=further, extra=known)
 
     def _known_ids(self) -> dict[str, object]:
         try:
             return dict(self._ids())
-        except Exception as error:  # any fault at all: the failure itself must be logged
+        except Exception as error:  # any error: the failure itself must still be logged
             logger.error("The owner of a task can't say who it is", exc_info=error)
             return {}
 
     def _others(self) -> Collection[asyncio.Task[Any]]:
-        """All but the task that asks: it can't wait for itself."""
+        """All tasks but the calling one, which can't wait for itself."""
         return self._tasks - {asyncio.current_task()}
 
     async def finished(self) -> None:
-        """Return when no task is left, but for the caller's own."""
+        """Return when no task is left except the caller's own."""
         while others := self._others():
             await asyncio.wait(others)
 
     async def cancel(self) -> None:
-        """Cancel all tasks and return when they have ended; the caller's own goes on."""
+        """Cancel all tasks and return when they have ended; the caller's own continues."""
         for task in self._others():
             task.cancel()
         await self.finished()
@@ -202,23 +204,23 @@ def guarded(
     failed: Callable[[Exception], None] | None = None,
     **ids: object,
 ) -> Callable[P, None]:
-    """As `Supervisor.guard`, where a log line and a call of `failed` are all that can be done."""
+    """As `Supervisor.guard`, where logging and calling `failed` are all that can be done."""
 
     def guarded_callback(*arguments: P.args, **options: P.kwargs) -> None:
         try:
             callback(*arguments, **options)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged
-            # Made only now: a quick cell has ten such callbacks.
+        except Exception as error:  # noqa: BLE001 - any error is logged
+            # Created only on failure: a quick cell has ten of these callbacks.
             Supervisor()._tell(name, error, failed, ids)
 
     return guarded_callback
 
 
 async def outcome(task: asyncio.Task[T], cancelled: Callable[[], CellgateError]) -> T:
-    """The result of a shared task; who waits for it and is cancelled leaves it alone.
+    """The result of a shared task; cancelling the wait does not cancel the task.
 
-    Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for a mistake
-    of ours that its owner has logged.
+    Raises the task's CellgateError, `cancelled()` if its owner cancelled it, and GatewayFault for an internal
+    error, which its owner has logged.
     """
     await asyncio.wait([task])
     if task.cancelled():

@@ -1,10 +1,10 @@
 """The text of a large stream message, read in small steps, and no more of it than there is room for.
 
-A decoder of JSON holds the interpreter until it has read the whole text: a quarter of a second for 40 MB, in
-which nobody else's request is answered. So the string is cut where no character and no escape is torn apart,
-and its parts are decoded one by one. That needs a content of the usual shape, which has nothing but a name
-and a text; one of another shape must be small. Pure. Who decides what is large is ``connection``; what
-becomes of the text is ``execution``'s.
+A JSON decoder holds the interpreter until it has read the whole text: a quarter of a second for 40 MB, during
+which no other request is answered. So the string is cut where no character and no escape is split, and its
+parts are decoded one by one. That requires content of the usual shape, with nothing but a name and a text;
+content of another shape must be small. Pure. ``connection`` decides what is large; ``execution`` uses the
+text.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from cellgate_kernels.outputs import byte_size
 from cellgate_kernels.structure import weigh
 
 STEP = 64 * 1024
-"""Bytes of JSON that are decoded at one go."""
+"""Bytes of JSON that are decoded in one call."""
 MOST_ODD = 1024 * 1024
-"""Bytes of a content that has another shape."""
+"""Bytes of content that has another shape."""
 _MOST_AROUND = 1024
-"""Bytes of a content before its text, and after it."""
+"""Bytes of content before the text, and after it."""
 
 _SPACE = rb"[ \t\r\n]*+"
 _NAME = rb'"name"%b:%b"([a-z]*+)"' % (_SPACE, _SPACE)
@@ -37,22 +37,23 @@ _LONGEST_CHARACTER = 4
 
 
 class Stream(NamedTuple):
-    """What was read of a stream. `size`: how many bytes its whole text has at most, where it was cut."""
+    """What was read of a stream. `size`: an upper limit of the whole text's bytes if it was cut, else 0."""
 
     content: dict[str, Any]
     size: int
 
 
 def read_text(frame: bytes, room: int) -> Stream:
-    """The content of a stream message with a text of `room` bytes, or with a little more when it is longer.
+    """The content of a stream message; a text longer than `room` bytes is cut a little after that.
 
-    Raises MalformedMessage, and TooComplex for what is neither small nor of the usual shape.
+    Raises MalformedMessage, and TooComplex for content that is neither small nor of the usual shape.
     """
     before = _BEFORE.match(frame, 0, _MOST_AROUND)
     if before is None:
         return _read_odd(frame)
     parts: list[str] = []
-    size, position = 0, before.end()
+    size = 0
+    position = before.end()
     while size <= room:
         if frame[position : position + 1] == b'"':
             return _whole(frame, before, position, "".join(parts))
@@ -65,7 +66,7 @@ def read_text(frame: bytes, room: int) -> Stream:
 
 
 def _end_of_part(frame: bytes, position: int) -> int:
-    """Where the text ends, or a part of it that can be decoded by itself."""
+    """Where the text ends, or a part of it that can be decoded on its own."""
     end = position + STEP
     part = frame[position:end]
     if b'"' in part.replace(b"\\\\", b"").replace(b'\\"', b""):
@@ -86,9 +87,9 @@ def _end_of_part(frame: bytes, position: int) -> int:
 
 
 def _before_character(frame: bytes, end: int) -> int:
-    """`end`, or where the character of UTF-8 begins that a cut at `end` would tear apart.
+    """`end`, or the start of the UTF-8 character that a cut at `end` would split.
 
-    What is no UTF-8 may have any number of continuation bytes behind a character that is whole.
+    Invalid UTF-8 may have any number of continuation bytes after a complete character.
     """
     for start in range(end - 1, end - _LONGEST_CHARACTER, -1):
         lead = frame[start]
@@ -98,7 +99,7 @@ def _before_character(frame: bytes, end: int) -> int:
 
 
 def _character_size(lead: int) -> int:
-    """Bytes of the character of UTF-8 that begins with this one (RFC 3629)."""
+    """Bytes of the UTF-8 character that starts with this one (RFC 3629)."""
     if 0xC2 <= lead < 0xE0:
         return 2
     if 0xE0 <= lead < 0xF0:
@@ -121,7 +122,7 @@ def _whole(frame: bytes, before: re.Match[bytes], position: int, text: str) -> S
 
 
 def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
-    """The name that stands before the text or after it; of two the last counts, as in any JSON object."""
+    """The name before the text or after it; if there are two, the last counts, as in any JSON object."""
     for found in (after, before):
         if found is not None and found[1] is not None:
             return found[1].decode()
@@ -129,7 +130,7 @@ def _name(before: re.Match[bytes], after: re.Match[bytes] | None) -> str:
 
 
 def _read_odd(frame: bytes) -> Stream:
-    """A content of another shape: whole, if it is small."""
+    """Content of another shape, read whole if it is small."""
     if len(frame) > MOST_ODD or weigh(frame) is None:
         raise TooComplex("content of stream is too large for its shape")
     return Stream(read_content(frame, "stream"), 0)

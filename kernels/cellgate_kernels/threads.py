@@ -1,9 +1,9 @@
-"""Threads for work that blocks, in separate pools, so that one kind of work can't hold up another.
+"""Threads for blocking work, in separate pools, so that one kind of work can't hold up another.
 
-A `Lane` is one bounded pool with a name. `ThreadLanes` are those of a gateway: what a kernel and its cells
-need never waits for the files of clients, and those never wait for hashing. The lane of the cells is also the
-loop's default pool: it is what ``asyncio.to_thread`` uses, which is therefore for the way of a cell only. It
-does not know what the work is, and can't interrupt it: long work looks at a flag of its own.
+A `Lane` is one named pool of limited size. `ThreadLanes` are those of a gateway: work for a kernel and its
+cells never waits for clients' files, and those never wait for hashing. The lane of the cells is also the
+loop's default pool, which ``asyncio.to_thread`` uses, so use ``to_thread`` only on a cell's path. A lane does
+not know what the work is and can't interrupt it: long work checks a flag of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 FURTHER_THREADS = 16
-"""Threads of the lane of cells for work that is no single kernel's. Threads are made when they are needed."""
+"""Threads of the lane of cells for work that belongs to no single kernel; they are created on demand."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,8 +25,8 @@ T = TypeVar("T")
 class Lane:
     """A pool of at most `workers` threads. Calls beyond that wait in order of arrival.
 
-    Its queue has no limit of its own: everybody who calls waits for the result, so there are at most as many
-    calls as requests and kernels, and both are limited.
+    Its queue has no limit of its own: every caller waits for its result, so there are at most as many calls
+    as requests and kernels, and both are limited.
     """
 
     def __init__(self, name: str, workers: int) -> None:
@@ -34,27 +34,27 @@ class Lane:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix=f"cellgate-{name}")
 
     async def run(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call `work` in a thread. If the caller is cancelled, a call that has begun goes on unobserved."""
+        """Call `work` in a thread. If the caller is cancelled, a call that has started runs on unobserved."""
         context = contextvars.copy_context()
         call = partial(context.run, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def be_default(self) -> None:
-        """Let the running loop use this lane for ``asyncio.to_thread``; the loop then closes it."""
+        """Make this lane the running loop's pool for ``asyncio.to_thread``; the loop then closes it."""
         asyncio.get_running_loop().set_default_executor(self._executor)
 
     def close(self) -> None:
-        """Drop the calls that wait. Threads end when they have finished what they do."""
+        """Drop waiting calls. Threads end when they have finished their current call."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class ThreadLanes:
     """The lanes of one gateway.
 
-    `cells`: kernels, workspaces and what a cell did; there is a thread for each of the `kernels` that may
+    `cells`: kernels, workspaces and results of cells; there is a thread for each of the `kernels` that may
     exist, so that none waits for another's. `record`: encoding and hashing of large events. `texts`: decoding
-    and encoding of what is large and a client's. `files`: what clients bring and fetch. `bulk`: hashing for
-    listings. What waits on disk for slow WebSockets has a lane beside these (``channels.client``).
+    and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
+    for listings. Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
     """
 
     def __init__(self, kernels: int) -> None:
@@ -65,6 +65,6 @@ class ThreadLanes:
         self.bulk = Lane("bulk", 2)
 
     def close(self) -> None:
-        """End all lanes, except that of the cells, which ends with the loop."""
+        """Close all lanes except that of the cells, which the loop closes."""
         for lane in (self.record, self.texts, self.files, self.bulk):
             lane.close()

@@ -1,7 +1,7 @@
 """ZeroMQ's wire protocol for a client of one local socket: bytes in, messages out, and back.
 
 Pure: no sockets and no clock; ``sockets`` reads and writes. Only what a kernel's own sockets need is here:
-the NULL mechanism and the socket types DEALER and SUB. What frames mean is known to ``messages``.
+the NULL mechanism and the socket types DEALER and SUB. ``messages`` knows what frames mean.
 Source: ZeroMQ RFC 23, "ZMTP 3.0" (https://rfc.zeromq.org/spec/23/).
 """
 
@@ -16,20 +16,20 @@ from cellgate_kernels.limits import MIB
 
 MOST_BYTES = 64 * MIB
 MOST_FRAMES = 10_032
-"""A longer message is passed over: whoever runs code in a kernel can send what he likes."""
+"""A message with more is passed over: code in a kernel can send whatever it likes."""
 FRAME_COST = 64
-"""Bytes that a frame takes beside its own."""
+"""Bytes of memory that a frame takes in addition to its content."""
 
 _SIGNATURE = b"\xff\0\0\0\0\0\0\0\0\x7f"
 _MECHANISM = b"NULL".ljust(20, b"\0")
 _GREETING_SIZE = 64
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _SMALL_REST = 64 * 1024
-"""A frame that lacks no more than this many bytes waits in the buffer; a greater one is gathered apart."""
+"""A frame with at most this many bytes missing waits in the buffer; a larger one is gathered separately."""
 _FRAMES_AT_ONCE = 4096
 _HEAD_FRAMES = 8
 _HEAD_BYTES = 512 * 1024
-"""What is kept of a message that is passed over: its first frames, which say what it would have been."""
+"""What is kept of a message that is passed over: its first frames, which say what kind it was."""
 
 
 class ProtocolError(CellgateError):
@@ -39,11 +39,11 @@ class ProtocolError(CellgateError):
 
 
 SUBSCRIPTION = b"\0\x01\x01"
-"""A SUB's first message once the other side is ready: it wants everything."""
+"""A SUB's first message once the other side is ready: subscribe to everything."""
 
 
 def hello(socket_type: bytes, identity: bytes = b"") -> bytes:
-    """What a client says first: greeting and READY. Messages may follow when the other side is ready too."""
+    """What a client sends first: greeting and READY. Messages may follow when the other side is ready too."""
     ready = b"\x05READY" + _property(b"Socket-Type", socket_type)
     if identity:
         ready += _property(b"Identity", identity)
@@ -55,7 +55,7 @@ def _property(name: bytes, value: bytes) -> bytes:
 
 
 def encode(frames: Sequence[bytes]) -> bytes:
-    """One message as it goes over the wire."""
+    """One message in wire format."""
     parts: list[bytes] = []
     last = len(frames) - 1
     for number, frame in enumerate(frames):
@@ -69,16 +69,16 @@ def encode(frames: Sequence[bytes]) -> bytes:
 
 
 class Decoder:
-    """Cuts what was received into messages. `feed` it, then take messages until there is none.
+    """Splits received data into messages. `feed` it, then take messages until there are none.
 
-    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over from where that is known:
-    a frame's length is announced before its bytes. `most_next` says, by the frames of a message so far, how
-    long a great one after them may be. A message is also passed over when the `budget` of unfinished bytes
-    has no room for it any more.
+    A message of more than `most_bytes`, or of more than MOST_FRAMES, is passed over as soon as that is known:
+    a frame's length is announced before its bytes. `most_next` says, given the frames of a message so far,
+    how long a large one after them may be. A message is also passed over when the `budget` for unfinished
+    bytes has no room left for it.
 
-    `ready`: whether the other side has said that it is, and takes messages. `left_out`: how many bytes of the
-    message that `next` has just given are missing, because it was passed over. `more`: whether it gave None
-    although not all that was fed has been looked at, to let others have their turn.
+    `ready`: whether the other side is ready and takes messages. `left_out`: how many bytes of the message
+    that `next` has just returned are missing, because it was passed over. `more`: whether `next` returned
+    None before looking at all the data, to let others have their turn.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class Decoder:
         self._size = 0
         self._passed_over = False
         self._held = 0
-        # Of a great frame: its flags, what is there of it (None: passed over), and how many bytes lack.
+        # A large frame: its flags, what is there of it (None: passed over), and how many bytes are missing.
         self._flags = 0
         self._gathered: bytearray | None = None
         self._gathered_size = 0
         self._missing = 0
 
     def feed(self, data: bytes) -> None:
-        """Add what was received."""
+        """Add received data."""
         if self._missing:
             part = data[: self._missing]
             self._missing -= len(part)
@@ -119,8 +119,8 @@ class Decoder:
         self._position = 0
 
     def next(self) -> list[bytes] | None:
-        """The frames of the next whole message, or the first of one that was passed over (see `left_out`);
-        None when more must be received, or there is `more`.
+        """The frames of the next complete message, or the first of one that was passed over (see
+        `left_out`); None when more must be received, or there is `more`.
 
         Raises ProtocolError.
         """
@@ -136,9 +136,9 @@ class Decoder:
         return message
 
     def _next(self) -> list[bytes] | None:
-        """As `next`, of what is in the buffer."""
+        """As `next`, for what is in the buffer."""
         buffer, end = self._buffer, len(self._buffer)
-        # A frame may be two bytes long, and have no message: others want their turn.
+        # Limited, because frames can be two bytes long and never complete a message.
         for _ in range(_FRAMES_AT_ONCE):
             start = self._position + 2
             if start > end:
@@ -155,7 +155,7 @@ class Decoder:
                 return None
             self._position = start + size
             if flags == _MORE and not self._passed_over and len(self._frames) < MOST_FRAMES:
-                # As `_add` does it, at half the cost: six of seven frames of a usual message are such.
+                # As in `_add`, at half the cost: six of the seven frames of a typical message come this way.
                 self._size += size
                 if self._size <= self._most_bytes:
                     self._frames.append(buffer[start : start + size])
@@ -179,7 +179,7 @@ class Decoder:
     def _gather(self, flags: int, start: int, size: int) -> None:
         self._flags, self._gathered_size = flags, size
         if flags & _COMMAND:
-            self._gathered = None  # READY is short, and no other one is for us
+            self._gathered = None  # READY is short, and no other command concerns us
         elif not self._passed_over and size > self._room():
             self._pass_over()
         elif not self._passed_over:
@@ -194,15 +194,15 @@ class Decoder:
 
     def _add_gathered(self) -> list[bytes] | None:
         flags, self._flags = self._flags, 0
-        # Not copied, which would take its time: nobody changes it any more, and it reads like bytes.
+        # Not copied, which would take time: nothing changes it any more, and it reads like bytes.
         frame = b"" if self._gathered is None else cast("bytes", self._gathered)
         self._gathered = None
         return self._add(flags, frame, self._gathered_size)
 
     def _add(self, flags: int, frame: bytes, size: int) -> list[bytes] | None:
-        """Add a frame of `size` bytes to the message; the message if it is whole."""
+        """Add a frame of `size` bytes to the message; returns the message if it is complete."""
         if flags & _COMMAND:
-            # Of PING and the like a kernel's libzmq sends none unless it is told to.
+            # A kernel's libzmq sends no PING or the like unless it is configured to.
             self.ready = self.ready or frame.startswith(b"\x05READY")
             return None
         frames = self._frames
@@ -219,14 +219,14 @@ class Decoder:
         return frames
 
     def _pass_over(self) -> None:
-        """Keep no more of this message than its head, up to the first frame that is long itself."""
+        """Keep only the head of this message, up to the first frame that is long itself."""
         self._passed_over = True
         self._gathered = None
         del self._frames[_HEAD_FRAMES:]
         long = next((i for i, frame in enumerate(self._frames) if len(frame) > _HEAD_BYTES), _HEAD_FRAMES)
         del self._frames[long:]
 
-    # What is kept of a message that is not whole yet counts against the budget of all.
+    # The part of an incomplete message that is kept counts against the budget of all kernels.
 
     def _account(self) -> None:
         held = 0
@@ -240,12 +240,12 @@ class Decoder:
                 self._budget.release(self)
 
     def give_up(self) -> None:
-        """The budget's order: pass over the message that is not whole yet."""
+        """Called by the budget: pass over the incomplete message."""
         self._held = 0
         self._pass_over()
 
     def close(self) -> None:
-        """Nothing is fed any more: forget what is there."""
+        """No more data will come: drop what is there."""
         self._budget.release(self)
         self._held = 0
         self._frames, self._gathered = [], None
