@@ -1,8 +1,8 @@
-"""What the contents of a kernel's messages say, as the fields of events; what breaks the protocol is mended.
+"""The contents of a kernel's messages as fields of events; content that breaks the protocol is repaired.
 
-Pure, and without memory: each function reads one content. A kernel runs user code, so any of them may be of
-any shape: where the meaning is clear it is taken, else the message says nothing. ``execution`` knows what a
-message means for a cell. Source: jupyter-client's "Messaging in Jupyter".
+Pure and stateless: each function reads the content of one message. A kernel runs user code, so content may
+have any shape: where its meaning is clear it is used, otherwise the message is ignored. ``execution`` knows
+what a message means for a cell. Source: jupyter-client's "Messaging in Jupyter".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cellgate_kernels.messages import MalformedMessage, Message, TooComplex
 from cellgate_kernels.outputs import KernelEvent
 
 MOST_KINDS = 1000
-"""MIME types of one output. Nobody shows as many; each is looked at."""
+"""MIME types of one output. Each must be checked, and no real output has as many."""
 
 WIDGETS = "jupyter.widget"
 """The target of widgets' comms."""
@@ -29,9 +29,9 @@ _JSON_MIME = re.compile(r"application/(.*\+)?json")
 
 
 def with_plain_text(message: Message) -> Message:
-    """The message with an empty `text/plain` where it shows something without one: clients index it.
+    """The message, with an empty `text/plain` added if it shows something without one: clients index it.
 
-    Only such a rare message is decoded and encoded again; all others pass as they are.
+    Only these rare messages are decoded and encoded again; all others pass unchanged.
     """
     large = message.decoded is not None
     if message.msg_type not in _SHOWN or (not large and b'"text/plain"' in message.content_frame):
@@ -48,7 +48,7 @@ def with_plain_text(message: Message) -> Message:
 
 
 def content_of(message: Message) -> dict[str, Any]:
-    """The content, or nothing when it can't be read."""
+    """The content, or an empty one when it can't be read."""
     try:
         return message.content()
     except MalformedMessage:
@@ -56,9 +56,9 @@ def content_of(message: Message) -> dict[str, Any]:
 
 
 def fields_of(message: Message) -> dict[str, Any] | None:
-    """The fields of the event that an output's message makes; None when it says nothing.
+    """The fields of the event for an output message; None when it says nothing.
 
-    Raises TooComplex when it says too much to be read.
+    Raises TooComplex when its content is too large or complex to be read.
     """
     try:
         content = message.content()
@@ -70,7 +70,7 @@ def fields_of(message: Message) -> dict[str, Any] | None:
 
 
 def text_of(value: Any) -> str:
-    """A string of whatever stands where the protocol has one; nbformat's list of lines is one too."""
+    """A string from whatever stands where the protocol has one, such as nbformat's list of lines."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -81,7 +81,7 @@ def text_of(value: Any) -> str:
 
 
 def count_of(value: Any) -> int | None:
-    """An execution_count; None for what is none."""
+    """An execution_count; None if it is not a valid one."""
     return value if type(value) is int and 0 <= value < 2**53 else None
 
 
@@ -129,9 +129,9 @@ def error_of(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def comm_event(message: Message) -> KernelEvent | None:
-    """A widget's state, and what changes it. Custom messages and other targets' comms show nothing.
+    """The event for a widget's state or a change to it. Custom messages and comms of other targets have none.
 
-    Raises TooComplex when it says too much to be read.
+    Raises TooComplex when its content is too large or complex to be read.
     """
     event_type = message.header.msg_type
     try:
@@ -141,13 +141,13 @@ def comm_event(message: Message) -> KernelEvent | None:
     except MalformedMessage:
         return None
     if fields is not None and event_type != "comm_close":
-        # In JSON they are base64, which is made with it: where that is much, in a thread.
+        # They become base64 when the event is encoded as JSON, which happens in a thread if they are large.
         fields["buffers"] = list(message.buffers)
     return None if fields is None else KernelEvent(event_type, fields)
 
 
 def _comm(event_type: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """A comm's fields where it is a widget's: comm_open names the target, later messages have a state."""
+    """A comm's fields if it is a widget's: comm_open names the target, later messages have a state."""
     comm_id, data = content.get("comm_id"), content.get("data")
     if not isinstance(comm_id, str) or not comm_id:
         return None

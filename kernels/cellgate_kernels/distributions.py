@@ -1,8 +1,8 @@
 """A package and its version as validated values: names of PEP 508, versions of PEP 440, nothing else.
 
-Pure. Whatever a kernel, a client, an index or an old record tells of packages becomes one of these values, or
-is refused, before anybody writes it into a line, a path or a record. ``environment`` collects them; the lines
-that installers read are written by ``record.requirement_lines``.
+Pure. Package names and versions from a kernel, a client, an index or an old record become one of these values
+or are refused, before anything is written to a line, a path or a record. ``environment`` collects them;
+``record.requirement_lines`` writes the lines that installers read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 MOST_NAME, MOST_VERSION = 100, 100
-"""Characters. Both fit into one name of a file, with what pip puts between and after them."""
+"""Characters. Both fit into one file name, with what pip puts between and after them."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 
@@ -43,13 +43,13 @@ class Distribution(msgspec.Struct, frozen=True):
 
 
 def is_name(text: str) -> bool:
-    """Whether this is a name of a package that is not too long."""
+    """Whether this is a valid package name that is not too long."""
     return len(text) <= MOST_NAME and _NAME.fullmatch(text) is not None
 
 
 def normal_version(text: str) -> str:
     """The version in PEP 440's normal form. Raises ValueError."""
-    # Version ignores white space around it, line breaks too; what is kept is never the text as it came.
+    # Version ignores surrounding white space, even line breaks, so the original text is never kept.
     if len(text) > MOST_VERSION:
         raise ValueError("this version is too long")
     try:

@@ -1,9 +1,9 @@
-"""What a Python kernel's environment holds: its Python and its packages, as a kernel itself tells.
+"""A Python kernel's environment: its Python version and packages, as reported by a kernel itself.
 
-The question is asked of a kernel that has no variables of a client and has run nobody's code, whatever the
-backend: the interpreter may be in an image that only the kernel sees. ``kernel`` decides which kernel that
-is. Even so the answer is data from a kernel: it comes as JSON, is bounded before it is decoded, and becomes
-an `Environment`, whose fields have passed their grammars. What does not fit goes no further than this module.
+A kernel is asked, whatever the backend, because the interpreter may be in an image that only the kernel sees.
+It must have no variables from a client and must not have run anybody's code; ``kernel`` chooses it. The
+answer is still data from a kernel: it comes as JSON, its size is checked before it is decoded, and it becomes
+an `Environment`, whose fields have passed their grammars. Anything else never leaves this module.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ PATIENCE = 10.0
 MOST_PACKAGES = 5000
 MAX_ANSWER = 512 * 1024
 MAX_STATUS = 4 * 1024
-"""Bytes of a reply and of a status message that are looked into while an answer is awaited."""
+"""The most bytes of a reply and of a status message that are decoded while waiting for an answer."""
 
 _PYTHON = re.compile(r"([23])\.([0-9]{1,3})\.([0-9]{1,3})(?:(?:a|b|rc)[0-9]{1,3})?\+?", re.ASCII)
 _MACHINE = re.compile(r"[A-Za-z0-9_]{1,32}", re.ASCII)
 _LIBC = re.compile(r"(?:glibc|musl|libc) [0-9]{1,3}(?:\.[0-9]{1,4}){0,3}", re.ASCII)
 
-# A value whose repr is the JSON: a repr of a string would have to be read as Python.
+# An object whose repr is the JSON itself: the repr of a string would have to be parsed as Python.
 _AS_IT_IS = "(lambda told: type('Told', (), {'__repr__': lambda self: told})())(__import__('json').dumps(%s))"
 
 # The first of two distributions of one name is the one that is imported.
@@ -51,7 +51,7 @@ EXPRESSION = _AS_IT_IS % (
     "(__import__('importlib.metadata').metadata, __import__('platform'), __import__('re'))"
 )
 
-# Names that are no module of the kernel's: not imported, not on its path.
+# Names that are not modules in the kernel: not imported, not on its path.
 MISSING = (
     "[n for n in {names!r} if n not in __import__('sys').modules and n not in"
     " __import__('sys').builtin_module_names and"
@@ -60,9 +60,9 @@ MISSING = (
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An environment as a kernel or a file tells it: the types are right, and nothing else is known.
+    """An environment as a kernel or a file reports it: only the types have been checked.
 
-    `left_out`: how many packages whoever wrote it had left out.
+    `left_out`: how many packages its author left out.
     """
 
     python: str
@@ -73,10 +73,10 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The version of Python, and the packages by name, each canonical name once. Make it by `accept`.
+    """The version of Python, and the packages by name, each canonical name once. Made by `accept`.
 
     `machine` and `libc` (such as ``x86_64`` and ``glibc 2.36``) say which wheels run there; both may be
-    empty. `left_out`: packages that are there but whose names or versions don't fit the grammars.
+    empty. `left_out`: installed packages whose names or versions don't fit the grammars.
     """
 
     python: str
@@ -99,7 +99,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def release(self) -> tuple[int, int, int]:
-        """Python's version as numbers, whatever stage it is in."""
+        """Python's version as numbers, without the pre-release part."""
         match = _PYTHON.fullmatch(self.python)
         assert match is not None
         return int(match[1]), int(match[2]), int(match[3])
@@ -109,7 +109,7 @@ class Environment(msgspec.Struct, frozen=True):
         return {package.name: package.version for package in self.packages}
 
     def told(self) -> Told:
-        """The form in which it is stored; `accept` takes it back."""
+        """The form in which it is stored; `accept` reads it."""
         return Told(self.python, self.versions(), self.machine, self.libc, self.left_out)
 
 
@@ -119,7 +119,7 @@ def is_python(text: str) -> bool:
 
 
 def accept(told: Told) -> Environment | None:
-    """The environment that is told, without the packages that don't fit; None when the rest does not."""
+    """The reported environment without the packages that don't fit; None when the rest does not fit."""
     packages, left_out = distributions(told.packages)
     try:
         if len(told.packages) > MOST_PACKAGES:
@@ -137,14 +137,14 @@ def accept(told: Told) -> Environment | None:
 
 
 def count(told: object) -> int:
-    """How many packages were left out, as a kernel or a record tells it; 0 for what is no such number."""
+    """How many packages were left out, as reported by a kernel or a record; 0 for an invalid number."""
     return told if type(told) is int and 0 <= told <= MOST_PACKAGES else 0
 
 
 def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], int]:
     """The packages of a mapping from names to versions, sorted by name, and how many did not fit.
 
-    Of two whose canonical names are the same the first counts.
+    Of two with the same canonical name the first counts.
     """
     found: dict[str, Distribution] = {}
     left_out = 0
@@ -199,7 +199,7 @@ class _Status(msgspec.Struct, frozen=True):
 async def _evaluate(
     connection: KernelConnection, exited: asyncio.Future[Any], expression: str
 ) -> Message | None:
-    """The reply to a request that evaluates an expression; None when there is none in time."""
+    """The reply to a request that evaluates an expression; None when it does not come in time."""
     content = {
         "code": "",
         "silent": True,
@@ -247,7 +247,7 @@ def _is_idle(content: bytes) -> bool:
 
 
 def _decode(reply: Message | None, kind: type[T]) -> T | None:
-    """What the reply's expression gave, as `kind`; None when it is too much or something else."""
+    """The value of the reply's expression, as `kind`; None when it is too large or something else."""
     if reply is None:
         return None
     if len(reply.content_frame) > MAX_ANSWER:

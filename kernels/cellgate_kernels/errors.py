@@ -1,7 +1,7 @@
 """Every error Cellgate raises on purpose, in one tree with a stable machine `reason` each.
 
-It is not the mapping to HTTP status codes: that is ``wire.errors``, which extends this tree.
-A message is public: it says what happened and what to do, and carries no secret and no stack.
+The mapping to HTTP status codes is in ``wire.errors``, which extends this tree.
+A message is public: it says what happened and what to do, and contains no secret and no stack.
 
     CellgateError
     ├── InvalidInput            bad_request          the caller's input, named in the message
@@ -63,7 +63,7 @@ class KernelDied(CellgateError):
 
 
 class PoolExhausted(CellgateError):
-    """All capacity is in use and none came free in time. `retry_after` is in seconds."""
+    """All capacity is in use and none became free in time. `retry_after` is in seconds."""
 
     reason = "pool_exhausted"
 
@@ -73,7 +73,7 @@ class PoolExhausted(CellgateError):
 
 
 class GatewayFault(CellgateError):
-    """The gateway made a mistake; its log says which. The caller's request was in order."""
+    """An internal error of the gateway; its log says which. The caller's request was valid."""
 
     def __init__(self, message: str = "The gateway failed at this; its log says why") -> None:
         super().__init__(message)

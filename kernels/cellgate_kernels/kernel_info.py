@@ -1,8 +1,8 @@
-"""What is kept of a kernel's kernel_info_reply: a few words of it, each of them short and printable.
+"""The parts of a kernel_info_reply that are kept: a few words, each of them short and printable.
 
-Pure. The reply is a kernel's text, and variables of a client may have run code in that kernel before it
-answered; the record, the notebook's metadata and the README of a bundle repeat it. Fields that Jupyter does
-not name, or that don't fit, are left out. Source: "Messaging in Jupyter", section "Kernel info".
+Pure. The kernel wrote the reply, and a client's variables may have run code in the kernel before it answered;
+the record, the notebook's metadata and the README of a bundle repeat it. Fields that Jupyter does not name,
+or that don't fit, are left out. Source: "Messaging in Jupyter", section "Kernel info".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _words(told: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _mode(told: object) -> str | dict[str, str | int] | None:
-    """CodeMirror's mode is a name, or a name with options of its own."""
+    """CodeMirror's mode: a name, or an object with a name and options."""
     if isinstance(told, str) and is_word(told):
         return told
     if not isinstance(told, dict) or not 0 < len(told) <= MOST_MODE:

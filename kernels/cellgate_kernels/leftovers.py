@@ -1,11 +1,11 @@
-"""Removes folders that nobody needs any more: now, or else later.
+"""Removes folders that are no longer needed: now, or later if that fails.
 
-What ends must reach its end, so a kernel, a session or a failed start does not wait for a folder that can't
-be removed at the moment, for want of open files or because code still writes to it. Such a folder is handed
-over to this module, the one place that tries again: a few times with growing pauses, once when the gateway
-stops, and at its next start. First of all a folder gets a name that says what is to become of it. That takes
-no open file, and from then on nobody takes the folder for something in use, nor the next start for somebody's
-files. What folders there are is not known here; how one is emptied is ``trees``'s affair.
+Shutting down must not get stuck, so a kernel, a session or a failed start does not wait for a folder that
+can't be removed at the moment, because no file can be opened or code still writes to it. It hands the folder
+to this module, the one place that tries again: at growing intervals, once when the gateway stops, and at its
+next start. A folder is first renamed to a name that marks it for removal. That takes no open file, and from
+then on nothing mistakes the folder for one in use, or for user files at the next start. This module does not
+know what folders there are; ``trees`` empties them.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "leftover-"
 PAUSES = (0.1, 0.5, 2.0, 10.0, 60.0, 300.0)
-"""Between the attempts to remove a folder; the last one again and again, until the gateway ends."""
+"""Between attempts to remove a folder; the last one repeats until the gateway ends."""
 MOST = 1024
 """Folders that are tried again at the same time."""
 
 
 def is_leftover(name: str) -> bool:
-    """Whether a folder of this name is to be removed, whoever finds it."""
+    """Whether a folder of this name is marked for removal."""
     return name.startswith(PREFIX)
 
 
 def make_way(path: Path) -> None:
-    """Give what is at `path` such a name, so that its place is free: `sweep` removes it. Raises OSError."""
+    """Rename what is at `path` so that the path is free and `sweep` removes it. Raises OSError."""
     with suppress(FileNotFoundError):
         path.rename(_nameless(path))
 
 
 class Leftovers:
-    """Those of one gateway. `close` it when nothing is removed any more."""
+    """The leftovers of one gateway. `close` it when nothing more is to be removed."""
 
     def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
         self._pauses = pauses
         self._tasks = Supervisor()
-        # By where they are now: where they were, and what is done when they are gone.
+        # By current path: the original path, and a future that is done when the folder is gone.
         self._left: dict[Path, tuple[Path, asyncio.Future[None]]] = {}
         self._closed = False
 
     async def remove(self, *folders: Path) -> None:
-        """Remove these folders with all that is in them; what is not there is no error.
+        """Remove these folders with everything in them; a missing one is not an error.
 
-        Returns when each was tried. What could not be removed is tried again later; the log tells.
+        Returns when each has been tried. Those that could not be removed are logged and tried again later.
         """
         await self._tasks.complete(self._remove_all(folders), "remove folders")
 
     async def empty(self, folder: Path, but: Collection[str] = ()) -> None:
-        """Remove what is in a folder, except what has one of these names.
+        """Remove everything in a folder except these names.
 
         Raises OSError when the folder can't be read.
         """
         await self.remove(*(folder / name for name in await self._names(folder) if name not in but))
 
     async def sweep(self, *folders: Path) -> None:
-        """At the start: remove what a former gateway could not, in these folders. Raises as `empty`."""
+        """At the start: remove from these folders what an earlier gateway could not. Raises as `empty`."""
         for folder in folders:
             await self.remove(*(folder / name for name in await self._names(folder) if is_leftover(name)))
 
@@ -109,7 +109,7 @@ class Leftovers:
             gone.set_result(None)
 
     async def close(self) -> None:
-        """Try once more what is left, and end."""
+        """Try the remaining folders once more, and stop."""
         self._closed = True
         await self._tasks.cancel()
         for place, (_, gone) in tuple(self._left.items()):
@@ -130,7 +130,7 @@ def _log_left(place: Path, refusal: OSError) -> None:
 
 
 def _begin(folder: Path) -> tuple[Path, OSError | None]:
-    """Give a folder a name of no use, and try to remove it. Where it is now, and why it still is."""
+    """Rename a folder as a leftover and try to remove it. Returns its path, and the error if that failed."""
     place = folder
     if not is_leftover(folder.name):
         place = _nameless(folder)
@@ -139,7 +139,7 @@ def _begin(folder: Path) -> tuple[Path, OSError | None]:
         except FileNotFoundError:
             return place, None
         except OSError:
-            # As in a folder that we may not write to. What is in it may be removed all the same.
+            # For example in a folder that we may not write to. Its contents may still be removable.
             place = folder
     return place, _try(place)
 

@@ -1,7 +1,7 @@
-"""What one kernel may use: memory, processors, processes, disk.
+"""The resources that one kernel may use: memory, processors, processes, disk.
 
-Only values and their parsing. The provisioners enforce them, each as far as its isolation can;
-deadlines of cells and sessions are not here but in ``wire.models``.
+Only values and their parsing. The provisioners enforce them, each as far as its isolation allows;
+deadlines of cells and sessions are in ``wire.models``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GIB = 1024 * MIB
 MOST_BYTES = 1 << 50
 
 HASH_SEED = "0"
-"""Of every kernel: sets of strings are in one order, in a replay as in the recorded run."""
+"""For every kernel, so that sets of strings have the same order in a replay as in the recorded run."""
 
 _UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024 * GIB}
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
@@ -42,7 +42,7 @@ def parse_size(value: str | int, *, name: str = "size") -> int:
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """Upper bounds of one kernel. `memory` and `disk` in bytes, `cpus` in processors, `pids` in tasks."""
+    """The limits of one kernel. `memory` and `disk` in bytes, `cpus` in processors, `pids` in tasks."""
 
     memory: int = GIB
     cpus: float = 1.0

@@ -1,9 +1,9 @@
 """Output events folded into nbformat outputs, read as text, and kept under caps.
 
-Pure: events in, values out. Which messages become events, and when an execution ends, is ``execution``;
-whole notebooks are ``record.notebook``. The rules are Jupyter's own (nbformat 4.5, JupyterLab's
-output area, nbclient): neighbouring text of one stream is one output, a carriage return rewrites its line,
-``clear_output(wait=True)`` acts at the next output, a display id names outputs that change later.
+Pure: events in, values out. ``execution`` decides which messages become events and when an execution ends;
+``record.notebook`` makes whole notebooks. The rules are Jupyter's own (nbformat 4.5, JupyterLab's output
+area, nbclient): adjacent text of one stream is one output, a carriage return rewrites its line,
+``clear_output(wait=True)`` takes effect at the next output, a display id names outputs that change later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cellgate_kernels.limits import KIB, MIB
 
 COMM_EVENTS = frozenset(("comm_open", "comm_msg", "comm_close"))
 LEAST_COST = 128
-"""Bytes that every event counts for at least, so that a flood of empty ones is bounded too."""
+"""The least bytes that an event counts for, so that a flood of empty ones is limited too."""
 
 _ANSI = (
     r"\x1b\[[0-?]*+[ -/]*+[@-~]"  # colours, cursor movement, erasure
@@ -53,8 +53,9 @@ def strip_ansi(text: str) -> str:
         return text
     if len(text) < _LONG:
         return _ANSI_CODE.sub("", text)
-    # One by one: `sub` would let no other thread run before its end.
-    kept, at = [], 0
+    # One by one: `sub` would let no other thread run until it is done.
+    kept = []
+    at = 0
     for found in _ANSI_CODE.finditer(text):
         if found.start() > at:
             kept.append(text[at : found.start()])
@@ -65,8 +66,9 @@ def strip_ansi(text: str) -> str:
 def render_stream(text: str) -> str:
     r"""What a screen shows of a stream: ``\r`` erases its line, ``\b`` the character before it.
 
-    A ``\r`` at the end of a line erases nothing, for nothing was written over it (nbclient's rule). Linear in
-    the text's length, and colours stay. Rendering the start of a stream first changes nothing of the end.
+    A ``\r`` at the end of a line erases nothing, because nothing was written over it (nbclient's rule).
+    Linear in the text's length, and colours stay. Rendering the start of a stream first does not change the
+    result.
     """
     if "\r" not in text and "\b" not in text:
         return text
@@ -84,9 +86,9 @@ def _render_line(line: str) -> str:
 
 
 def _without_pairs(text: str) -> str:
-    """Without most of the characters that a backspace follows at once: the quick way, while there are many.
+    """Without most of the characters directly followed by a backspace: a fast path while there are many.
 
-    Not where there are escape sequences: their last characters are none of a line's.
+    Not for text with escape sequences: their last characters are not text of a line.
     """
     while True:
         starts = range(0, len(text), _LONG)
@@ -97,10 +99,10 @@ def _without_pairs(text: str) -> str:
 
 
 def _erase_backwards(line: str) -> str:
-    """One piece at a time, and none is kept that is erased: ten million of them would take gigabytes."""
+    """One piece at a time, dropping erased pieces: ten million of them would take gigabytes."""
     pieces: list[str] = []
     left: list[int] = []  # how many characters of each piece are left
-    texts: list[int] = []  # where pieces are that have characters, and no escape sequence
+    texts: list[int] = []  # indices of pieces of text, not of escape sequences, with characters left
     for found in _PIECE.finditer(line):
         piece = found[0]
         if piece[0] != "\b":
@@ -201,7 +203,7 @@ class _Stream:
 @dataclass(slots=True)
 class _Bundle:
     shown: tuple[Mapping[str, Any], Mapping[str, Any]]
-    """Data and metadata, replaced together: a copy of the area may be read by a thread just then."""
+    """Data and metadata, replaced together: a thread may be reading a copy of the area at that moment."""
 
 
 @dataclass(slots=True)
@@ -223,7 +225,7 @@ class _Display:
 class OutputArea:
     """The outputs of one execution as its events build them up; well-formed events in, nbformat 4.5 out.
 
-    Outputs that share a display id share one bundle, so that an update costs the same however many they are.
+    Outputs that share a display id share one bundle, so an update costs the same however many there are.
     """
 
     def __init__(self) -> None:
@@ -232,7 +234,7 @@ class OutputArea:
         self._clear_at_next = False
 
     def apply(self, event_type: str, content: Mapping[str, Any]) -> None:
-        """Fold one event in; types that make no output change nothing."""
+        """Apply one event; types that make no output change nothing."""
         if self._clear_at_next and event_type in _MAKE_OUTPUT:
             self._clear(wait=False)
         match event_type:
@@ -254,8 +256,8 @@ class OutputArea:
     def update_display(self, display_id: str, data: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
         """Replace what all outputs of `display_id` show; False when the area shows none.
 
-        In a notebook a display event with a known display id changes the outputs of earlier cells too, be it
-        `display_data`, `execute_result` or `update_display_data`: call this for their areas.
+        In a notebook, a display event with a known display id also changes the outputs of earlier cells,
+        whether it is `display_data`, `execute_result` or `update_display_data`: call this for their areas.
         """
         bundle = self._bundles.get(display_id)
         if bundle is None:
@@ -264,7 +266,7 @@ class OutputArea:
         return True
 
     def copy(self) -> OutputArea:
-        """The outputs as they are now, to be read; quick. Text and displays may go on changing."""
+        """The outputs as they are now, for reading; quick. Text and displays may still change."""
         made = OutputArea()
         made._shown = list(self._shown)
         return made
@@ -297,8 +299,8 @@ class OutputArea:
 
 @dataclass(frozen=True, slots=True)
 class OutputCaps:
-    """Most bytes of output of one execution: `text` of streams, and as much again each of errors and of
-    prompts; `data` of displays and results.
+    """The most bytes of output of one execution: `text` for streams, and the same again each for errors and
+    for prompts; `data` for displays and results.
     """
 
     text: int = 10 * MIB
@@ -314,22 +316,24 @@ class _Budget:
 
 
 class OutputLimiter:
-    """Lets the events of one execution pass while they are under the caps, then cuts them, visibly, once.
+    """Passes the events of one execution while they are under the caps, then cuts them, visibly, once.
 
-    Streams and `clear_output` share the cap of text; displays, results and comms that of data. Errors have a
-    cap of text to themselves, and so have input requests: output before them never takes away the reason why
-    a cell ended, and a kernel that sends nothing else is bounded as well. Other types always pass.
+    Streams and `clear_output` share the text cap; displays, results and comms share the data cap. Errors have
+    a text cap to themselves, and so have input requests: earlier output never hides the reason why a cell
+    ended, and a kernel that sends nothing else is limited as well. Other types always pass.
     """
 
     def __init__(self, caps: OutputCaps) -> None:
-        self._text, self._data = text, data = _Budget(caps.text, caps.text), _Budget(caps.data, caps.data)
-        self._errors = errors = _Budget(caps.text, caps.text)
-        self._prompts = prompts = _Budget(caps.text, caps.text)
+        self._text = _Budget(caps.text, caps.text)
+        self._data = _Budget(caps.data, caps.data)
+        self._errors = _Budget(caps.text, caps.text)
+        self._prompts = _Budget(caps.text, caps.text)
+        displays = ("display_data", "update_display_data", "execute_result", *COMM_EVENTS)
         self._budgets = {
-            **dict.fromkeys(("stream", "clear_output"), text),
-            **dict.fromkeys(("display_data", "update_display_data", "execute_result", *COMM_EVENTS), data),
-            "error": errors,
-            "input_request": prompts,
+            **dict.fromkeys(("stream", "clear_output"), self._text),
+            **dict.fromkeys(displays, self._data),
+            "error": self._errors,
+            "input_request": self._prompts,
         }
         self._displays: dict[str, int] = {}
         self._clear_at_next = False
@@ -363,7 +367,7 @@ class OutputLimiter:
             return sys.maxsize
         if not budget.open:
             return 0
-        # Of an error too long its end is kept, of a prompt its start: only all of it says what that is.
+        # An error that is too long keeps its end, a prompt its start: finding that takes all of it.
         return max(1, budget.left) if budget in (self._text, self._data) else sys.maxsize
 
     def drop(self, event_type: str, size: int) -> None:
@@ -371,9 +375,9 @@ class OutputLimiter:
         self._budgets[event_type].dropped += size
 
     def leave_out(self, event_type: str, size: int, kinds: Iterable[str] = ()) -> tuple[KernelEvent, ...]:
-        """What stands for an output of `size` bytes that was too large or too complex to be read.
+        """The events that replace an output of `size` bytes that was too large or too complex to be read.
 
-        `kinds`: what it would have shown. It counts as much as if it had passed, so marks are bounded too.
+        `kinds`: what it would have shown. It counts as if it had passed, so the marks are limited too.
         """
         budget = self._budgets[event_type]
         self._left_out = True
@@ -398,7 +402,7 @@ class OutputLimiter:
                 return (_mark(event_type, kinds, size, why),)
 
     def admit(self, event: KernelEvent, size: int) -> tuple[KernelEvent, ...]:
-        """What passes of an event: itself; a cut one and a marker; or nothing. `size`: its bytes."""
+        """What passes of an event: all of it; a cut one and a marker; or nothing. `size`: its bytes."""
         budget = self._budgets.get(event.type)
         if budget is None:
             return (event,)
@@ -417,7 +421,7 @@ class OutputLimiter:
     def _copies(self, event: KernelEvent) -> int:
         """How many outputs the event writes: a display id's event rewrites every output of that id.
 
-        Without counting them, one big update of many small displays makes a notebook far beyond the cap.
+        Otherwise one big update of many small displays could make a notebook far larger than the cap.
         """
         if event.type == "clear_output":
             self._clear_at_next = event.content["wait"]
@@ -437,7 +441,7 @@ class OutputLimiter:
         return known + 1
 
     def _cut(self, event: KernelEvent, size: int, room: int) -> tuple[tuple[KernelEvent, ...], int]:
-        """The events that stand for one that crosses a cap, and how many of its bytes they keep."""
+        """The events that replace one that crosses a cap, and how many of its bytes they keep."""
         reached = f"the cap of {_amount(self._budgets[event.type].cap)}"
         content = event.content
         match event.type:
@@ -459,14 +463,14 @@ class OutputLimiter:
 
 
 def _mark(event_type: str, kinds: Iterable[str], size: int, why: str) -> KernelEvent:
-    """A display that stands for one that is left out."""
+    """A display that replaces one that is left out."""
     shown = ["widget state"] if event_type in COMM_EVENTS else [kind[:80] for kind in islice(kinds, 8)]
     text = f"[cellgate: {', '.join(shown) or 'output'} left out ({_amount(size)}), {why}]"
     return KernelEvent("display_data", {"data": {"text/plain": text}, "metadata": {}})
 
 
 def _cut_error(content: Mapping[str, Any], room: int, mark: str) -> tuple[tuple[KernelEvent, ...], int]:
-    """The error with its name, its value and as much of the traceback's end as fits."""
+    """The error with its name, its value and as much of the end of its traceback as fits."""
     ename = _head(content["ename"], room)
     evalue = _head(content["evalue"], room - byte_size(ename))
     kept = byte_size(ename) + byte_size(evalue)

@@ -1,8 +1,8 @@
 """How large a kernel's messages may be: one table, by channel and type, applied before anything is decoded.
 
-A kernel runs user code, and user code can sign: nothing in a message is to be believed, nor its size. What is
-larger than its bound is passed over and counted (``connection``), and for outputs the result says that it was
-cut, as beyond the caps (``outputs``). How complex JSON may be is ``structure``'s; frames are ``zmtp``'s.
+A kernel runs user code, and user code can sign messages, so neither a message nor its size can be trusted. A
+message over its limit is passed over and counted (``connection``); for outputs the result says that it was
+cut, as for those over the caps (``outputs``). ``structure`` limits how complex JSON may be, ``zmtp`` frames.
 Pure values. Source of the types: jupyter-client's "Messaging in Jupyter".
 """
 
@@ -17,18 +17,18 @@ from cellgate_kernels.outputs import OutputCaps
 
 SMALL_BYTES = 4 * KIB
 SMALL_FRAMES = 8
-"""A message within both fits every bound below, so that most are compared with nothing else."""
+"""A message within both is within every limit below, so most need no other comparison."""
 
 MOST_BUFFERS = 10_000
 _PARENT, _METADATA, _CONTENT = 2, 3, 4
-"""Places of a message's frames after the delimiter; the signature's is 0."""
+"""Positions of a message's frames after the delimiter; the signature is at 0."""
 _LONGEST_ESCAPE = 6
-"""Bytes of JSON for one of text at the most."""
+"""The most bytes of JSON for one byte of text."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessageLimit:
-    """The most bytes of a message's parts. `buffers`: of all of them together; 0 means that it has none."""
+    """The most bytes of a message's parts. `buffers`: of all together; 0 means that it may have none."""
 
     content: int
     metadata: int = SMALL_BYTES
@@ -44,10 +44,10 @@ class MessageLimit:
 
 
 class MessagePolicy:
-    """The bounds of all messages, made for the caps of one cell's outputs."""
+    """The limits of all messages, derived from the caps of one cell's outputs."""
 
     def __init__(self, caps: OutputCaps) -> None:
-        # A message of a cap's size may be cut, so it must come in: the caps' own rules decide about it.
+        # A message as large as a cap must be accepted: the rules of the caps decide whether to cut it.
         text = MessageLimit(_LONGEST_ESCAPE * max(caps.text, MIB), MIB)
         data = max(caps.data, MIB)
         display = MessageLimit(data, MIB, data)
@@ -77,7 +77,7 @@ class MessagePolicy:
         }
 
     def limit(self, channel: Channel, msg_type: str) -> MessageLimit:
-        """The bound of messages of this type; types that are not in the table share one by channel."""
+        """The limit of messages of this type; types that are not in the table share one per channel."""
         return self._limits[channel].get(msg_type) or self._default[channel]
 
     def most_bytes(self, channel: Channel) -> int:
@@ -86,7 +86,7 @@ class MessagePolicy:
         return max(b.content + b.metadata + b.buffers for b in limits) + 2 * MOST_HEADER + SMALL_BYTES
 
     def most_next(self, channel: Channel, frames: Sequence[bytes]) -> int:
-        """The most bytes of the frame that follows these of one message: its type is known by then."""
+        """The most bytes of the frame that follows these of one message; by the type that they name."""
         if DELIMITER not in frames:
             return MOST_HEADER
         place = len(frames) - frames.index(DELIMITER) - 1
@@ -100,7 +100,7 @@ class MessagePolicy:
         return {_METADATA: limit.metadata, _CONTENT: limit.content}.get(place, limit.buffers)
 
     def allows(self, channel: Channel, msg_type: str, parts: Sequence[bytes]) -> bool:
-        """Whether a message is within its bound. `parts`: header, parent, metadata, content, buffers."""
+        """Whether a message is within its limit. `parts`: header, parent, metadata, content, buffers."""
         header, parent, metadata, content, *buffers = parts
         return max(len(header), len(parent)) <= MOST_HEADER and self.limit(channel, msg_type).holds(
             len(metadata), len(content), buffers

@@ -1,6 +1,6 @@
-"""When a kernel is ready: it has answered, and what it publishes reaches us.
+"""When a kernel is ready: it has answered, and its iopub messages arrive.
 
-It talks to ``connection``; who starts or adopts a kernel is ``kernel``.
+It talks to ``connection``; ``kernel`` starts and adopts kernels.
 """
 
 from __future__ import annotations

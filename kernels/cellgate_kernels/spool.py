@@ -1,9 +1,9 @@
-"""Reads what a kernel spooled: the messages of its cells, kept in its own folder for a gateway that was away.
+"""Reads a kernel's spool: the messages of its cells, kept in its own folder for a gateway that was away.
 
-``kernels/cellgate_kernels/image/bootstrap.py`` writes it, where CELLGATE_SPOOL names a folder: a ring of
-files, each entry the five signed frames of one message. Code in the kernel can write there too, so no link is
-followed, nothing but a regular file is opened, and no more is read than a ring holds. A signature is checked
-as that of a message from a socket is: it says that the kernel's process made it, no more. Blocking.
+``kernels/cellgate_kernels/image/bootstrap.py`` writes it if CELLGATE_SPOOL names a folder: a ring of files,
+each entry the five signed frames of one message. Code in the kernel can write there too, so no link is
+followed, only regular files are opened, and no more is read than a ring holds. Signatures are checked as for
+messages from a socket: they only show that the kernel's process made the message. Blocking.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHANNELS = {"execute_reply": Channel.SHELL, "input_request": Channel.STDIN}
 
 @dataclass(frozen=True, slots=True)
 class Spooled:
-    """A message, and how many messages of outputs of the same cell the kernel had sent before it."""
+    """A message, and how many output messages of the same cell the kernel had sent before it."""
 
     before: int
     message: Message
@@ -45,22 +45,22 @@ def read_spool(folder: Path, key: bytes) -> list[Spooled]:
     """The messages that are left in a kernel's spool, oldest first; none where there is no spool."""
     try:
         with os.scandir(folder) as entries:
-            # Code in the kernel may have made any number of them.
+            # Limited, because code in the kernel may have made any number of entries.
             names = [entry.name for entry in islice(entries, _MOST_NAMES) if _NAME.fullmatch(entry.name)]
     except OSError:
         return []
     signer = Signer(key)
-    # One more than a ring: the oldest may go while we look.
+    # One more than a ring, because the oldest may be removed while we look.
     paths = [folder / name for name in sorted(names)[-SEGMENTS - 1 :]]
     return [entry for path in paths for entry in _entries(_read(path), signer)]
 
 
 def _read(path: Path) -> bytes:
-    """At most a segment of a regular file; nothing of anything else, or of one that is gone."""
+    """At most a segment of a regular file; nothing of anything else, or of a file that is gone."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             return b""
-        # Looked at again once it is open: by then it may be another.
+        # Checked again once it is open: by then it may be another file.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -84,15 +84,12 @@ def _entries(data: bytes, signer: Signer) -> Iterator[Spooled]:
             frames.append(data[at : at + size])
             at += size
         try:
-            # A content is read here, in this thread, where that is too much for the loop.
-            heavy = is_heavy(frames[-1])
-            message = (
-                read_large(signer, Channel.IOPUB, frames, sys.maxsize)
-                if heavy
-                else signer.parse(Channel.IOPUB, frames)
-            )
+            # Content that takes too long to decode on the loop is decoded here, in this thread.
+            if is_heavy(frames[-1]):
+                message = read_large(signer, Channel.IOPUB, frames, sys.maxsize)
+            else:
+                message = signer.parse(Channel.IOPUB, frames)
         except MalformedMessage:
             return
-        yield Spooled(
-            before, structs.replace(message, channel=_CHANNELS.get(message.msg_type, Channel.IOPUB))
-        )
+        channel = _CHANNELS.get(message.msg_type, Channel.IOPUB)
+        yield Spooled(before, structs.replace(message, channel=channel))

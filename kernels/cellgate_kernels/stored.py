@@ -1,9 +1,9 @@
-"""What is stored of kernels that outlive the gateway: one private file each, in a folder of the data.
+"""Stored data of kernels that outlive the gateway: one private file each, in the data folder.
 
-A file holds all that the next gateway needs to take a kernel over: its connection info with the key, where it
-runs, what it was made of. The files are as secret as the keys in them (mode 0600). ``kernel`` writes one when
-a kernel is ready and removes it when that ends, so a file that is found at a start is a crash's or was left
-on purpose. Blocking; nothing here talks to a kernel.
+A file holds everything that the next gateway needs to take over a kernel: its connection info with the key,
+where it runs, what it was made of. The files are as secret as the keys in them (mode 0600). ``kernel`` writes
+one when a kernel is ready and removes it when the kernel ends, so a file found at a start comes from a crash
+or was left on purpose. Blocking; nothing here talks to a kernel.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST_BYTES = 64 * MIB
 
 
 class StoredKernel(msgspec.Struct, frozen=True):
-    """A kernel as its launch left it. `identity` is the name that it knows its client's sockets by.
+    """A kernel as its launch left it. `identity` is the name by which it knows its client's sockets.
 
-    `provisioner` is what jupyter_client calls provisioner info. A kernel that a gateway of before started has
-    no `hash_seed`.
+    `provisioner` is what jupyter_client calls provisioner info. A kernel that was started by an older version
+    of the gateway has no `hash_seed`.
     """
 
     id: str
@@ -54,19 +54,18 @@ class KernelStore:
         self._folder = folder
 
     def save(self, kernel: StoredKernel) -> None:
-        """Write a kernel's file, whole or not at all. Raises OSError."""
+        """Write a kernel's file, completely or not at all. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         draft = self._folder / f"{kernel.id}.new"
-        with os.fdopen(
-            os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb"
-        ) as file:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(kernel))
         draft.replace(self._path(kernel.id))
 
     def remove(self, kernel_id: str) -> None:
-        """Forget a kernel; one that is not known is no error.
+        """Forget a kernel; an unknown one is not an error.
 
-        What can't be removed is found by the next start, which ends a kernel that does not answer.
+        The next start finds a file that can't be removed, and ends the kernel if it does not answer.
         """
         try:
             self._path(kernel_id).unlink(missing_ok=True)
@@ -74,9 +73,9 @@ class KernelStore:
             logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, error)
 
     def load(self) -> dict[str, StoredKernel]:
-        """All kernels by their ids. A file that can't be read is left out, and removed.
+        """All kernels by their ids. A file that can't be read is skipped and removed.
 
-        Raises OSError for a lack of open files: that says nothing of what is stored.
+        Raises OSError when no file can be opened at the moment: that says nothing about the stored files.
         """
         found: dict[str, StoredKernel] = {}
         for path in sorted(self._folder.glob("*")) if self._folder.is_dir() else ():

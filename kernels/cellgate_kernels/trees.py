@@ -1,9 +1,9 @@
-"""Folders that hostile code has written: walked, moved and removed whatever is in them.
+"""Walks, moves and removes folders that hostile code may have filled with anything.
 
-Nothing here recurses, follows a link or builds a long path: folders are reached by descriptors (openat(2),
+Nothing here recurses, follows a link or builds a long path: folders are opened by descriptors (openat(2),
 O_NOFOLLOW), so neither depth nor PATH_MAX matters and no name leads outside, even while code swaps folders
-for links. Modes that the owner took away are given back where work needs them. All functions block and belong
-into a thread. They know no kernel and no session; refusals of the file system are raised as OSError.
+for links. Permissions that the owner removed are restored where they are needed. All functions block; call
+them in a thread. They know no kernel and no session; errors of the file system are raised as OSError.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pathlib import Path
 DEEPEST = 64
 """Names that a path may have below the folder that is walked; each level holds a descriptor."""
 MOST = 100_000
-"""Entries that one walk looks at."""
+"""Entries that one walk visits."""
 
 NO_OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
-"""The process or the system has no open file left: that says nothing of a folder, and passes."""
+"""The process or the system has too many open files: that says nothing about a folder, and is temporary."""
 
 _HANDLE = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OURS = stat.S_IRWXU
 _PASSES = 3
-"""How often a folder that code still writes to is looked at again."""
+"""How often a folder that code still writes to is processed again."""
 _NO_FOLDER = (errno.ENOTDIR, errno.ELOOP)
 _GONE = (errno.ENOENT, *_NO_FOLDER)
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
@@ -38,7 +38,7 @@ _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a walk meets. `folder` is the descriptor of its folder, open until the walk goes on."""
+    """An entry found by a walk. `folder` is the descriptor of its folder, open until the walk continues."""
 
     path: str
     name: str
@@ -47,7 +47,7 @@ class Entry:
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder, and no link to one."""
+        """Whether it is a folder, not a link to one."""
         return stat.S_ISDIR(self.found.st_mode)
 
     @property
@@ -57,12 +57,12 @@ class Entry:
 
 
 class Walk:
-    """All entries below a folder, each folder before what is in it, as far as the bounds allow.
+    """All entries below a folder, each folder before its contents, as far as the limits allow.
 
-    `complete` is false once something was left out: what lies deeper than `deepest` names or comes after
-    `most` entries, and folders that can't be read. What vanishes meanwhile is no gap. `hindered` is the first
-    lack of open files, if there was one: another walk may see more. With `ordered` entries of a folder come
-    by name.
+    `complete` is false once something was left out: entries deeper than `deepest` names or after the first
+    `most`, and folders that can't be read. Entries that vanish during the walk don't count. `hindered` is the
+    first error from too many open files, if any: another walk may see more. With `ordered` the entries of a
+    folder are sorted by name.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Walk:
         self._left = most
 
     def __iter__(self) -> Iterator[Entry]:
-        # One open folder a level: its descriptor, its path with a slash, and the folders in it that wait.
+        # One open folder per level: its descriptor, its path with a slash, and its folders still to visit.
         levels: list[tuple[int, str, list[str]]] = []
         try:
             self._enter(levels, None, str(self._root), "")
@@ -117,7 +117,7 @@ class Walk:
         folder, path, waiting = levels[-1]
         try:
             with os.scandir(folder) as found:
-                # One more than may be looked at shows that there is more.
+                # One more than the limit, to notice that there is more.
                 entries = sorted(islice(found, self._left + 1), key=_name) if self._ordered else found
                 for each in entries:
                     if self._left <= 0:
@@ -144,7 +144,7 @@ def _name(entry: os.DirEntry[str]) -> str:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[int]:
-    """A descriptor of a folder that can be read, and changed; its owner gets the right to, if need be."""
+    """A descriptor of a folder, to read and change it; its owner's permissions are restored if needed."""
     descriptor = _open(None, str(folder))
     try:
         yield descriptor
@@ -162,10 +162,10 @@ def _open(parent: int | None, name: str) -> int:
 
 
 def _unlock(handle: int) -> int:
-    """Let the owner of a folder read and change it; the mode that it had."""
+    """Let the owner of a folder read and change it; returns its former mode."""
     mode = stat.S_IMODE(os.fstat(handle).st_mode)
     if mode & _OURS != _OURS:
-        # Who may not change the mode learns from the next call what else he may not do.
+        # If the mode can't be changed, the caller's next operation raises its own error.
         with suppress(PermissionError):
             _set_mode(handle, mode | _OURS)
     return mode
@@ -176,7 +176,7 @@ def _set_mode(handle: int, mode: int) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether it is there, a folder, and no link to one."""
+    """Whether it exists and is a folder, not a link to one."""
     try:
         return stat.S_ISDIR(path.lstat().st_mode)
     except FileNotFoundError:
@@ -184,9 +184,9 @@ def is_folder(path: Path) -> bool:
 
 
 def move_entries(source: Path, target: Path) -> None:
-    """Rename all that is in one folder into another of the same file system, modes and all.
+    """Move everything in one folder to another on the same file system, keeping modes.
 
-    What can't be moved stays where it is, and the first reason is raised when all else has been moved.
+    Entries that can't be moved stay where they are; the first error is raised after the rest has been moved.
     """
     with opened(source) as old, opened(target) as new:
         for _ in range(_PASSES):
@@ -212,7 +212,7 @@ def _move(old: int, new: int, name: str) -> OSError | None:
 
 
 def _move_unlocked(old: int, new: int, name: str, refusal: OSError) -> OSError | None:
-    """A folder that may not be written to may not be moved either, because its `..` changes."""
+    """Move a folder that is not writable: it must be made writable first, because its `..` changes."""
     try:
         handle = os.open(name, _HANDLE, dir_fd=old)
     except OSError:
@@ -233,9 +233,9 @@ def _move_unlocked(old: int, new: int, name: str, refusal: OSError) -> OSError |
 
 
 def remove(path: Path) -> None:
-    """Remove a folder and all below it, or whatever else is there; nothing there is no error.
+    """Remove a folder and everything below it, or whatever else is there; a missing path is not an error.
 
-    All that can be removed is, before the first refusal is raised.
+    Everything that can be removed is removed before the first error is raised.
     """
     try:
         folder = _open(None, str(path))
@@ -253,14 +253,15 @@ def remove(path: Path) -> None:
     try:
         path.rmdir()
     except FileNotFoundError:
-        return  # somebody else removed it too
+        return  # removed by someone else at the same time
     except OSError as error:
         raise (refused or error) from error
 
 
 def _empty(root: int) -> OSError | None:
-    """Remove all in a folder. Each folder below is moved up into it first, so that none is ever deep."""
-    unique, number = f".removed-{secrets.token_hex(8)}-", 0
+    """Remove everything in a folder. Folders below are moved up into it first, so none is ever deep."""
+    unique = f".removed-{secrets.token_hex(8)}-"
+    number = 0
     refused: OSError | None = None
     for _ in range(_PASSES):
         folders, kept = _unlink_files(root)
@@ -293,7 +294,7 @@ def _empty(root: int) -> OSError | None:
 
 
 def _lift(folder: int, root: int, name: str, fresh: str) -> OSError | None:
-    """Move a folder up; one that is empty is removed instead, which needs no room on the disk."""
+    """Move a folder up; an empty one is removed instead, which takes no disk space."""
     try:
         os.rmdir(name, dir_fd=folder)
     except OSError as error:
@@ -316,7 +317,7 @@ def _lift(folder: int, root: int, name: str, fresh: str) -> OSError | None:
 
 
 def _unlink_files(folder: int) -> tuple[list[str], OSError | None]:
-    """Remove all but the folders in a folder, whose names are returned, and the first refusal."""
+    """Remove everything but folders from a folder. Returns the names of those, and the first error."""
     folders: list[str] = []
     refused: OSError | None = None
     with os.scandir(folder) as entries:

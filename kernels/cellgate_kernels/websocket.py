@@ -1,8 +1,8 @@
 """Jupyter messages as a client's WebSocket carries them: JSON text, legacy binary and v1 binary frames.
 
-Pure: bytes in, `Message` out and back; sockets, sizes and rates are the caller's. A message is relayed at
-the level of frames: what a kernel sent is joined, never decoded, and what a client sent is cut up after one
-pass that proves it to be JSON, so that nothing broken reaches a kernel. Signing is `messages.Signer`.
+Pure: bytes in, `Message` out and back; the caller handles sockets, sizes and rates. Messages are relayed as
+frames: a kernel's message is joined, never decoded, and a client's is split after one pass that checks that
+it is JSON, so that nothing broken reaches a kernel. `messages.Signer` signs.
 
 Source: jupyter_server's "WebSocket kernel wire protocols". Without a subprotocol a message is one JSON
 object in a text frame, or, with buffers, a binary frame: a big-endian 32-bit count and offsets, then the
@@ -24,10 +24,10 @@ import msgspec
 
 from cellgate_kernels.messages import EMPTY, PROTOCOL_VERSION, Channel, Header, MalformedMessage, Message
 
-# A buffer of no bytes costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
+# An empty buffer costs a client 4 or 8 bytes, but the gateway and the kernel a ZeroMQ frame each.
 MAX_BUFFERS = 10_000
 MAX_HEADER = 64 * 1024
-"""Bytes. A kernel puts the header of a request into all its answers, where it may be a little longer."""
+"""Bytes. A kernel repeats the header of a request in all its answers, where it may be a little longer."""
 
 _CLIENT_CHANNELS = {channel.value: channel for channel in (Channel.SHELL, Channel.CONTROL, Channel.STDIN)}
 _V1_PARTS = 5  # channel, header, parent_header, metadata, content
@@ -83,8 +83,8 @@ def encode(message: Message, subprotocol: Subprotocol) -> tuple[Sequence[bytes],
     """The payload of a WebSocket frame, in parts, and whether the frame is binary (else it is a text frame).
 
     JSON parts are relayed as the kernel wrote them, and not copied. In the legacy framing invalid UTF-8 is
-    replaced, because a browser closes the socket at an invalid text frame; a part that is no JSON is the
-    client's to refuse.
+    replaced, because a browser closes the socket at an invalid text frame; it is up to the client to refuse
+    a part that is not JSON.
     """
     if subprotocol is Subprotocol.V1:
         return _encode_v1(message), True
@@ -139,9 +139,9 @@ def _encode_v1(message: Message) -> tuple[bytes, ...]:
 
 
 def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -> Message:
-    """The message in one WebSocket frame of a client. Raises MalformedMessage; its text says what is wrong.
+    """The message in one WebSocket frame of a client. Raises MalformedMessage, which says what is wrong.
 
-    Liberal where clients differ: a missing channel is the shell, missing or null parts are empty, unknown
+    Liberal where clients differ: a missing channel means the shell, missing or null parts are empty, unknown
     fields stay. A header is rebuilt only when jupyter_client in the kernel would drop or misread it.
     """
     try:
@@ -163,20 +163,18 @@ def decode(payload: bytes | str, subprotocol: Subprotocol, *, is_binary: bool) -
 
 def _decode_v1(data: bytes) -> Message:
     parts = _split(data, "<Q", minimum=_V1_PARTS + 1)
-    header, parent, metadata, content = (
-        _read(_raw, part, name)
-        for part, name in zip(
-            parts[1:_V1_PARTS], ("header", "parent_header", "metadata", "content"), strict=True
-        )
-    )
     channel = parts[0].decode(errors="replace")
+    header = _read(_raw, parts[1], "header")
+    parent = _read(_raw, parts[2], "parent_header")
+    metadata = _read(_raw, parts[3], "metadata")
+    content = _read(_raw, parts[4], "content")
     return _message(_Envelope(header, parent, metadata, content, channel), parts[_V1_PARTS:])
 
 
 def _split(data: bytes, word: str, *, minimum: int) -> list[bytes]:
-    """The parts of a binary frame that opens with a count and offsets, each of them one struct `word`.
+    """The parts of a binary frame that starts with a count and offsets, each of them one struct `word`.
 
-    Legacy offsets (`>I`) are the starts of the parts; those of v1 (`<Q`) end with the end of the frame.
+    Legacy offsets (`>I`) are the starts of the parts; in v1 (`<Q`) the end of the frame comes last.
     """
     size = struct.calcsize(word)
     if len(data) < size:
@@ -232,7 +230,7 @@ def _read(decoder: msgspec.json.Decoder[_Value], frame: bytes, name: str) -> _Va
 
 
 def _check_utf8(frame: bytes) -> None:
-    # msgspec skips over what it need not decode without looking at its UTF-8. ASCII is told without a copy.
+    # msgspec does not check the UTF-8 of what it need not decode. Checking for ASCII takes no copy.
     if not frame.isascii():
         frame.decode()
 
@@ -249,10 +247,10 @@ def _object(raw: msgspec.Raw, name: str) -> bytes:
 def _mended(frame: bytes, header: _ClientHeader) -> bytes:
     """The header as it came, or with a `version` or `date` that jupyter_client in the kernel can use.
 
-    A kernel drops a message silently, so that its sender waits for ever, when the version is missing, below 5
-    or no number (ipykernel 7 adapts old versions before it has unpacked the content), when the date is an
-    impossible one, and when it has no time zone once a cell has turned warnings into errors. A missing, null
-    or empty date does no harm.
+    A kernel drops a message silently, so that its sender waits forever, when the version is missing, below 5
+    or not a number (ipykernel 7 adapts old versions before it has unpacked the content), when the date is
+    impossible, and when it has no time zone once a cell has turned warnings into errors. A missing, null or
+    empty date does no harm.
     """
     changes: dict[str, str] = {}
     if not isinstance(header.version, str) or not _USABLE_VERSION.match(header.version):

@@ -1,10 +1,10 @@
 """Starts bash_kernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bash_cells.py
 -f FILE``.
 
-One bash, at a terminal of its own, runs all cells; ``bootstrap`` does the rest. What differs from bash_kernel
-as it comes: a cell is sourced from a file instead of being typed, so that tabs, ``!`` and long lines are
-only text, errors name the cell's lines, and nothing waits for input; what a cell prints is sent in larger
-parts; an exit of bash is the exit of the kernel. Like there, a terminal has no stderr of its own.
+One bash, on its own terminal, runs all cells; ``bootstrap`` does the rest. Differences from the original
+bash_kernel: a cell is sourced from a file instead of being typed, so that tabs, ``!`` and long lines are just
+text, errors name the cell's lines, and nothing waits for input; output is sent in larger parts; when bash
+exits, so does the kernel. As in bash_kernel, a terminal has no separate stderr.
 """
 
 import os
@@ -27,11 +27,11 @@ from bash_kernel.kernel import BashKernel  # noqa: E402
 FLUSH_TIMEOUT = 1.0  # seconds
 READ_BYTES = 64 * 1024
 LOOK_AGAIN, LOOKS = 0.2, 5  # seconds after an interrupt, and how often
-SHOWS = "bash_kernel: saved "  # begins a line of bash_kernel's `display`, which names a file
+SHOWS = "bash_kernel: saved "  # starts a line of bash_kernel's `display`, which names a file
 
 
 class QuickSpawn(pexpect.spawn):
-    """Doesn't wait before each line that it types; that is for programs that ask for a password."""
+    """Doesn't wait before each line that it types, which only programs that ask for a password need."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -39,7 +39,7 @@ class QuickSpawn(pexpect.spawn):
 
 
 class CellgateBashKernel(BashKernel):
-    """bash_kernel, with another way of running a cell."""
+    """bash_kernel, with a different way of running a cell."""
 
     interrupted = running = False
     looks = 0
@@ -52,24 +52,25 @@ class CellgateBashKernel(BashKernel):
         self.cells.mkdir(parents=True, exist_ok=True)
 
     def pre_handler_hook(self):
-        """An interrupt goes to bash, and is no KeyboardInterrupt here: that could come anywhere."""
-        # No look that an interrupt of the cell before has left.
-        self.interrupted, self.looks = False, 0
+        """Send interrupts to bash, not as a KeyboardInterrupt here, which could come anywhere."""
+        self.interrupted = False
+        self.looks = 0  # cancels those left from an interrupt of the previous cell
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, number, frame):
-        """The terminal's own: what runs in it gets the signal."""
-        self.interrupted, self.looks = True, LOOKS
+        """As from the terminal: the program that runs in it gets the signal."""
+        self.interrupted = True
+        self.looks = LOOKS
         self.send_interrupt()
 
     def send_interrupt(self):
-        """Send it to what runs, and look soon whether that was there already."""
+        """Send it to the running program, and check soon whether that had started already."""
         if self.running:
             self.bashwrapper.child.sendintr()
             signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN)
 
     def look_again(self, number, frame):
-        """Send it again to bash, or to a program that it would have ended: bash was just starting it."""
+        """Send it again to bash, or to a program that should have ended: bash was just starting it."""
         self.looks -= 1
         if self.running and self.looks >= 0:
             child = self.bashwrapper.child
@@ -105,8 +106,9 @@ class CellgateBashKernel(BashKernel):
 
     def run_cell(self, path):
         """Run a file until bash prompts again. Raises EOF when bash is gone."""
-        child, prompt = self.bashwrapper.child, f"{self.unique_prompt}>"
-        # An interrupt before the line would be one of nothing, and the line would run.
+        child = self.bashwrapper.child
+        prompt = f"{self.unique_prompt}>"
+        # An interrupt before the line would interrupt nothing, and the line would run.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         child.sendline("false" if self.interrupted else f". '{path}' </dev/null")
         self.running = True
@@ -121,8 +123,9 @@ class CellgateBashKernel(BashKernel):
             self.process_output(text.removesuffix(prompt))
 
     def exit_status(self):
-        """That of the cell's last command; read behind whatever an interrupt left."""
-        child, mark = self.bashwrapper.child, f"STATUS_{uuid.uuid4().hex}_"
+        """The exit status of the cell's last command, read after any output that an interrupt left."""
+        child = self.bashwrapper.child
+        mark = f"STATUS_{uuid.uuid4().hex}_"
         child.sendline(f"{{ echo {mark}$?; }} 2>/dev/null")
         child.expect(rf"{mark}(\d+)\s")
         status = int(child.match[1])
@@ -130,7 +133,7 @@ class CellgateBashKernel(BashKernel):
         return status
 
     def show(self, text, prompt):
-        """Send what is neither the beginning of a prompt nor of a line that shows a file; the rest."""
+        """Send text up to a possible start of a prompt or of a line that shows a file; returns the rest."""
         if text.endswith(prompt):
             return text
         length = next((n for n in range(len(prompt) - 1, 0, -1) if text.endswith(prompt[:n])), 0)
@@ -143,12 +146,13 @@ class CellgateBashKernel(BashKernel):
         return text[end:]
 
     def process_output(self, output):
-        """As bash_kernel does; a line that tells of a file that can't be shown is only text."""
+        """As in bash_kernel, but a line that names a file that can't be shown is just text."""
         if self.silent:
             return
-        text, shown = output, []
+        text = output
+        shown = []
         if SHOWS in output:
-            # What user code printed may name any file, or none.
+            # User code may have printed the line, naming any file or none.
             with suppress(OSError, ValueError, AttributeError, IndexError):
                 text, shown = extract_contents(output)
         if text:
@@ -160,7 +164,7 @@ class CellgateBashKernel(BashKernel):
                 self.send_response(self.iopub_socket, "display_data", content)
 
     def leave(self):
-        """End as bash did, once all is sent."""
+        """Exit as bash did, once everything is sent."""
         sent = threading.Event()
         self.iopub_thread.schedule(sent.set)
         sent.wait(FLUSH_TIMEOUT)
@@ -172,7 +176,7 @@ class CellgateBashKernel(BashKernel):
 
 
 def ends_by_interrupt(pid):
-    """Whether the process neither catches nor ignores SIGINT; False where the system does not tell."""
+    """Whether the process neither catches nor ignores SIGINT; False if that can't be read."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -183,6 +187,6 @@ def ends_by_interrupt(pid):
 
 if __name__ == "__main__":
     os.environ.pop(bootstrap.PRELOAD, None)
-    # bash_kernel finds it there, and types some forty lines when it starts.
+    # bash_kernel uses pexpect.spawn, and types some forty lines when it starts.
     pexpect.spawn = QuickSpawn
     bootstrap.main(CellgateBashKernel)

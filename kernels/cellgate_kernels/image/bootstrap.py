@@ -1,12 +1,11 @@
 """Starts ipykernel as a Cellgate kernel; run by the kernel environment's own interpreter: ``bootstrap.py -f
 FILE``.
 
-It knows nothing of the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and
-``deno_cells.py`` start kernels of other languages through it. To user code it is not there:
-``sys.argv``, ``sys.path``, ``__main__`` and matplotlib's inline backend are as ``python -m
-ipykernel_launcher`` leaves them. What differs: output in the middle of a cell is sent at once, no history is
-written, the kernel itself keeps what its readers have not yet fetched, and the debugger comes with its first
-request.
+It does not use the gateway's code and needs nothing but ipykernel. ``bash_cells.py`` and ``deno_cells.py``
+start kernels of other languages through it. It is invisible to user code: ``sys.argv``, ``sys.path``,
+``__main__`` and matplotlib's inline backend are as ``python -m ipykernel_launcher`` leaves them. Differences:
+output in the middle of a cell is sent immediately, no history is written, the kernel itself keeps messages
+that its readers have not fetched yet, and the debugger is loaded with its first request.
 """
 
 import json
@@ -27,7 +26,7 @@ LIFETIME = "CELLGATE_LIFETIME"
 SPOOL = "CELLGATE_SPOOL"
 TABLE = "application/vnd.dataresource+json"
 
-# The spool's ring: kernels/cellgate_kernels/spool.py reads it by the same figures.
+# The spool's ring: kernels/cellgate_kernels/spool.py reads it with the same values.
 SEGMENTS = 4
 SEGMENT_BYTES = 4 * 1024 * 1024
 ENTRY = struct.Struct(">I5I")
@@ -46,12 +45,12 @@ CELLS_COUNTED = 16
 
 
 def main(kernel_class=None):
-    """Run the kernel until it is shut down; `kernel_class` is that of one that is not IPython's."""
+    """Run the kernel until it is shut down; `kernel_class` replaces IPython's kernel."""
     leave_if_orphaned()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
-    # An interrupt goes to the kernel's process group if it leads one: then it reaches a cell's children too.
+    # Interrupts go to the kernel's process group if it leads one: then they reach a cell's children too.
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
     prepare_home(Path.home(), here)
@@ -62,12 +61,12 @@ def main(kernel_class=None):
     if kernel_class is None:
         cells_have_lines()
         tables_on_request(app.shell)
-    # Not before: matplotlib must find the inline backend and the shell in place.
+    # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
             import_module(name)
-        except BaseException as error:  # noqa: BLE001 - nothing survives it: the process ends here
-            # stderr belongs to the cells by now, and there is none that would show this.
+        except BaseException as error:  # noqa: BLE001 - the process ends here
+            # stderr now belongs to the cells, and there is no cell to show this.
             os.write(log, f"{PRELOAD}: importing {name} failed: {type(error).__name__}: {error}\n".encode())
             os._exit(1)
     os.close(log)
@@ -75,9 +74,9 @@ def main(kernel_class=None):
 
 
 def leave_if_orphaned():
-    """Exit when whoever started this kernel died before the system could be told to end it with them.
+    """Exit if the process that started this kernel died before the death signal was set up.
 
-    CELLGATE_LIFETIME names the reading end of a pipe that the starter holds open for as long as it lives.
+    CELLGATE_LIFETIME names the reading end of a pipe that the starter keeps open as long as it lives.
     """
     lifetime = os.environ.pop(LIFETIME, None)
     if lifetime is None:
@@ -86,15 +85,15 @@ def leave_if_orphaned():
     poll.register(int(lifetime), 0)
     if poll.poll(0):
         sys.exit("The gateway is gone.")
-    # It, and what else the sandbox's own start needed.
+    # The pipe, and other descriptors that only the start of the sandbox needed.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def cells_have_lines():
-    """Let IPython's tracebacks read cells: it looks for the file that a cell is named after; there is none.
+    """Let IPython's tracebacks read cells: IPython looks for a file named like the cell, and there is none.
 
-    Without its lines a frame counts as one of a huge file (IPython.core.ultratb, FAST_THRESHOLD): it shows
-    where the frame is now and not where it raised, and does not fold recursion.
+    Without its lines a frame is treated as part of a huge file (IPython.core.ultratb, FAST_THRESHOLD): the
+    traceback shows where the frame is now, not where it raised, and does not fold recursion.
     """
     from IPython.core import ultratb  # noqa: PLC0415
 
@@ -110,10 +109,10 @@ def cells_have_lines():
 
 
 def tables_on_request(shell):
-    """Give pandas' tables as data too, to a cell whose request says so by ``metadata.cellgate.tables``.
+    """Add pandas' tables as data, for cells whose request asks for it by ``metadata.cellgate.tables``.
 
-    That is the number of rows to give at most. The form is pandas' own Table Schema, and the type that
-    JupyterLab knows for it; `total_rows` says how many there are.
+    That is the maximum number of rows. The format is pandas' own Table Schema, with the MIME type that
+    JupyterLab knows for it; `total_rows` says how many rows there are.
     """
     from IPython.core.formatters import BaseFormatter  # noqa: PLC0415
     from traitlets import ObjectName, Unicode  # noqa: PLC0415
@@ -130,7 +129,7 @@ def tables_on_request(shell):
             return None
         try:
             found = json.loads(table.head(rows).to_json(orient="table"))
-        except Exception:  # noqa: BLE001 - pandas has no such form of every table, and says so in many ways
+        except Exception:  # noqa: BLE001 - pandas can't convert every table, and raises many kinds of errors
             return None
         return {**found, "total_rows": len(table)}
 
@@ -143,7 +142,7 @@ def tables_on_request(shell):
 
 def application(kernel_class=None):
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
-    # Not at the top: they must find sys.path as main() leaves it.
+    # Not at the top, because they must see sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
     from jupyter_client.session import Session  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
@@ -162,13 +161,13 @@ def application(kernel_class=None):
             return Session(parent=self) if spool is None else SpoolingSession(parent=self)
 
         def init_iopub(self, context):
-            # 0 is no high-water mark: a slow reader makes this process hold its output, under this process's
-            # memory limit, where the default of 1000 messages drops what comes next.
+            # 0 means no high-water mark: with a slow reader this process keeps its output, under its own
+            # memory limit, where the default of 1000 messages would drop further output.
             context.sndhwm = 0
             super().init_iopub(context)
 
         def write_connection_file(self, **kwargs):
-            """Nothing: it is the gateway's, complete, and often read-only."""
+            """Does nothing: the file is the gateway's, complete, and often read-only."""
 
     launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
     sys.argv[0] = str(launcher)
@@ -190,7 +189,7 @@ def kernel_with_late_debugger():
 
     A fifth of an idle kernel's memory is debugpy's, and few kernels are ever debugged.
     """
-    # ipykernel.debugger asks for it when it is imported, and can do without.
+    # ipykernel.debugger tries to import it, and works without it.
     sys.modules["debugpy"] = None
     from ipykernel import debugger  # noqa: PLC0415
     from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
@@ -224,7 +223,7 @@ def kernel_with_late_debugger():
 class Spool:
     """A ring of files with the latest messages of cells, for a gateway that was away when they were sent.
 
-    A kernel does not depend on it: what can't be written, because the disk is full, is left out.
+    A kernel does not depend on it: messages that can't be written, because the disk is full, are left out.
     """
 
     def __init__(self, folder):
@@ -236,8 +235,9 @@ class Spool:
         self.lock = threading.Lock()
 
     def append(self, msg, frames):
-        """Keep a message as it is about to be sent, if it is a cell's; one write, in the system's cache."""
-        kind, parent = msg["header"]["msg_type"], msg["parent_header"]
+        """Keep a message that is about to be sent, if it is a cell's: one write, to the system's cache."""
+        kind = msg["header"]["msg_type"]
+        parent = msg["parent_header"]
         if kind not in KEPT or parent.get("msg_type") != "execute_request":
             return
         with self.lock:
@@ -256,7 +256,7 @@ class Spool:
                 self.close()
 
     def count(self, cell, kind):
-        """How many outputs of the cell came before; so a reader knows what is no more in the ring."""
+        """How many outputs of the cell came before; so a reader knows what is no longer in the ring."""
         before = self.sent.pop(cell, 0)
         self.sent[cell] = before + (kind in OUTPUT)
         if len(self.sent) > CELLS_COUNTED:
@@ -264,7 +264,7 @@ class Spool:
         return before
 
     def next_file(self):
-        """Begin the next file and remove the oldest."""
+        """Start the next file and remove the oldest."""
         self.close()
         self.number += 1
         self.path(self.number - SEGMENTS).unlink(missing_ok=True)
@@ -277,8 +277,9 @@ class Spool:
         return self.folder / f"spool-{number:08}"
 
     def close(self):
-        """What comes next goes into a new file: this one may end in half an entry."""
-        file, self.file = self.file, None
+        """Close the file; further entries go to a new one, because this one may end in half an entry."""
+        file = self.file
+        self.file = None
         if file is not None:
             os.close(file)
 

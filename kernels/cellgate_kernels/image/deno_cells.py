@@ -1,11 +1,11 @@
 """Starts Deno's Jupyter kernel as a Cellgate kernel; run by the kernel environment's own interpreter:
 ``deno_cells.py -f FILE``.
 
-``deno jupyter`` speaks TCP alone (denoland/deno#35201), says ``idle`` before a cell's output is out, and ends
-cells that don't parse without a word. So it runs as a child on loopback, and a kernel that ``bootstrap``
-makes hands it one cell at a time: it names each output's cell, ends a cell behind its last output, and says
-why a cell does not parse. An exit of Deno is the exit of the kernel. Only JavaScript that computes can be
-interrupted, as in Deno itself: a cell that waits goes on.
+``deno jupyter`` only speaks TCP (denoland/deno#35201), sends ``idle`` before all of a cell's output, and ends
+cells that don't parse without an explanation. So it runs as a child on loopback, and a kernel that
+``bootstrap`` makes passes it one cell at a time: this names each output's cell, ends a cell after its last
+output, and says why a cell does not parse. When Deno exits, so does the kernel. As in Deno itself, only
+running JavaScript can be interrupted: a cell that waits continues.
 """
 
 import json
@@ -28,8 +28,8 @@ import bootstrap
 CHANNELS = ("shell", "iopub", "stdin", "control", "hb")
 START_TIMEOUT = 60.0
 RETRY = 0.1
-FLUSH_TIMEOUT = 10.0  # without any sign of output
-PATIENCE = 2.0  # with what is no cell
+FLUSH_TIMEOUT = 10.0  # without any output
+PATIENCE = 2.0  # for requests other than cells
 LAST_WORDS = 0.2
 
 FLUSHED = "cellgate_flushed"
@@ -42,7 +42,7 @@ SETTINGS = {"NO_COLOR": "1", "DENO_NO_PROMPT": "1", "DENO_NO_UPDATE_CHECK": "1"}
 
 
 def heap_limit():
-    """V8's own limit, where this process's memory has one: it would otherwise think itself alone here."""
+    """A heap limit for V8 if this process's memory is limited; V8 itself only looks at the machine's."""
     limit = resource.getrlimit(resource.RLIMIT_DATA)[0] - RESERVED
     return {"DENO_V8_FLAGS": f"--max-old-space-size={limit // 2**20}"} if limit > 0 else {}
 
@@ -66,25 +66,25 @@ class Deno:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(info, file)
         self.process = subprocess.Popen(
-            # So it ends with us, however we end.
+            # So that it ends with us, however we end.
             ["setpriv", "--pdeathsig", "KILL", "--", *self.command, str(path)],  # noqa: S607 - the image's PATH
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            # An interrupt of the kernel's process group would end it.
+            # An interrupt sent to the kernel's process group would end it.
             start_new_session=True,
         )
 
     def connect(self, channel, name):
-        """The zmq socket, about to be connected to a channel; Deno may not listen yet."""
+        """Connect a zmq socket to a channel and return it; Deno may not listen yet."""
         channel.linger = 0
         channel.reconnect_ivl = 20
-        # As for any kernel: what its readers have not fetched is held in memory, not dropped.
+        # As for any kernel: unread messages are kept in memory, not dropped.
         channel.rcvhwm = channel.sndhwm = 0
         channel.connect(f"tcp://127.0.0.1:{self.ports[name]}")
         return channel
 
     def explain(self, code):
-        """Why code does not parse, as far as Deno's formatter tells."""
+        """Why code does not parse, as reported by Deno's formatter; empty if it reports nothing."""
         done = subprocess.run(
             [self.program, "fmt", "--ext", "ts", "--check", "-"],
             env=self.environment,
@@ -103,7 +103,7 @@ class Deno:
 
 
 if __name__ == "__main__":
-    # It starts while we import.
+    # Here, so that Deno starts while we import the rest.
     bootstrap.leave_if_orphaned()
     deno = Deno()
 
@@ -144,22 +144,24 @@ class CellgateDenoKernel(Kernel):
     # Messages of Deno
 
     def wait_until_ready(self):
-        """The content of its kernel_info_reply, once its output is seen to reach us too."""
-        deadline, info = time.monotonic() + START_TIMEOUT, None
+        """The content of its kernel_info_reply, once its output reaches us too."""
+        deadline = time.monotonic() + START_TIMEOUT
+        info = None
         while info is None or not self.received:
             if time.monotonic() > deadline:
                 sys.exit("Deno does not answer.")
             asked = self.send(self.requests, "kernel_info_request", {})
             reply = self.reply(asked, RETRY)
-            info = info if reply is None else reply
+            if reply is not None:
+                info = reply
         return info
 
     def send(self, channel, msg_type, content):
-        """Send Deno a request; its msg_id."""
+        """Send Deno a request; returns its msg_id."""
         return self.deno_session.send(channel, msg_type, content)["header"]["msg_id"]
 
     def reply(self, asked, timeout):
-        """The content of a reply, None when it does not come in time; answers questions meanwhile."""
+        """The content of a reply, None when it does not come in time; answers questions in the meantime."""
         poller = zmq.Poller()
         poller.register(self.requests, zmq.POLLIN)
         poller.register(self.questions, zmq.POLLIN)
@@ -174,19 +176,20 @@ class CellgateDenoKernel(Kernel):
 
     def answer(self, question):
         """Ask the cell's client for what the cell's prompt() asks; no answer is null."""
-        ask, value = self.getpass if question["password"] else self.raw_input, None
+        ask = self.getpass if question["password"] else self.raw_input
+        value = None
         self.asking = True
-        # An end of the input, or an interrupt.
         with suppress(EOFError, KeyboardInterrupt):
             value = ask(question["prompt"])
         self.asking = False
         self.send(self.questions, "input_reply", {"value": value})
 
     def read_outputs(self):
-        """For ever, in a thread of its own: give what Deno shows to the cell that runs, or ran last."""
+        """Forever, in a separate thread: attribute Deno's output to the cell that runs, or ran last."""
         while True:
             message = self.deno_session.recv(self.outputs, mode=0)[1]
-            kind, content = message["msg_type"], message["content"]
+            kind = message["msg_type"]
+            content = message["content"]
             self.received += 1
             if kind == FLUSHED:
                 self.flushed.put(content.get("id"))
@@ -194,7 +197,7 @@ class CellgateDenoKernel(Kernel):
                 self.forward(kind, content, message)
 
     def forward(self, kind, content, message):
-        """Send an output on, as one of the cell's."""
+        """Forward an output as one of the cell's."""
         self.shown_error |= kind == "error"
         if self.silent:
             return
@@ -211,7 +214,7 @@ class CellgateDenoKernel(Kernel):
         )
 
     def watch(self):
-        """End as Deno did, once what it left is sent."""
+        """Exit as Deno did, once its remaining output is sent."""
         code = self.deno.process.wait()
         time.sleep(LAST_WORDS)
         sent = threading.Event()
@@ -224,27 +227,29 @@ class CellgateDenoKernel(Kernel):
             time.sleep(LAST_WORDS)  # it may be delivered to another thread
         os._exit(abs(code))
 
-    # Requests of the kernel's own clients
+    # Requests of the kernel's clients
 
     def pre_handler_hook(self):
-        """An interrupt is noted, and is no KeyboardInterrupt here: that could come anywhere."""
+        """Note interrupts, without a KeyboardInterrupt here, which could come anywhere."""
         self.interrupted = False
         self.saved_sigint_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, number, frame):
-        """`do_execute` looks for the note; who waits for input is told at once."""
+        """`do_execute` checks the flag; a wait for input is ended immediately."""
         self.interrupted = True
         if self.asking:
             raise KeyboardInterrupt
 
     async def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False):
         """Run a cell, up to its last output."""
-        self.cell, self.silent, self.shown_error = self.get_parent(), silent, False
+        self.cell = self.get_parent()
+        self.silent = silent
+        self.shown_error = False
         self._allow_stdin = allow_stdin
         options = {"silent": silent, "store_history": store_history, "allow_stdin": allow_stdin}
         asked = self.send(self.requests, "execute_request", {"code": code, **options})
         while (reply := self.reply(asked, RETRY)) is None:
-            # Again and again, because Deno forgets one that comes before the cell has begun.
+            # Repeatedly, because Deno ignores an interrupt that comes before the cell has started.
             if self.interrupted:
                 self.send(self.interrupts, "interrupt_request", {})
         self.flush()
@@ -260,7 +265,7 @@ class CellgateDenoKernel(Kernel):
         return {"status": "error", "execution_count": self.execution_count, **error}
 
     def flush(self):
-        """Wait until all is shown that was printed so far: Deno sends a message of ours behind it."""
+        """Wait until all output so far has arrived: Deno sends a message of ours after it."""
         mark = uuid.uuid4().hex
         code = f'await Deno.jupyter.broadcast("{FLUSHED}", {{id: "{mark}"}})'
         asked = self.send(
@@ -277,18 +282,18 @@ class CellgateDenoKernel(Kernel):
                     return
 
     def forwarded(self, kind, content, otherwise):
-        """The content of Deno's reply to a request that it handles as any kernel does."""
+        """The content of Deno's reply to a request that it handles like any kernel."""
         reply = self.reply(self.send(self.requests, kind, content), PATIENCE)
         return otherwise if reply is None else reply
 
     async def do_complete(self, code, cursor_pos):
-        """Names that begin as what stands before the cursor."""
+        """Names that start with the text before the cursor."""
         nothing = {"matches": [], "cursor_start": cursor_pos, "cursor_end": cursor_pos, "metadata": {}}
         content = {"code": code, "cursor_pos": cursor_pos}
         return self.forwarded("complete_request", content, {"status": "ok", **nothing})
 
     async def do_is_complete(self, code):
-        """By its brackets and quotes."""
+        """Judged by brackets and quotes."""
         return self.forwarded("is_complete_request", {"code": code}, {"status": "unknown"})
 
 

@@ -1,13 +1,13 @@
-"""What all isolation backends share: the contract of jupyter_client's provisioners, settled once.
+"""What all isolation backends share: the contract of jupyter_client's provisioners, implemented once.
 
-A backend says how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
-`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing of
-failed launches, and a `poll` that reads a future. It starts no process itself; that is ``child`` for the
-local backends.
+A backend defines how a kernel is started and ended and where the kernel finds its files (`_view`, `_start`,
+`_end`, `_signal`). This class does the rest: the launch's folders, connection info, environment, undoing
+failed launches, and a `poll` that reads a future. It starts no process itself; ``child`` does for the local
+backends.
 
-The oddities of jupyter_client 8 that are settled here: `connection_info` is a class attribute of the base
+The oddities of jupyter_client 8 that are handled here: `connection_info` is a class attribute of the base
 class; its `pre_launch` copies the whole environment; it cleans up neither failed nor cancelled launches; it
-calls kill, terminate and cleanup again and again, with a `restart` flag that does not always tell the truth
+calls kill, terminate and cleanup repeatedly, with a `restart` flag that is not always right
 (jupyter_client#1061); it polls ten times a second during a shutdown.
 """
 
@@ -45,10 +45,10 @@ KILL_TIMEOUT = 5.0
 OOM_SCORE = 500
 """Added to a kernel's score: when the machine runs out of memory, kernels die before other programs."""
 
-# How many characters of a failed kernel's stderr a message holds.
+# How many characters of a failed kernel's stderr a message contains.
 _LAST_WORDS = 500
 
-# One number per channel is all that the ipc transport needs: the folder is the kernel's own.
+# The ipc transport needs only one number per channel: each kernel has its own folder.
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 
 # Libraries size their thread pools by the host's processors unless told otherwise.
@@ -75,7 +75,7 @@ class KernelExit:
 
     @classmethod
     def of_returncode(cls, returncode: int) -> KernelExit:
-        """From a code as subprocess gives it: negative for the signal that ended the process."""
+        """From a return code of subprocess: negative for the signal that ended the process."""
         if returncode >= 0:
             return cls("kernel_exit", returncode, None, f"The kernel exited with code {returncode}.")
         names = {number.value: number.name for number in signal.Signals}
@@ -84,14 +84,16 @@ class KernelExit:
 
     @classmethod
     def of_shell_code(cls, code: int) -> KernelExit:
-        """From a code as shells, bwrap and container engines give it: 128 more than the signal's number."""
+        """From an exit code of a shell, bwrap or a container engine: 128 plus the signal's number."""
         known = {number.value for number in signal.Signals}
         return cls.of_returncode(128 - code if code - 128 in known else code)
 
     @property
     def returncode(self) -> int:
         """The inverse of `of_returncode`, for jupyter_client's `poll` and `wait`."""
-        return -self.signal if self.signal is not None else self.code or 0
+        if self.signal is not None:
+            return -self.signal
+        return self.code or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ class KernelView:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """All a backend needs to start one kernel. Paths in `folders` are the host's, in `argv` and `env` the
-    kernel's.
+    """Everything a backend needs to start one kernel. Paths in `folders` are the host's, those in `argv` and
+    `env` the kernel's.
     """
 
     argv: tuple[str, ...]
@@ -125,9 +127,9 @@ class CellgateProvisioner(KernelProvisionerBase):
     `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
     `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
     folder that the kernel imports modules from and can't write to, never removed here), `runtime_dir` (a
-    folder for this kernel alone, for its sockets; made if missing, and removed in `cleanup`). What else is
-    not given is made in the temporary folder and removed. The `env` that Jupyter programs pass is ignored: it
-    is their own environment.
+    folder only for this kernel, for its sockets; made if missing, and removed in `cleanup`). Folders that are
+    not given are made in the temporary folder and removed. The `env` that Jupyter programs pass is ignored:
+    it is their own environment.
     """
 
     isolation: str = "none"
@@ -154,7 +156,7 @@ class CellgateProvisioner(KernelProvisionerBase):
         """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
         return {}
 
-    # What a backend implements.
+    # To be implemented by a backend.
 
     @classmethod
     @abstractmethod
@@ -165,7 +167,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     def _view(self, folders: LaunchFolders) -> KernelView:
-        """Where a kernel of this backend finds what is in `folders`."""
+        """Where a kernel of this backend finds the contents of `folders`."""
 
     @abstractmethod
     async def _start(self, launch: Launch) -> None:
@@ -173,7 +175,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     def _end(self) -> None:
-        """Begin to end the kernel; `_exited` completes when all its processes are gone. Idempotent."""
+        """Start ending the kernel; `_exited` completes when all its processes are gone. Idempotent."""
 
     @abstractmethod
     def _signal(self, signum: int) -> None:
@@ -181,16 +183,16 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     async def log_tail(self) -> str:
-        """The end of what the kernel's process itself wrote to stderr, at most 8 KiB."""
+        """The end of the stderr of the kernel's process itself, at most 8 KiB."""
 
     def detach(self) -> None:
-        """Manage the kernel no more, and let it outlive this program, where the backend can."""
+        """Stop managing the kernel and let it outlive this program, if the backend can."""
 
     async def files_given(self) -> None:
-        """Called when files were put into the workspace of a kernel that has run nothing yet."""
+        """Called after files were put into the workspace of a kernel that has not run anything yet."""
 
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
-        """Connection info of a new kernel, as we see it and as the kernel does."""
+        """Connection info of a new kernel, as we see it and as the kernel sees it."""
         info = connection_info(folders.socket_prefix)
         return info, {**info, "ip": self._view(folders).socket_prefix}
 
@@ -205,36 +207,36 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @property
     def exited(self) -> asyncio.Future[KernelExit]:
-        """Completed once, when the kernel has ended. Shield it when awaiting it. Only after a launch."""
+        """Completed once, when the kernel has ended. Shield it when you await it. Only after a launch."""
         if self._exited is None:
             raise KernelStartFailed("The kernel was not launched.")
         return self._exited
 
     @property
     def has_process(self) -> bool:
-        """True from a launch until the end was seen by `wait` or `cleanup`."""
+        """True from a launch until `wait` or `cleanup` has seen the end."""
         return self._attached
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """The launch's keywords. Does nothing that would have to be undone; ignores Jupyter's `env`.
 
-        `leftovers` is one: what removes the launch's folders, also those that can't be removed at once.
+        The keyword `leftovers` removes the launch's folders, including those that can't be removed at once.
         """
         self._leftovers = kwargs.pop("leftovers", None) or self._leftovers
-        # Callers write into it (jupyter_kernel_gateway does); what a kernel gets is built in `_plan`.
+        # Callers write to it (jupyter_kernel_gateway does); the kernel's real environment is made in `_plan`.
         kwargs["env"] = {}
         kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
         return kwargs
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
-        """Start the kernel; on any failure and on cancellation everything begun is undone.
+        """Start the kernel; on any failure and on cancellation everything is undone.
 
         Raises KernelStartFailed or BackendUnavailable.
         """
         if self._attached:
             raise KernelStartFailed("The kernel is running already.")
         try:
-            # A restart keeps folders and key, because clients that exist keep their sockets.
+            # A restart keeps folders and key, because existing clients keep their sockets.
             if self._folders is None:
                 self._folders = LaunchFolders.make(
                     _path(kwargs.get("runtime_dir")),
@@ -252,20 +254,20 @@ class CellgateProvisioner(KernelProvisionerBase):
         return self.connection_info
 
     async def _undo(self) -> None:
-        """As `cleanup`. What fails of it is logged: why the launch failed is what its caller must learn."""
+        """As `cleanup`. Errors are only logged, because the caller needs to know why the launch failed."""
         try:
             await self.cleanup()
-        except Exception as error:  # any fault at all
+        except Exception as error:  # any error
             logger.error("A launch that failed could not be undone", exc_info=error)
 
     async def poll(self) -> int | None:
-        """None while the kernel runs, then its return code as of subprocess. Reads a future only."""
+        """None while the kernel runs, then its return code as in subprocess. Only reads a future."""
         if self._exited is None:
             return 0
         return self._exited.result().returncode if self._exited.done() else None
 
     async def wait(self) -> int | None:
-        """Wait for the kernel's end; its return code as of subprocess."""
+        """Wait for the kernel's end; returns its return code as in subprocess."""
         if self._exited is None:
             return 0
         ended = await asyncio.shield(self._exited)
@@ -273,25 +275,25 @@ class CellgateProvisioner(KernelProvisionerBase):
         return ended.returncode
 
     async def send_signal(self, signum: int) -> None:
-        """Send a signal to a running kernel; nothing when it has ended. Raises InvalidInput if it can't be
-        delivered.
+        """Send a signal to a running kernel; does nothing when it has ended. Raises InvalidInput if it can't
+        be delivered.
         """
         if self._running:
             self._signal(signum)
 
     async def kill(self, restart: bool = False) -> None:
-        """End the kernel at once with all its processes, and wait for that up to 5 seconds."""
+        """End the kernel with all its processes now, and wait up to 5 seconds for that."""
         if self._running:
             self._end()
             assert self._exited is not None
             await asyncio.wait({self._exited}, timeout=KILL_TIMEOUT)
 
     async def terminate(self, restart: bool = False) -> None:
-        """SIGTERM, which ipykernel does not handle: the kernel ends without a last word."""
+        """SIGTERM, which ipykernel does not handle: the kernel ends without a message."""
         await self.send_signal(signal.SIGTERM)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """End what still runs and, unless a restart follows, remove the launch's folders."""
+        """End the kernel if it still runs and, unless a restart follows, remove the launch's folders."""
         await self.kill()
         self._attached = False
         folders = self._folders
@@ -301,7 +303,7 @@ class CellgateProvisioner(KernelProvisionerBase):
             await self.remove(*folders.owned)
 
     async def remove(self, *folders: Path) -> None:
-        """Remove each of these folders; one that can't be removed keeps nothing from its end."""
+        """Remove each of these folders; one that can't be removed is only logged, or tried again later."""
         if self._leftovers is not None:
             await self._leftovers.remove(*folders)
             return
@@ -331,8 +333,8 @@ class CellgateProvisioner(KernelProvisionerBase):
 
 
 def connection_info(socket_prefix: str) -> KernelConnectionInfo:
-    """Connection info of a new kernel over Unix sockets, with a new key; in the types jupyter_client compares
-    by.
+    """Connection info of a new kernel over Unix sockets, with a new key, in the types that jupyter_client
+    compares.
     """
     info: KernelConnectionInfo = {
         "transport": "ipc",
@@ -360,7 +362,7 @@ def kernel_argv(cmd: Sequence[str], connection_file: str, resource_dir: str) -> 
 
 
 def last_words(log_tail: str) -> str:
-    """What a failed kernel wrote to its stderr, as the end of a message; empty when that is nothing."""
+    """The stderr of a failed kernel, as the end of a message; empty when it wrote nothing."""
     words = log_tail[-_LAST_WORDS:].strip()
     return f" Its last words: {words}" if words else ""
 
@@ -379,9 +381,9 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
 
 
 def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a kernel and its children find what is put into its folder of packages.
+    """The variables by which a kernel and its children find the contents of its folder of packages.
 
-    pip in such a kernel takes what is there for installed, and asks no index for the rest.
+    pip in the kernel treats the packages there as installed, and asks no index for others.
     """
     given = env.get("PYTHONPATH")
     return {
@@ -395,7 +397,7 @@ def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
 def _check_environment(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         text = f"{name}{value}"
-        # A NUL would end the word in bwrap's list of arguments, and what follows could mount anything.
+        # A NUL would end the argument in bwrap's list, and the rest of the value could then mount anything.
         unfit = (
             not name or "=" in name or "\0" in text or any("\ud800" <= letter <= "\udfff" for letter in text)
         )

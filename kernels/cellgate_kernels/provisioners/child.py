@@ -1,9 +1,9 @@
-"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, ended as a
-whole.
+"""Kernels that are children of this process: started on the loop's thread, watched by pidfds, ended with all
+their processes.
 
 `Child` supervises one process and knows nothing of kernels; `ChildProvisioner` makes a provisioner of it.
 There is no thread, no SIGCHLD handler and no polling: the loop watches the process's pidfd (Linux >= 5.3)
-beside its stderr. See pidfd_open(2).
+and its stderr. See pidfd_open(2).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ LOG_TAIL_BYTES = 8 * 1024
 OPEN_FILES = 4096
 PENDING_SIGNALS = 4096  # and timers
 
-# The pause between two reads of a child's stderr: one that floods it costs us a fraction of a percent of a
-# core, and is itself held up by the full pipe.
+# The pause between two reads of a child's stderr: a child that floods it costs a fraction of a percent of a
+# core, and is itself slowed down by the full pipe.
 _LOG_PAUSE = 0.05
 _PIPE_BYTES = 64 * 1024
 
-# How long bwrap gets, in seconds, to follow the namespace it made.
+# How long bwrap gets, in seconds, to exit after the namespace it made.
 _FOLLOW_TIMEOUT = 1.0
 
 
@@ -54,11 +54,11 @@ class Child:
     `status_fd` is the reading end of bubblewrap's ``--info-fd``; the child then counts as started when that
     has named the first process of its pid namespace (`inner_pid`), and as ended when that namespace is gone
     too. `release_fd` is the writing end of its ``--block-fd``: nothing runs in the sandbox before we have
-    seen to its first process and closed that. `lifetime_fd` is only held open until the end. The child owns
-    all three. Must be made in the thread of the running loop, because a parent's death is that of its thread
-    (prctl(2)). Raises OSError when the program can't be started.
+    prepared its first process and closed this. `lifetime_fd` is only held open until the end. The child owns
+    all three. It must be made in the thread of the running loop, because the death signal of a parent is sent
+    when that thread ends (prctl(2)). Raises OSError when the program can't be started.
 
-    Of all processes the system's OOM killer takes the child and what it starts first (proc(5),
+    The system's OOM killer takes the child and its descendants before other processes (proc(5),
     oom_score_adj). `oom_score_refused`: whether the system refused that, as it does for setuid programs.
     """
 
@@ -130,7 +130,7 @@ class Child:
         return self._tasks.guard(callback, f"child {self._process.pid}")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """A mistake of ours: nobody watches the process any more, so it must not go on."""
+        """An internal error: nothing watches the process any more, so it must not continue."""
         self.signal(signal.SIGKILL)
         self._close_fds()
         if not self.exited.done():
@@ -144,21 +144,21 @@ class Child:
         return self._process.pid
 
     def signal(self, signum: int) -> None:
-        """Send a signal to the process's group; nothing after its end."""
+        """Send a signal to the process's group; does nothing after its end."""
         if not self.exited.done() and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signum)
 
     def kill(self, fate: KernelExit | None = None) -> None:
-        """End the process, its group and its pid namespace; `exited` tells when they are gone, and `fate` why
-        if it is given.
+        """End the process, its group and its pid namespace; `exited` completes when they are gone, with
+        `fate` if it is given.
         """
         self._fate = self._fate or fate
         if self._inner_fd is None or self._insist is not None:
             self.signal(signal.SIGKILL)
             return
-        # The outer process reaps the inner one and follows it. Killed first, it would leave a zombie to init,
-        # which in a container may be a program that reaps nothing.
+        # The outer process reaps the inner one and then exits. If it were killed first, it would leave a
+        # zombie to init, which in a container may be a program that reaps nothing.
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
         self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self._guard(self.signal), signal.SIGKILL)
@@ -175,25 +175,25 @@ class Child:
             return
         self._close("_status_fd")
         if self._status and self._process.returncode is None:
-            # An inner process that has gone already needs no watching: the outer one is about to follow.
+            # An inner process that is already gone need not be watched: the outer one is about to exit too.
             with suppress(ProcessLookupError):
                 inner = int(json.loads(self._status)["child-pid"])
                 self._inner_fd = os.pidfd_open(inner)
                 self.inner_pid = inner
-                # The outer process may have made it before its own score was written.
+                # It may have been forked before the outer process's score was set.
                 self._offer_to_oom_killer(inner)
             self._close("_release_fd")
             if not self.started.done():
                 self.started.set_result(None)
 
     def _offer_to_oom_killer(self, pid: int) -> None:
-        """Raise a process's oom_score_adj, which its later children inherit; nothing when it has ended."""
+        """Raise a process's oom_score_adj, which later children inherit; does nothing when it has ended."""
         try:
             Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
         except (FileNotFoundError, ProcessLookupError):
             return
         except PermissionError:
-            # The process is root's while a setuid program starts. Its kernel is as well isolated without.
+            # A starting setuid program belongs to root. The kernel is just as well isolated without this.
             self.oom_score_refused = True
 
     def _on_log(self) -> None:
@@ -205,7 +205,7 @@ class Child:
         self._loop.add_reader(self._log_fd, self._guard(self._on_log))
 
     def _read_log(self) -> bool:
-        """Read what is there; False, and no more reading, when all writers have closed their end."""
+        """Read what is there; when all writers have closed their end, stop reading and return False."""
         with suppress(BlockingIOError):
             data = os.read(self._log_fd, _PIPE_BYTES)
             self._tail = (self._tail + data)[-LOG_TAIL_BYTES:]
@@ -216,7 +216,7 @@ class Child:
 
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._pidfd)
-        # Before the leader is reaped its group's id can't be anybody else's.
+        # Until the leader is reaped, its group's id can't be reused.
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -248,7 +248,7 @@ class Child:
 
 
 class ChildProvisioner(CellgateProvisioner):
-    """A provisioner whose kernel is a child of this process. A backend says by `_spawn` which."""
+    """A provisioner whose kernel is a child of this process, which the backend's `_spawn` starts."""
 
     _child: Child | None = None
 
@@ -295,14 +295,14 @@ def find_program(name: str, package: str) -> str:
 def rlimit_arguments(
     limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
 ) -> list[str]:
-    """A prlimit(1) command line that the kernel's own is appended to.
+    """A prlimit(1) command line to which the kernel's command is appended.
 
-    `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count the
-    address space that BLAS only reserves. What V8 reserves for code counts, so `reserved` is added. Shared
-    memory and the sum of several processes are not bounded by it. `disk` is the largest size of one file.
-    `processes` bounds the tasks by `pids`: sensible in a user namespace of one's own only, elsewhere it
-    counts all tasks of the user, and without effect for root. `own_user`: it will be in a user namespace,
-    where signals and timers are counted for it alone.
+    `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count address
+    space that BLAS only reserves. Memory that V8 reserves for code counts, so `reserved` is added. Shared
+    memory and the sum of several processes are not limited by it. `disk` is the largest size of one file.
+    `processes` limits the tasks to `pids`: useful only in a separate user namespace, because elsewhere it
+    counts all tasks of the user; it has no effect for root. `own_user`: the child will be in a separate user
+    namespace, where signals and timers are counted for it alone.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)

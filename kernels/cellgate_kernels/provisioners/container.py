@@ -1,7 +1,7 @@
-"""What one kernel's container is made of: the engine's own words for a launch, its limits and its fences.
+"""The configuration of one kernel's container: a launch, its limits and its isolation in the engine's terms.
 
 Pure: values in, the body of ``POST /containers/create`` out (Docker Engine API 1.41 and later). ``engine``
-sends it, ``docker`` decides on the launch. What is not said here is the engine's default.
+sends it, ``docker`` decides on the launch. Everything that is not set here has the engine's default.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ INSTANCE_LABEL = "org.cellgate.instance"
 KERNEL_LABEL = "org.cellgate.kernel"
 
 IMAGE_USER = (1000, 1000)
-"""The uid and gid of kernels of a gateway that is root; any other runs them as itself."""
+"""The uid and gid of kernels if the gateway runs as root; otherwise they run as the gateway's user."""
 
 OPEN_FILES = 4096
 GVISOR_THREADS = 192
-"""What gVisor's own threads add to the tasks of a container; without them it ends itself."""
+"""What gVisor's own threads add to the tasks of a container; without this allowance it aborts."""
 
 SPOOL_BYTES = 5 * 4 * 1024 * 1024
 """What the spool (``image/bootstrap.py``) may use of the sockets' folder: its ring, and the next segment."""
 
-# What the engine hides by itself besides names in /proc; naming some replaces its own list. All of them.
+# What the engine hides by default besides names in /proc: all of it, because a list here replaces its own.
 _HIDDEN = ("/sys/firmware", "/sys/devices/virtual/powercap")
 _READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
@@ -44,10 +44,10 @@ FIRST_PORT = 9000
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """How an operator wants kernels to be contained; a caller of the gateway has no say in it.
+    """An operator's settings for containers of kernels; clients of the gateway can't change them.
 
-    `runtime` empty is the engine's default. `mounts` are ``SOURCE:TARGET`` or ``SOURCE:TARGET:rw`` of the
-    engine's host. `network` empty is ``none`` for the transport ``ipc``, and ``bridge`` for ``tcp``, which
+    An empty `runtime` is the engine's default. `mounts` are ``SOURCE:TARGET`` or ``SOURCE:TARGET:rw`` on the
+    engine's host. An empty `network` is ``none`` for the transport ``ipc``, and ``bridge`` for ``tcp``, which
     needs one.
     """
 
@@ -59,7 +59,7 @@ class ContainerSettings:
 
     @property
     def isolation(self) -> str:
-        """What stands between a kernel and the host: ``gvisor`` under runsc, else ``container``."""
+        """What separates a kernel from the host: ``gvisor`` under runsc, else ``container``."""
         return "gvisor" if "runsc" in self.runtime else "container"
 
     @property
@@ -94,7 +94,7 @@ def container_config(
         "IpcMode": "private",
         "OomScoreAdj": OOM_SCORE,
         "MaskedPaths": [*(f"/proc/{name}" for name in hidden_names(())), *_HIDDEN],
-        # A process may give back what was added to its score, and does so by writing to /proc/self.
+        # Otherwise a process could undo its OomScoreAdj by writing to /proc/self.
         "ReadonlyPaths": ["/proc"] if read_only_proc else list(_READ_ONLY),
         "RestartPolicy": {"Name": "no"},
         "LogConfig": {"Type": "json-file", "Config": {"max-size": str(LOG_BYTES), "max-file": "2"}},
@@ -129,8 +129,9 @@ def inner_port(name: str) -> str:
 
 
 def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:
-    # Both are charged to the container's memory: filled up, they leave the kernel room to say so.
-    temporary, shared = min(limits.disk, limits.memory // 2), limits.memory // 4
+    # Both count as the container's memory: even when they are full, the kernel has room to report that.
+    temporary = min(limits.disk, limits.memory // 2)
+    shared = limits.memory // 4
     return {
         "Memory": limits.memory,
         "MemorySwap": limits.memory,
@@ -147,9 +148,9 @@ def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[s
 
 def _mounts(launch: Launch, settings: ContainerSettings) -> list[dict[str, Any]]:
     folders = launch.folders
-    packages = (
-        [] if folders.packages is None else [_bind(str(folders.packages), VIEW.packages, writable=False)]
-    )
+    packages = []
+    if folders.packages is not None:
+        packages.append(_bind(str(folders.packages), VIEW.packages, writable=False))
     return [
         _bind(str(folders.workspace), WORKSPACE, writable=True),
         _bind(str(folders.sockets), VIEW.socket_prefix.rpartition("/")[0], writable=True),

@@ -1,7 +1,7 @@
-"""How much disk a kernel holds: the files in its writable folders, and deleted ones that it keeps.
+"""How much disk a kernel uses: the files in its writable folders, and deleted files that it keeps open.
 
-A bind-mounted folder has no quota, so somebody must look; ``disk_watch`` does, again and again, in a thread.
-User code wrote what is read here: nothing is opened but folders, no link is followed, and whatever is made so
+A bind-mounted folder has no quota, so its use must be measured; ``disk_watch`` does so repeatedly, in a
+thread. User code wrote what is read here: only folders are opened, no link is followed, and anything made so
 that it can't be measured counts as too much. A deleted file is kept by a descriptor, by a mapping, or by a
 message that waits in a socket. See proc(5) and unix(7).
 """
@@ -22,30 +22,30 @@ from cellgate_kernels.provisioners.set_id import clear_set_id
 from cellgate_kernels.trees import NO_OPEN_FILES
 
 ENTRY_BYTES = 4096
-"""What a name costs at least, so that a million empty files are not free."""
+"""The least that a name counts for, so that a million empty files are not free."""
 
 MOST_LOOKED_AT = 500_000
-"""Descriptors and mappings of one kernel; more can't be looked at in reasonable time."""
+"""Descriptors and mappings of one kernel; more can't be examined in reasonable time."""
 
 MOST_NAMES = 2_000_000
-"""Files and folders of one kernel; more would keep the watch from the others for too long."""
+"""Files and folders of one kernel; more would keep the watch away from the others for too long."""
 
 _PASSES = 3
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH)
 
 Parents = Mapping[int, int]
-"""All processes of the machine that this one sees, each with its parent's id."""
+"""All processes that are visible to this one, each with its parent's id."""
 
 
 class Unmeasurable(CellgateError):
-    """What the kernel holds can't be measured."""
+    """The kernel's disk use can't be measured."""
 
     reason = "unmeasurable"
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that the kernel can write to, and how many bytes in it are not counted."""
+    """A folder that the kernel can write to. `free`: how many bytes in it are not counted."""
 
     path: Path
     free: int = 0
@@ -53,8 +53,8 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a kernel holds. `on_the_way`: files wait in a socket; until somebody receives them no process has
-    them, and nobody sees what they are.
+    """A kernel's disk use. `on_the_way`: files wait in a socket; until they are received no process has them
+    open, and they can't be inspected.
     """
 
     used: int
@@ -64,11 +64,11 @@ class Usage:
 def usage(
     folders: Sequence[Folder], process: int | None, *, enough: int, parents: Parents | None = None
 ) -> Usage:
-    """Bytes on disk of `folders` and of the deleted files that `process` and those below it keep.
+    """Bytes on disk of `folders` and of the deleted files that `process` and its descendants keep.
 
-    Stops soon after `enough`, and says more than that where it can't be measured. `process` is one that this
-    user may look into (`may_look`). `parents`: what `all_parents` has told a moment ago. Raises OSError for a
-    lack of open files, which is ours and not the kernel's.
+    Stops soon after `enough`, and returns more than that where it can't be measured. This user must be able
+    to look into `process` (`may_look`). `parents`: a recent result of `all_parents`. Raises OSError when this
+    process has too many open files, which is not the kernel's doing.
     """
     total = 0
     for folder in folders:
@@ -86,7 +86,7 @@ def usage(
 
 
 def may_look(process: int) -> bool:
-    """Whether this user may see what a process has open. Raises OSError for a lack of open files."""
+    """Whether this user may see a process's open files. Raises OSError on too many open files of our own."""
     try:
         os.listdir(f"/proc/{process}/fd")  # noqa: PTH208 - /proc has no tree to walk
     except OSError as error:
@@ -97,7 +97,7 @@ def may_look(process: int) -> bool:
 
 
 def all_parents() -> dict[int, int]:
-    """Every process, by its id, with its parent's id. In the order of ids: one that forks is seen again."""
+    """Every process's id with its parent's. They come in order of ids, so later forks are included."""
     found: dict[int, int] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():
@@ -107,7 +107,7 @@ def all_parents() -> dict[int, int]:
 
 
 def _state(folder: str) -> list[str]:
-    """A process's or thread's state, its parent and what follows. The name before it may hold anything."""
+    """The fields of a process or thread from its state on. The name before it may contain anything."""
     with open(f"{folder}/stat", "rb") as file:  # noqa: PTH123 - hundreds of times a second
         return file.read().rpartition(b")")[2].decode().split()
 
@@ -138,7 +138,7 @@ def _tree_bytes(root: Path, enough: int) -> int:
 
 
 def _entry_bytes(status: os.stat_result, linked: set[int]) -> int:
-    """What a name costs. `linked` remembers files with several names, of which the first is counted."""
+    """What a name counts for. `linked` remembers files with several names; only the first one counts."""
     if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
         if status.st_ino in linked:
             return 0
@@ -147,7 +147,7 @@ def _entry_bytes(status: os.stat_result, linked: set[int]) -> int:
 
 
 def _look(process: int, devices: set[int], parents: Parents) -> _Look:
-    """Looks again while processes end under its eyes: they may have handed a file on to one seen before."""
+    """Looks again if processes end in the meantime: they may have passed a file to one seen before."""
     look = _Look(devices)
     for _ in range(_PASSES):
         if look.all_of(_family(process, parents)):
@@ -157,7 +157,7 @@ def _look(process: int, devices: set[int], parents: Parents) -> _Look:
 
 
 def _family(process: int, parents: Parents) -> Iterator[int]:
-    """A process and all below it: the first of a pid namespace inherits every orphan."""
+    """A process and its descendants: the first process of a pid namespace inherits every orphan."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
@@ -169,7 +169,7 @@ def _family(process: int, parents: Parents) -> Iterator[int]:
 
 
 class _Look:
-    """What the processes of one kernel keep: `found` has the bytes of deleted files by device and inode."""
+    """The files that one kernel's processes keep. `found`: bytes of deleted files by device and inode."""
 
     def __init__(self, devices: set[int]) -> None:
         self.found: dict[tuple[int, int], int] = {}
@@ -183,12 +183,12 @@ class _Look:
         tables: list[str] = []
         for pid in pids:
             try:
-                # A leader that has ended has let go of what its threads share.
+                # A leader that has ended has released what its threads share.
                 ended = _state(f"/proc/{pid}")[0] in "ZX"
                 tables += _living_threads(pid) if ended else [f"/proc/{pid}"]
             except OSError:
                 all_there = False
-        # Mappings last: a file that is open too has been measured by then.
+        # Mappings last: a mapped file that is also open has been measured by then.
         for look in (self._descriptors, self._mappings):
             for table in tables:
                 try:
@@ -227,13 +227,13 @@ class _Look:
 
     def _mapping(self, table: str, place: str, device: str, inode: int) -> None:
         try:
-            # The system names them without the zeros that it fills up with elsewhere.
+            # map_files uses no leading zeros, unlike maps.
             begin, end = (int(part, 16) for part in place.split("-"))
             status = os.stat(f"{table.partition('/task/')[0]}/map_files/{begin:x}-{end:x}")  # noqa: PTH116
         except FileNotFoundError:
             return
         except PermissionError:
-            # For root only. The part that is mapped says nothing of the size.
+            # Only root may do that. The size of the mapped part says nothing about the file's size.
             major, minor = (int(part, 16) for part in device.split(":"))
             known = any(inode == found for _, found in self.found)
             if not known and os.makedev(major, minor) in self._devices:

@@ -1,7 +1,7 @@
-"""Looks at the disks of all kernels again and again, and ends those that hold more than they may.
+"""Checks the disk use of all kernels regularly, and ends those that use more than they may.
 
-One watch for a gateway, so that looking takes a bounded share of one processor however many kernels there
-are. ``disk`` measures; the provisioners say what to look at and how to end it. It runs while there is
+A gateway has one watch, so that checking takes a limited share of one processor however many kernels there
+are. ``disk`` measures; the provisioners say what to check and how to end a kernel. It runs while there is
 something to watch.
 """
 
@@ -25,27 +25,27 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 INTERVAL = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 PATIENCE = 20.0
-"""How often the time of a look must pass until the next."""
+"""The pause after a check, as a multiple of the time that it took."""
 
 SHARE = 0.05
-"""Seconds of a look that all kernels wait for by `PATIENCE`. For what is beyond its own kernel waits alone:
-one with many files does not keep the watch from the others."""
+"""Seconds of one kernel's check that lengthen the pause for all kernels. The rest delays only that kernel's
+next check: one with many files does not keep the watch away from the others."""
 
 MOST_ON_THE_WAY = 5
-"""Looks in a row that may find files on their way through a socket. Programs that pass files do so all the
-time, but nobody needs to leave them there."""
+"""Checks in a row that may find files on their way through a socket. Programs pass files all the time, but
+none needs to leave them there."""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
     """One kernel. `process` is its first one, None where we may not look into it; `end` ends the kernel.
 
-    `passes_files`: descriptors in its sockets are the kernel's doing. gVisor's own processes use them too,
-    and keep what its kernels pass in their own tables. `given`: bytes that its session brought along, None
-    while they could not be counted.
+    `passes_files`: whether descriptors in its sockets are the kernel's doing. gVisor's own processes use them
+    too, and keep what its kernels pass in their own tables. `given`: bytes that its session brought along,
+    None while they have not been counted.
     """
 
     limits: ResourceLimits
@@ -65,10 +65,10 @@ class Watched:
         return max(self.limits.disk, self.given or 0)
 
     def must_end_after(self, found: Usage) -> bool:
-        """Whether the kernel must end, after this look."""
+        """Whether the kernel must end, after this check."""
         if found.on_the_way and self.passes_files:
             self.looks_on_the_way += 1
-            # What was seen before may be what is hidden now.
+            # Files that were counted before may be the ones that are hidden now.
             found = replace(found, used=max(found.used, self.last.used))
         else:
             self.looks_on_the_way = 0
@@ -76,8 +76,9 @@ class Watched:
         if self.given is None:
             self.given = found.used
         full = found.used > self.allowed or self.looks_on_the_way >= MOST_ON_THE_WAY
-        # Seen twice, because a session's files are there a moment before it is known that they were given.
-        must_end, self.was_full = full and self.was_full, full
+        # Twice in a row, because a session's files are there shortly before `files_given` is called.
+        must_end = full and self.was_full
+        self.was_full = full
         return must_end
 
 
@@ -96,7 +97,7 @@ class DiskWatch:
         self._begin()
 
     def discard(self, kernel: Watched | None) -> None:
-        """Watch it no more. May be called again."""
+        """Stop watching it. Idempotent."""
         if kernel in self._kernels:
             self._kernels.remove(kernel)
         if not self._kernels:
@@ -105,7 +106,7 @@ class DiskWatch:
             self._close_threads()
 
     async def files_given(self, kernel: Watched) -> None:
-        """What the kernel holds now is allowed, even beyond its limit."""
+        """Allow what the kernel uses now, even over its limit."""
         kernel.given = None
         if (found := await self._usage(kernel, None)) is not None:
             kernel.given = found.used
@@ -115,7 +116,7 @@ class DiskWatch:
             self._tasks.start(self._watch(), "disk watch")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """A fault of ours, told in the log: go on, with the pause that comes before each round."""
+        """An internal error, already logged: continue, with the pause that comes before each round."""
         self._begin()
 
     async def _watch(self) -> None:
@@ -135,7 +136,7 @@ class DiskWatch:
             pause = max(INTERVAL, PATIENCE * spent)
 
     async def _look(self, kernel: Watched, parents: Parents) -> float:
-        """End the kernel if it must be; how long looking took."""
+        """Check a kernel and end it if it must be; returns how long the check took."""
         began = time.monotonic()
         found = await self._usage(kernel, parents)
         now = time.monotonic()
@@ -146,7 +147,7 @@ class DiskWatch:
         return now - began
 
     async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
-        """What the kernel holds; None when nobody can look now, for want of open files."""
+        """The kernel's disk use; None when it can't be measured now, because no file can be opened."""
 
         def look() -> Usage:
             return usage(kernel.folders, kernel.process, enough=2 * kernel.allowed, parents=parents)
@@ -166,17 +167,17 @@ class DiskWatch:
 
     async def _in_thread(self, look: Callable[[], T]) -> T:
         if self._threads is None:
-            # Its own thread: a slow look takes none that others wait for, and waits for none of theirs.
+            # A thread of its own: a slow check blocks no other work, and waits for none.
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="disk")
         return await asyncio.get_running_loop().run_in_executor(self._threads, look)
 
     def _close_threads(self) -> None:
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
 
 
 def disk_full(disk: int) -> KernelExit:
-    """The end of a kernel that held more than `disk` bytes."""
+    """The end of a kernel that used more than `disk` bytes."""
     said = f"The kernel's files took more than its {disk / 2**20:.4g} MiB of disk, and it was ended."
     return KernelExit("disk_full", None, 9, f"{said} Its variables are lost, its files are kept.")

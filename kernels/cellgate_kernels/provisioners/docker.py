@@ -1,10 +1,10 @@
 """The `docker` backend: a kernel in a container without network, capabilities or a writable system.
 
-Each kernel has a container of its own; we talk to it over Unix sockets in a folder mounted at /run/kernel.
-The image (Dockerfile.kernel) brings the interpreter, so the kernelspec's command is one inside of it. With
-the runtime ``runsc`` the same container runs on gVisor. What a container is made of is in ``container``; the
-calls are in ``engine``, one of which a gateway shares among its kernels by the launch keyword `engine`. Other
-Jupyter programs need not know that: without it a kernel has a connection of its own.
+Each kernel has its own container; we talk to it over Unix sockets in a folder mounted at /run/kernel. The
+image (Dockerfile.kernel) contains the interpreter, so the kernelspec's command is a path in the image. With
+the runtime ``runsc`` the same container runs on gVisor. ``container`` has a container's configuration,
+``engine`` makes the calls. A gateway shares one engine among its kernels through the launch keyword `engine`.
+Other Jupyter programs need not know that: without it a kernel gets a connection of its own.
 
 Files belong to the user that the kernel runs as: the gateway's own or, under a root gateway, the image's.
 """
@@ -45,7 +45,7 @@ from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders
 
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
-"""What an engine says that it can limit, and what that is."""
+"""What an engine reports that it can limit, by its own names."""
 
 
 class DockerProvisioner(CellgateProvisioner):
@@ -80,13 +80,13 @@ class DockerProvisioner(CellgateProvisioner):
 
     @property
     def image_used(self) -> Mapping[str, str]:
-        """The image's name, and its id: the digest that tells it from others of that name."""
+        """The image's name, and its id: the digest that distinguishes it from others of that name."""
         if self._container is None or not self._container.image:
             return {}
         return {"image": self._settings.image, "image_digest": self._container.image}
 
     async def get_provisioner_info(self) -> dict[str, Any]:
-        """All that `load_provisioner_info` needs but the engine; fit for JSON. Only of a running kernel."""
+        """What `load_provisioner_info` needs except the engine, as JSON values. Only of a running kernel."""
         assert self._container is not None
         launch = self._container.launch
         key: Any = self.connection_info["key"]
@@ -101,9 +101,9 @@ class DockerProvisioner(CellgateProvisioner):
         }
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
-        """Take over a container that runs already; `engine` is to be in the info too.
+        """Take over a container that is running already; the info must include `engine`.
 
-        Raises KernelStartFailed or BackendUnavailable; then there is something to `kill` all the same.
+        Raises KernelStartFailed or BackendUnavailable; even then there is something to `kill`.
         """
         await super().load_provisioner_info(provisioner_info)
         info = provisioner_info
@@ -116,7 +116,8 @@ class DockerProvisioner(CellgateProvisioner):
         self._engine = engine = info["engine"]
         launch = Launch((), {}, ResourceLimits(**info["limits"]), self._folders)
         self._container = container = engine.adopt(info["container"], launch)
-        self._exited, self._attached = container.exited, True
+        self._exited = container.exited
+        self._attached = True
         await engine.until_running(container)
 
     def detach(self) -> None:
@@ -128,7 +129,7 @@ class DockerProvisioner(CellgateProvisioner):
         return VIEW
 
     def _check_program(self, path: str) -> None:
-        """Nothing: it is the image's, and tini says in the container's log when it is not there."""
+        """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""
 
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
         outer, inner = super()._connection(folders)
@@ -176,7 +177,7 @@ class DockerProvisioner(CellgateProvisioner):
 
     @property
     def _ports(self) -> Mapping[str, int]:
-        """The ports to publish, by channel; those of a former launch again, because clients know them."""
+        """The ports to publish, by channel; a relaunch reuses the earlier ones, because clients know them."""
         if self._settings.transport == "ipc":
             return {}
         return {name: int(self.connection_info.get(name, 0)) for name in PORTS}  # type: ignore[call-overload]
@@ -199,13 +200,13 @@ class DockerProvisioner(CellgateProvisioner):
         self._end()
 
     async def log_tail(self) -> str:
-        """The end of the kernel's own stderr, which cells do not write to; at most 8 KiB."""
+        """The end of the stderr of the kernel's process, which cells do not write to; at most 8 KiB."""
         if self._engine is None or self._container is None:
             return ""
         return await self._engine.log_tail(self._container)
 
     async def files_given(self) -> None:
-        """Make the given files the kernel user's own, and allow them even beyond the limit of its disk."""
+        """Give the files to the kernel's user, and allow them even over its disk limit."""
         if self._engine is None or self._container is None:
             return
         if os.geteuid() == 0:
@@ -213,17 +214,20 @@ class DockerProvisioner(CellgateProvisioner):
         await self._engine.files_given(self._container)
 
     async def cleanup(self, restart: bool = False) -> None:
-        """End what still runs and, unless a restart follows, remove all that the launch made."""
+        """End the kernel if it still runs and, unless a restart follows, remove all that the launch made."""
         await super().cleanup(restart)
         if not restart and self._own_engine is not None:
-            engine, self._own_engine, self._engine = self._own_engine, None, None
+            engine = self._own_engine
+            self._own_engine = None
+            self._engine = None
             await engine.close()
 
 
 def kernel_user(engine: Engine) -> tuple[int, int]:
     """The uid and gid of kernels, in their containers.
 
-    A rootless engine's root is the user who runs the engine, outside; who must be the gateway's too.
+    With a rootless engine, root in a container is the user who runs the engine, who must also run the
+    gateway.
     """
     if engine.rootless:
         return 0, 0
@@ -231,9 +235,13 @@ def kernel_user(engine: Engine) -> tuple[int, int]:
 
 
 async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
-    """Whether kernels can be started so; the image's id. Raises BackendUnavailable or ImageMissing."""
+    """Check that kernels can be started with these settings; returns the image's id.
+
+    Raises BackendUnavailable or ImageMissing.
+    """
     info = await engine.call(APIClient.info)
-    if unlimited := [what for name, what in _LIMITS.items() if info.get(name) is False]:
+    unlimited = [what for name, what in _LIMITS.items() if info.get(name) is False]
+    if unlimited:
         raise BackendUnavailable(
             f"The Docker engine can't limit a container's {', '.join(unlimited)}. A rootless engine needs"
             " cgroup v2 for that."
@@ -254,10 +262,10 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
 
 
 def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
-    """Make a root gateway's folders the kernel user's own. Links in the workspace are not followed.
+    """Give a root gateway's folders to the kernel's user. Links in the workspace are not followed.
 
-    What lies deeper, or is more, than a walk sees stays its owner's, who is a former kernel's user. Raises
-    OSError, also for a lack of open files.
+    Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError, also on too
+    many open files.
     """
     for path in (folders.sockets, folders.connection_file, folders.workspace):
         os.chown(path, *user, follow_symlinks=False)

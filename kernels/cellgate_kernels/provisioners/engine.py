@@ -2,11 +2,11 @@
 
 The SDK is synchronous. Its calls run in a few threads that an `Engine` owns, and one more thread reads the
 engine's events: nothing polls. Containers carry the label of one gateway (`instance`); those of others are
-never touched, and those of ours that nobody knows any more are removed. What a container is made of is not
-decided here but in ``container``; ``docker`` is the provisioner that uses this.
+never touched, and unknown ones with our label are removed. ``container`` decides on their configuration;
+``docker`` is the provisioner that uses this.
 
-When the engine goes away its containers may live on (live-restore). The events thread connects again and
-again, at most every 5 seconds, and compares then what there is with what should be.
+When the engine goes away its containers may live on (live-restore). The events thread keeps reconnecting,
+every 5 seconds at the longest, and the containers that exist are then compared with those that should.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CALL_TIMEOUT = 60.0
 THREADS = 4
 LOG_TAIL_BYTES = 8 * 1024
 REMOVAL_PAUSES = (0.5, 2.0, 10.0, 60.0, 300.0)
-"""Between attempts to remove a container. What is left goes at this gateway's end, or in its next life."""
+"""Between attempts to remove a container. Any left are removed when the gateway stops or next starts."""
 MOST_LEFT = 1024
 
-# containerd tells of the memory limit and of the end by different ways; the first may come second.
+# containerd reports the memory limit and the end in different ways; the first may arrive second.
 _MEMORY_NEWS_TIMEOUT = 0.5
 
 _KILLED = KernelExit.of_returncode(-9)
@@ -78,7 +78,7 @@ class Engine:
         self, url: str = SOCKET, instance: str | None = None, *, spared: Collection[str] = ()
     ) -> None:
         self.url = url
-        # Containers of ours that nobody manages and nobody removes: to be adopted, or left to the next life.
+        # Containers of ours that are neither managed nor removed: to be adopted, or left for the next start.
         self._spared = set(spared)
         self.instance = instance or secrets.token_hex(16)
         self.processors = 1.0
@@ -87,7 +87,7 @@ class Engine:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="docker")
         self._containers: dict[str, Container] = {}
         self._tasks = Supervisor()
-        # By their names: containers that could not be removed, with what tries again.
+        # Containers that could not be removed, by name, with the tasks that try again.
         self._left: dict[str, asyncio.Task[None]] = {}
         self._leaving = Supervisor()
         self._client: APIClient | None = None
@@ -101,7 +101,7 @@ class Engine:
         return self._events is not None and self._events.connected
 
     async def open(self) -> None:
-        """Connect, listen, and remove containers that a former life of this instance left, but the spared.
+        """Connect, listen, and remove containers from earlier runs of this instance, except the spared.
 
         Raises BackendUnavailable when no engine answers; then there is nothing to close.
         """
@@ -112,7 +112,8 @@ class Engine:
             info = await self.call(APIClient.info)
             self.processors = float(info.get("NCPU") or 1)
             options = info.get("SecurityOptions") or ()
-            self.rootless, self.selinux = "name=rootless" in options, "name=selinux" in options
+            self.rootless = "name=rootless" in options
+            self.selinux = "name=selinux" in options
             self._events = EngineEvents(
                 self._client, self.instance, connected=self._connected, happened=self._happened
             )
@@ -126,7 +127,7 @@ class Engine:
             raise
 
     async def close(self) -> None:
-        """Remove every container that was not let go and stop the threads. May be called again."""
+        """Remove every container that was not detached and stop the threads. Idempotent."""
         self._closed = True
         await self._leaving.cancel()
         for container in tuple(self._containers.values()):
@@ -135,18 +136,20 @@ class Engine:
             self._leaving.start(self._remove_left(name), f"remove {name}")
         await self._leaving.finished()
         await self._tasks.finished()
-        if self._events is not None:
-            events, self._events = self._events, None
+        events = self._events
+        self._events = None
+        if events is not None:
             await events.stop()
-        if self._client is not None:
-            client, self._client = self._client, None
+        client = self._client
+        self._client = None
+        if client is not None:
             client.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def call(self, function: Callable[..., Result], *arguments: object, **options: object) -> Result:
         """Call a method of APIClient in a thread. Raises ImageMissing, KernelStartFailed, BackendUnavailable.
 
-        A call that is cancelled goes on in its thread; nobody learns of its end.
+        A cancelled call continues in its thread; its result is dropped.
         """
         if self._client is None:
             raise BackendUnavailable("The connection to the Docker engine is closed.")
@@ -164,9 +167,9 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def launch(self, launch: Launch, config: dict[str, Any]) -> Container:
-        """Begin to create and start a container; `starting` ends when it runs, or with why it does not.
+        """Start creating and starting a container; `starting` ends when it runs, or with the error.
 
-        Whoever launches also ends.
+        The caller must also `end` it.
         """
         if self._closed:
             raise BackendUnavailable("The gateway is shutting down.")
@@ -176,19 +179,19 @@ class Engine:
     def adopt(self, name: str, launch: Launch) -> Container:
         """Manage a spared container from now on; `starting` ends with an error if it does not run.
 
-        Whoever adopts also ends.
+        The caller must also `end` it.
         """
         self._spared.discard(name)
         return self._manage(name, launch, lambda: self.call(_inspect_running, name))
 
     def detach(self, container: Container) -> None:
-        """Manage it no more, and leave it running when this gateway ends."""
+        """Stop managing it, and leave it running when this gateway ends."""
         self._spared.add(container.name)
         self._disks.discard(container.watched)
         self._containers.pop(container.name, None)
 
     async def reap(self) -> None:
-        """Remove what was spared and not adopted."""
+        """Remove containers that were spared and not adopted."""
         self._spared.clear()
         await self._compare()
 
@@ -230,14 +233,14 @@ class Engine:
         await asyncio.shield(container.starting)
 
     def end(self, container: Container, fate: KernelExit | None = None) -> None:
-        """Begin to kill and remove a container, even one that is just starting. `fate` tells why."""
+        """Start killing and removing a container, even one that is still starting. `fate` says why."""
         if container.ending is None:
             container.fate = fate
             self._disks.discard(container.watched)
             container.ending = self._own(self._remove(container))
 
     async def log_tail(self, container: Container) -> str:
-        """The end of what the container's first process wrote to stderr, at most 8 KiB."""
+        """The end of the stderr of the container's first process, at most 8 KiB."""
         if container.log is not None:
             return container.log
         log: bytes = await self.call(APIClient.logs, container.name, stdout=False, stderr=True)
@@ -252,17 +255,17 @@ class Engine:
         try:
             await self.call(_remove, container.name)
         except CellgateError as error:
-            # Unknown from now on, it is removed when the engine answers again.
+            # It is unknown from now on, and removed when the engine answers again.
             logger.warning("A container could not be removed: %s", error.message)
             container.fate = container.fate or _ENGINE_LOST
             self._remove_later(container.name)
         finally:
-            # Also after a mistake of ours: whoever waits for its end must see one.
+            # Also after an internal error: waiters must see an end.
             self._containers.pop(container.name, None)
             self._finish(container, _KILLED)
 
     def _remove_later(self, name: str) -> None:
-        """An engine that could not be asked, for want of open files, does not come back: ask it again."""
+        """If too many open files kept us from asking the engine, no reconnection follows: try again."""
         if self._closed or len(self._left) >= MOST_LEFT:
             return
         self._left[name] = self._leaving.start(self._insist(name), f"remove {name}")
@@ -287,13 +290,13 @@ class Engine:
         if not container.exited.done():
             container.exited.set_result(container.fate or how)
 
-    # What the events thread tells, on the loop.
+    # Called on the loop by the events thread.
 
     def _happened(self, name: str, action: str, code: int) -> None:
         container = self._containers.get(name)
         if action == "create":
             if container is None and name not in self._spared and not self._closed:
-                # A former life asked for it and did not live to see it.
+                # An earlier run of this gateway asked for it and ended before it was created.
                 self._own(self.call(_remove, name))
             return
         if container is None or container.exited.done():
@@ -307,7 +310,7 @@ class Engine:
             self._own(self._bury(container, code))
 
     async def _bury(self, container: Container, code: int) -> None:
-        """Find out why a container ended by itself, then remove it."""
+        """Find out why a container ended on its own, then remove it."""
         ended = KernelExit.of_shell_code(code)
         try:
             state = (await self.call(APIClient.inspect_container, container.name))["State"]
@@ -317,7 +320,7 @@ class Engine:
         except CellgateError as error:
             logger.warning("The end of a container could not be explained: %s", error.message)
             if ended.signal == signal.SIGTERM and isinstance(error, BackendUnavailable):
-                # An engine that stops ends its containers so; nothing of ours does.
+                # An engine that stops ends its containers this way; nothing of ours does.
                 ended = _ENGINE_LOST
         finally:
             self._finish(container, ended)
@@ -328,7 +331,7 @@ class Engine:
             self.end(container, fate)
 
     async def files_given(self, container: Container) -> None:
-        """What is in the workspace now is allowed there, even beyond the limit."""
+        """Allow what is in the workspace now, even over the limit."""
         if container.watched is not None:
             await self._disks.files_given(container.watched)
 
@@ -337,7 +340,7 @@ class Engine:
             self._own(self._compare())
 
     async def _compare(self) -> None:
-        """After (re)connection: remove what nobody knows, notice what ended unseen."""
+        """After (re)connection: remove unknown containers, and handle those that ended unseen."""
         listed = await self.call(
             APIClient.containers, all=True, filters={"label": f"{INSTANCE_LABEL}={self.instance}"}
         )
@@ -357,9 +360,9 @@ class Engine:
 
 
 def _is_here(process: int, container: str) -> bool:
-    """Whether a process is a container's, of an engine that runs on this machine and not in another one.
+    """Whether a process belongs to a container of an engine on this machine, not on another one.
 
-    Raises OSError for a lack of open files.
+    Raises OSError on too many open files.
     """
     try:
         return container in Path(f"/proc/{process}/cgroup").read_text()
@@ -377,7 +380,7 @@ def out_of_memory(memory: int) -> KernelExit:
 
 
 def explained(error: Exception, url: str) -> CellgateError:
-    """An error of the SDK as one of ours."""
+    """An error of the SDK as a CellgateError."""
     if isinstance(error, ImageNotFound):
         return ImageMissing(
             f"The kernel image is not there: {error.explanation}. Run `cellgate image build`."
@@ -402,14 +405,14 @@ async def _soon(event: asyncio.Event) -> bool:
 
 
 def _create_and_start(client: APIClient, config: dict[str, Any], name: str) -> dict[str, Any]:
-    """What the engine tells of the new container."""
+    """The engine's description of the new container."""
     made = client.create_container_from_config(config, name)["Id"]
     client.start(made)
     return dict(client.inspect_container(made))
 
 
 def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
-    """What the engine tells of a container. Raises KernelStartFailed when it has ended."""
+    """The engine's description of a container. Raises KernelStartFailed when it has ended."""
     inspected = dict(client.inspect_container(name))
     if not inspected["State"]["Running"]:
         raise KernelStartFailed("The kernel's container has ended.")
@@ -417,7 +420,7 @@ def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
 
 
 def _remove(client: APIClient, name: str) -> None:
-    """Kill and remove a container and its anonymous volumes; one that is gone, or going, is no error."""
+    """Kill and remove a container and its anonymous volumes; one that is gone, or going, is not an error."""
     try:
         client.remove_container(name, force=True, v=True)
     except NotFound:

@@ -1,8 +1,7 @@
 """The one thread that reads a Docker engine's events, for the containers of one instance.
 
-It tells the loop of each ``create``, of each end (``die``) and of each brush with the memory limit (``oom``),
-and of every new connection, because what happened before that was not seen. It decides nothing: ``engine``
-does.
+It reports to the loop each ``create``, each end (``die``), each time the memory limit is hit (``oom``), and
+every new connection, because events before that were missed. It decides nothing: ``engine`` does.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class EngineEvents:
         self._thread = threading.Thread(target=self._read_forever, name="docker-events", daemon=True)
 
     async def start(self) -> None:
-        """Returns when events are being read, so that no end of a later container is missed."""
+        """Return when events are being read, so that no end of a later container is missed."""
         self._thread.start()
         await self._first.wait()
 
@@ -69,7 +68,8 @@ class EngineEvents:
 
     def _close_stream(self) -> None:
         with self._lock:
-            stream, self._stream = self._stream, None
+            stream = self._stream
+            self._stream = None
             if stream is not None:
                 try:
                     stream.close()
@@ -85,7 +85,7 @@ class EngineEvents:
                 self._read()
             except (DockerException, requests.RequestException, OSError, ValueError) as error:
                 logger.debug("The stream of events broke: %s", error)
-            except Exception as error:  # any fault at all: without this thread no container's end is seen
+            except Exception as error:  # any error: without this thread no container's end is seen
                 logger.error("The stream of events can't be read", exc_info=error)
             finally:
                 self._close_stream()

@@ -32,8 +32,8 @@ from cellgate_kernels.provisioners.seccomp import (
     UNKNOWN_CALLS,
 )
 
-# Allowed whatever the arguments. On review: nothing here makes a namespace, a mount or a socket, sets a mode,
-# loads code into the system's kernel, or takes a privilege.
+# Allowed with any arguments. For reviews: nothing here makes a namespace, a mount or a socket, sets a mode,
+# loads code into the system's kernel, or gains a privilege.
 _ALLOWED = """
     accept accept4 access adjtimex alarm bind brk cachestat capget capset chdir chown clock_adjtime
     clock_adjtime64 clock_getres clock_getres_time64 clock_gettime clock_gettime64 clock_nanosleep
@@ -125,7 +125,7 @@ def _rules() -> Iterator[dict[str, Any]]:
     yield _allow(["socket"], netlink)
     for name, mode in MODE_CALLS.items():
         yield _allow([name], [_without(mode, SET_ID)])
-    # Of rules for one call any that fits allows it.
+    # If there are several rules for one call, any that matches allows it.
     for name, (flags, mode) in OPEN_CALLS.items():
         yield _allow([name], [_without(mode, SET_ID)])
         yield _allow([name], [_without(flags, MAKES_FILE)])
@@ -146,5 +146,5 @@ def _without(index: int, bits: int) -> dict[str, Any]:
 
 
 def _has(index: int, value: int, *, of: int) -> dict[str, Any]:
-    """Of the bits `of` the argument has these, and no others."""
+    """Of the bits in `of`, the argument has exactly those of `value`."""
     return {"index": index, "value": of, "valueTwo": value, "op": "SCMP_CMP_MASKED_EQ"}

@@ -1,7 +1,7 @@
 """The folders of one launch: a private runtime folder for sockets, and the workspace.
 
-Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so whatever
-is found in them is never followed, and they are removed by ``cellgate_kernels.trees``.
+Code in a kernel can write to both (in the sandbox: to the sockets folder and the workspace), so links in them
+are never followed, and ``cellgate_kernels.trees`` removes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ParamSpec, TypeVar
 from cellgate_kernels import trees
 from cellgate_kernels.errors import KernelStartFailed
 
-# sun_path of unix(7) holds 108 bytes with the ending NUL.
+# sun_path of unix(7) holds 108 bytes including the final NUL.
 SOCKET_PATH_MAX = 107
 
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -34,9 +34,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LaunchFolders:
-    """Host folders of one kernel. `runtime` is ours to remove, `workspace` only if we made it.
+    """Host folders of one kernel. We remove `runtime`, and `workspace` only if we made it.
 
-    `packages`: a folder that the kernel may read and others fill, for modules; None when there is none.
+    `packages`: a folder of modules that the kernel may read and others fill; None when there is none.
     """
 
     runtime: Path
@@ -48,7 +48,7 @@ class LaunchFolders:
     def make(
         cls, runtime: Path | None, workspace: Path | None, packages: Path | None = None
     ) -> LaunchFolders:
-        """Make what is missing, private to this user. Raises KernelStartFailed when a path does not fit."""
+        """Make missing folders, private to this user. Raises KernelStartFailed when a path does not fit."""
         made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
         runtime = (runtime or made[0]).absolute()
         try:
@@ -74,7 +74,7 @@ class LaunchFolders:
 
     @property
     def socket_prefix(self) -> str:
-        """Jupyter's `ip` of the transport ipc: a socket's path is this, a hyphen and the port's number."""
+        """Jupyter's `ip` for the transport ipc: a socket's path is this, a hyphen and the port number."""
         return str(self.sockets / "k")
 
     @property
@@ -89,23 +89,23 @@ class LaunchFolders:
 
     @property
     def owned(self) -> tuple[Path, ...]:
-        """What is ours to remove: the runtime folder, and the workspace if it was made here."""
+        """The folders that we remove: the runtime folder, and the workspace if it was made here."""
         return (self.runtime, self.workspace) if self.owns_workspace else (self.runtime,)
 
 
 async def remove_tree(folder: Path) -> None:
     """Remove a folder that user code could write to, without following links and without blocking the loop.
 
-    A folder that does not exist is no error. Raises OSError when something can't be removed. Where that must
-    stop nobody, it is for ``cellgate_kernels.leftovers``.
+    A missing folder is not an error. Raises OSError when something can't be removed; where that must not stop
+    the caller, use ``cellgate_kernels.leftovers``.
     """
     await patiently(trees.remove, folder)
 
 
 async def patiently(work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-    """Do work on folders in a thread, again if it failed by something that passes, a few seconds at most.
+    """Do work on folders in a thread; retry after temporary errors, for a few seconds at most.
 
-    That is a lack of open files, which shows as a folder that was not emptied, too. Raises what `work` does.
+    Those are too many open files, which can also show as a folder that was not emptied. Raises as `work`.
     """
     for pause in PAUSES:
         try:

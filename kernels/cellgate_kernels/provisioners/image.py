@@ -1,7 +1,7 @@
-"""Makes the kernel image with the container engine's own builder, from what this package carries.
+"""Makes the kernel image with the container engine's own builder, from files of this package.
 
-Used by ``cellgate image build``. Blocking: not for the event loop. The recipe is Dockerfile.kernel; of this
-machine nothing gets into the image but what MATERIAL names.
+Used by ``cellgate image build``. Blocking: not for the event loop. The recipe is Dockerfile.kernel; the only
+files of this machine that get into the image are those in MATERIAL.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MATERIAL = (
     "image/deno_cells.py",
     "specs/uv_command.py",
 )
-"""What the recipe copies, below the package's folder."""
+"""The files that the recipe copies, below the package's folder."""
 
 _SILENCE_TIMEOUT = 1800.0
 _TELLING = re.compile(
@@ -48,7 +48,7 @@ def build_image(
 ) -> str:
     """Build the kernel image and name it `tag`; returns its id.
 
-    `base_image` and `requirements` stand in for the recipe's own. `progress` gets a line now and then. Raises
+    `base_image` and `requirements` replace the recipe's own. `progress` gets a line now and then. Raises
     BackendUnavailable with the end of the builder's output.
     """
     try:
@@ -94,14 +94,15 @@ def build_context(requirements: Path | None = None) -> io.BytesIO:
         for name, path in files.items():
             content = path.read_bytes()
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), 0o644
+            entry.size = len(content)
+            entry.mode = 0o644
             archive.addfile(entry, io.BytesIO(content))
     buffer.seek(0)
     return buffer
 
 
 class _BuildFailed(Exception):
-    """The builder said so."""
+    """The builder reported an error."""
 
 
 def _lines(replies: Iterable[Mapping[str, Any]]) -> Iterator[str]:

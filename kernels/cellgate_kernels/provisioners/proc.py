@@ -1,7 +1,7 @@
-"""What kernels see of /proc: their own processes, and of the machine only what programs need.
+"""What kernels see of /proc: their own processes, and about the machine only what programs need.
 
-Every file of /proc that is neither of these is covered, because the system adds new ones and many tell of the
-host, of other kernels or of addresses in memory (``kpageflags``, ``slabinfo``, ``kallsyms``, ``iomem``). It
+All other files of /proc are covered, because the system keeps adding new ones and many reveal details of the
+host, of other kernels or of addresses in memory (``kpageflags``, ``slabinfo``, ``kallsyms``, ``iomem``). This
 makes lists of names; ``sandbox`` and ``container`` cover them.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-# What psutil, the C library, language runtimes and system tools read. `net` and `mounts` are links into a
-# process's own namespaces; `sys` is read-only on every level, and `sysvipc` is the namespace's own.
+# Read by psutil, the C library, language runtimes and system tools. `net` and `mounts` are links into a
+# process's own namespaces; `sys` is read-only at every isolation level, and `sysvipc` shows the namespace's.
 _SHOWN = """
     cgroups cpuinfo devices diskstats filesystems loadavg meminfo mounts net self stat swaps sys sysvipc
     thread-self uptime version vmstat
 """
 
-# Where the kernels' machine is not this one: the names on common systems.
+# The names on common systems, for kernels that run on another machine.
 _KNOWN = """
     acpi allocinfo asound bootconfig buddyinfo bus cmdline config.gz consoles crypto dma driver
     dynamic_debug execdomains fb fs interrupts iomem ioports irq kallsyms kcore key-users keys kmsg
@@ -28,9 +28,9 @@ _KNOWN = """
 
 
 def hidden_names(listed: Iterable[str]) -> list[str]:
-    """The names in /proc to cover, of those that exist where kernels run.
+    """The names in /proc to cover, of those that may exist where kernels run.
 
-    `listed` is a listing of the machine's own /proc, processes included, as far as there is one.
+    `listed` is a listing of that machine's /proc, processes included; empty if there is none.
     """
     there = {*_KNOWN.split(), *(name for name in listed if not name.isdecimal())}
     return sorted(there - {*_SHOWN.split()})

@@ -1,8 +1,8 @@
 """The `process` backend: a kernel as an ordinary child process. No isolation at all; for trusted code only.
 
-The kernel sees the host as the gateway's user does, except for the environment, which is cut, its home, which
-is private, and resource limits. Its process group ends with it, but a process that left that group does not:
-only a pid namespace (``sandbox``) ends those.
+The kernel sees the host as the gateway's user does, except for a reduced environment, a private home, and
+resource limits. Its process group ends with it, but a process that left that group does not: only a pid
+namespace (``sandbox``) ends those.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ProcessProvisioner(ChildProvisioner):
         )
 
     def _spawn(self, launch: Launch) -> Child:
-        # Both see to it that no kernel outlives us: ipykernel watches its parent, the kernel of the system
-        # does it for any program.
+        # Both make sure that no kernel outlives us: ipykernel watches its parent, and the death signal works
+        # for any program.
         env = dict(launch.env) | {"JPY_PARENT_PID": str(os.getpid())}
         setpriv = [find_program("setpriv", "util-linux"), "--pdeathsig", "KILL", "--"]
         return Child(

@@ -2,13 +2,13 @@
 
 The kernel sees the system's read-only folders, its environment, its interpreter, a workspace and a private
 /tmp; no other file of the host, no other process, no network interface but ``lo``. We talk to it over Unix
-sockets in a folder mounted at /run/kernel. What it can do there is replace sockets by others: nothing but
-their fixed names is ever opened, and the folder is removed without following links.
+sockets in a folder mounted at /run/kernel. There it can only replace sockets by others: we open nothing but
+their fixed names, and remove the folder without following links.
 
-Not bounded here, for want of cgroups: the memory of all its processes together, shared memory, processor
-time, and, when the gateway runs as root, the number of processes. The sum of its files is watched.
-Arguments go to bwrap by a file descriptor, so that neither the host's nor the kernel's process list shows
-them.
+Not limited here, because that takes cgroups: the memory of all its processes together, shared memory,
+processor time, and, when the gateway runs as root, the number of processes. The total size of its files is
+watched. bwrap reads its arguments from a file descriptor, so that neither the host's nor the kernel's process
+list shows them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAMESPACES = (
     *("--gid", "1000"),
 )
 
-# Merged into /usr on most systems; bound as they are where not.
+# Links into /usr on most systems; mounted as they are on others.
 _SYSTEM_FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 # Files that programs need to work as usual. No keys: /etc/ssl/private stays outside.
@@ -107,7 +107,7 @@ class SandboxProvisioner(ChildProvisioner):
         finally:
             await _remove_scratch(scratch)
         if child.oom_score_refused:
-            # Told here, once, and not at each start of a kernel.
+            # Reported once, here, and not at each start of a kernel.
             logger.warning(
                 "The system refuses to let bubblewrap's processes be the first that it ends when memory is"
                 " short (oom_score_adj): is bwrap setuid? Others may be ended in the place of kernels"
@@ -124,7 +124,7 @@ class SandboxProvisioner(ChildProvisioner):
         return _VIEW
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. `disk_watch` is one: what looks at the disks of a gateway's kernels."""
+        """The launch's keywords. `disk_watch` is the watch that a gateway's kernels share."""
         self._disks = kwargs.pop("disk_watch", None) or self._disks or DiskWatch()
         return await super().pre_launch(**kwargs)
 
@@ -133,19 +133,17 @@ class SandboxProvisioner(ChildProvisioner):
         child, disks = self._child, self._disks
         assert child is not None
         assert disks is not None
-        folders, process = launch.folders, child.inner_pid
-        watched = Watched(
-            launch.limits,
-            (Folder(folders.workspace), Folder(folders.sockets)),
-            process if process is not None and may_look(process) else None,
-            child.kill,
-        )
+        process = child.inner_pid
+        if process is not None and not may_look(process):
+            process = None
+        folders = (Folder(launch.folders.workspace), Folder(launch.folders.sockets))
+        watched = Watched(launch.limits, folders, process, child.kill)
         disks.add(watched)
         child.exited.add_done_callback(lambda _: disks.discard(watched))
         self._watched = watched
 
     async def files_given(self) -> None:
-        """Allow the given files even beyond the limit of the kernel's disk."""
+        """Allow the given files even over the kernel's disk limit."""
         if self._disks is not None and self._watched is not None:
             await self._disks.files_given(self._watched)
 
@@ -166,7 +164,7 @@ class SandboxProvisioner(ChildProvisioner):
 
 
 async def _remove_scratch(folder: Path) -> None:
-    """Remove the check's own folder. One that stays is in nobody's way, so it ends nothing."""
+    """Remove the check's own folder. One that can't be removed does no harm, so that is only logged."""
     try:
         await remove_tree(folder)
     except OSError as error:
@@ -176,7 +174,7 @@ async def _remove_scratch(folder: Path) -> None:
 def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
     """Start bwrap with the launch's command in it."""
     bwrap = find_program("bwrap", "bubblewrap")
-    # Root's tasks are never counted against RLIMIT_NPROC, nor are those of a user namespace that maps root.
+    # RLIMIT_NPROC never counts tasks of root, nor those of a user namespace that maps root.
     unprivileged = os.geteuid() != 0
     command = [
         *rlimit_arguments(launch.limits, processes=unprivileged, reserved=reserved, own_user=True),
@@ -196,10 +194,10 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         synthetic = {path: file_with(content) for path, content in _SYNTHETIC.items()}
         status_reader, status_writer = os.pipe()
         stack.callback(os.close, status_writer)
-        # bwrap --die-with-parent asks the system for that late, at its outer and at its inner process: one
-        # that lost its parent before would go on for ever. So the kernel looks for itself when it starts, and
-        # bwrap gets the status pipe's other end too: its outer process, ended by a broken pipe, would leave
-        # the inner one waiting.
+        # bwrap --die-with-parent takes effect late, in its outer and in its inner process: one that lost its
+        # parent before that would run forever. So the kernel checks the lifetime pipe when it starts. And
+        # bwrap gets the reading end of the status pipe too: otherwise a broken pipe could end its outer
+        # process and leave the inner one waiting.
         lifetime_reader, lifetime_writer = os.pipe()
         stack.callback(os.close, lifetime_reader)
         release_reader, release_writer = os.pipe()
@@ -218,7 +216,7 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
         options = file_with(b"".join(word + b"\0" for word in words))
         return Child(
             [bwrap, "--args", str(options), "--", *command],
-            # bwrap is process 1 of the sandbox, where its own environment is in everybody's reach.
+            # bwrap is process 1 of the sandbox, where anyone can read its environment.
             env={},
             pass_fds=(
                 options,
@@ -237,7 +235,7 @@ def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:
 
 
 def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) -> Iterator[str]:
-    """The sandbox's whole file system, in order: later mounts may lie in earlier ones."""
+    """The sandbox's whole file system, in order: later mounts may be inside earlier ones."""
     memory = launch.limits.memory
     yield from ("--ro-bind", "/usr", "/usr")
     yield from _system_folders()
@@ -246,8 +244,8 @@ def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) 
     yield from ("--symlink", "../usr/lib/os-release", "/etc/os-release")
     for path, fd in synthetic.items():
         yield from ("--perms", "0444", "--file", str(fd), path)
-    # Read-only, because a gateway run as root is still root to /proc/sys, capabilities or not, and because a
-    # kernel may not take its oom_score_adj back.
+    # Read-only, because for /proc/sys a gateway run as root is still root even without capabilities, and
+    # because a kernel must not undo its oom_score_adj.
     yield from ("--proc", "/proc", "--remount-ro", "/proc")
     for name in hidden_here():
         path = f"/proc/{name}"

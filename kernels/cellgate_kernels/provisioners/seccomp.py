@@ -1,16 +1,16 @@
-"""The sandbox's filter of system calls, and the rules about arguments that the engine's profile shares.
+"""The sandbox's filter of system calls, and the argument rules that it shares with the engine's profile.
 
-It refuses what namespaces do not fence off:
+It refuses what namespaces do not isolate:
 
-- address families other than those below: AF_VSOCK, for one, reaches the hypervisor from everywhere;
+- address families other than those below: AF_VSOCK, for example, reaches the hypervisor from anywhere;
 - asynchronous I/O of the old kind (io_setup), whose contexts are counted for the whole machine;
-- the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where such a file
+- the set-user-ID and set-group-ID bits of a file: a workspace is a folder of the host, where a file with them
   would be a program with its owner's rights;
-- threads with open files of their own, which nobody would find (``disk``);
+- threads with a separate table of open files, which ``disk`` would not find;
 - calls that no notebook needs: kernel keyrings belong to no namespace, io_uring does its work where no filter
-  sees it, and the others are known ways out of a sandbox by an error of the system's kernel.
+  sees it, and the others have been used to escape from sandboxes through bugs of the system's kernel.
 
-All else is allowed: this is a second fence, not the first.
+Everything else is allowed: this is a second line of defence, not the first.
 
 Pure: it makes bytes, for bwrap's ``--seccomp``. See seccomp(2); the numbers are from the system's unistd.h.
 """
@@ -29,15 +29,15 @@ FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 """The address families that a kernel may have sockets of, besides AF_NETLINK."""
 
 NETLINK_PROTOCOL = 0
-"""NETLINK_ROUTE, the third argument: the one that tells of network interfaces. The others speak to parts of
+"""NETLINK_ROUTE, the third argument, which reports network interfaces. The other protocols talk to parts of
 the system's kernel that are for its administrator."""
 
 SET_ID = stat.S_ISUID | stat.S_ISGID
-"""The bits that no call may give to a file."""
+"""The mode bits that no call may set on a file."""
 
 _TMPFILE = 0o20000000  # __O_TMPFILE: os.O_TMPFILE holds O_DIRECTORY too
 MAKES_FILE = os.O_CREAT | _TMPFILE
-"""The flags of open(2) with which it reads its argument `mode`; without them that can be anything."""
+"""The flags of open(2) that make it use its argument `mode`, which can otherwise be anything."""
 
 SOCKET_CALLS = ("socket", "socketpair")
 """Calls whose first argument is an address family."""
@@ -51,24 +51,24 @@ MODE_CALLS: Mapping[str, int] = {
     "mknod": 1,
     "mknodat": 2,
 }
-"""Calls that give a file its mode, with the index of that argument."""
+"""Calls that set a file's mode, with the index of that argument."""
 
 OPEN_CALLS: Mapping[str, tuple[int, int]] = {"open": (1, 2), "openat": (2, 3)}
 """Calls that may make a file, with the indices of their flags and their mode."""
 
 UNKNOWN_CALLS = ("openat2", "clone3")
-"""Calls whose arguments lie behind a pointer, where no filter can read them. Programs that are told that the
-system has no such call use the older ones."""
+"""Calls whose arguments are behind a pointer, where no filter can read them. If the system claims not to have
+these calls, programs use the older ones."""
 
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* of clone(2)."""
 
 THREAD, SHARED_FILES = 0x10000, 0x400
-"""CLONE_THREAD and CLONE_FILES. All threads of a process share one table of descriptors, as the C library has
-it: there is one place to look for the files that it holds (``disk``)."""
+"""CLONE_THREAD and CLONE_FILES. All threads of a process must share one table of descriptors, as they do in
+the C library: then there is one place to look for its open files (``disk``)."""
 
 OWN_FILES = 2
-"""CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to a table of one's own."""
+"""CLOSE_RANGE_UNSHARE of close_range(2), its third argument: another way to get a separate table."""
 
 # Classic BPF, from linux/bpf_common.h and linux/seccomp.h.
 _LOAD_WORD, _RETURN = 0x20, 0x06
@@ -76,7 +76,7 @@ _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_BIT = 0x15, 0x35, 0x45
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _OFFSET_NUMBER, _OFFSET_ARCHITECTURE, _OFFSET_ARGUMENTS = 0, 4, 16
 
-# Calls of the x32 ABI carry this bit and would slip by the numbers. Those of i386 have another architecture.
+# Calls of the x32 ABI have this bit set and would bypass the numbers. i386 is an architecture of its own.
 _X32 = 0x40000000
 
 # Numbers that newer system calls have on all architectures.
@@ -144,7 +144,7 @@ _ARCHITECTURES = {
     ),
 }
 
-# An instruction; in place of distances, where to go on if true and if false. None is the next one.
+# An instruction, with labels to jump to if true and if false instead of distances. None is the next one.
 _Step = tuple[int, int, str | None, str | None]
 
 
@@ -155,7 +155,7 @@ def sandbox_filter(machine: str) -> bytes | None:
 
 
 def _program(architecture: _Architecture) -> Iterator[_Step | str]:
-    """Instructions, and strings that name the place of the next one."""
+    """Instructions, and strings that are labels for the next one."""
     yield (_LOAD_WORD, _OFFSET_ARCHITECTURE, None, None)
     yield (_IF_EQUAL, architecture.audit, None, "deny")
     yield (_LOAD_WORD, _OFFSET_NUMBER, None, None)
@@ -178,7 +178,7 @@ def _program(architecture: _Architecture) -> Iterator[_Step | str]:
 
 
 def _check(name: str) -> Iterator[_Step]:
-    """What decides on a call by its arguments. Each of them is an int: the system reads the lower half."""
+    """Decides on a call by its arguments. Each of them is an int: the system reads the lower half."""
     if name in SOCKET_CALLS:
         yield _load_argument(0)
         for family in FAMILIES:

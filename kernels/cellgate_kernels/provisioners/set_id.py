@@ -1,8 +1,8 @@
-"""Takes set-user-ID and set-group-ID bits from files in a workspace, which is a folder of the host.
+"""Clears set-user-ID and set-group-ID bits of files in a workspace, which is a folder of the host.
 
-The filters of system calls (``seccomp``, ``engine_profile``) let no kernel set them; this is for kernels
-without such a filter: on gVisor, or without isolation. Names are user code's, so nothing is changed but what
-was opened and found to lie in the folder. Blocking.
+The system call filters (``seccomp``, ``engine_profile``) keep kernels from setting them; this is for kernels
+without a filter: on gVisor, or without isolation. User code chose the names, so only files that were opened
+and found to be in the folder are changed. Blocking.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ MOST = 1 << 24
 
 
 def clear_set_ids(root: Path) -> None:
-    """Take the bits from all files below a folder that no kernel uses any more.
+    """Clear the bits of all files below a folder that no kernel uses any more.
 
-    What its owner made unreadable stays as it is: nobody else can enter it. Raises OSError for a lack of open
-    files: then some may still have them.
+    Folders that their owner made unreadable are skipped: nobody else can enter them. Raises OSError on too
+    many open files: then some files may still have the bits.
     """
     walk = trees.Walk(root, deepest=DEEPEST, most=MOST)
     for entry in walk:
@@ -38,7 +38,7 @@ def clear_set_ids(root: Path) -> None:
 
 
 def clear_set_id(path: str, root: Path) -> None:
-    """Take the bits from one file. Does nothing if it is gone, a link, or not below `root` any more."""
+    """Clear the bits of one file. Does nothing if it is gone, a link, or no longer below `root`."""
     with suppress(OSError):
         _clear(path, None, root.resolve())
 
@@ -48,10 +48,10 @@ def _clear(name: str, folder: int | None, root: Path | None) -> None:
     try:
         mode = os.fstat(descriptor).st_mode
         link = Path(f"/proc/self/fd/{descriptor}")
-        # A folder above a path may have been replaced by a link while we came here.
+        # A folder in the path may have been replaced by a link in the meantime.
         inside = root is None or link.readlink().is_relative_to(root)
         if stat.S_ISREG(mode) and inside:
-            # The link leads to the open file, whatever has its name by now.
+            # The link leads to the open file, even if something else has its name by now.
             link.chmod(stat.S_IMODE(mode) & ~SET_ID)
     finally:
         os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Removes all containers of a gateway that has no time left for them: one call, blocking, within a bound.
+"""Removes all containers of a gateway that has no time left: one blocking call with a time limit.
 
-The ordered way is ``Engine.close``. This is for a process that is about to end: it uses none of the
-engine's threads and tasks, nor the loop, which may be what hangs.
+The orderly way is ``Engine.close``. This is for a process that is about to end: it uses none of the engine's
+threads and tasks, nor the loop, which may be the part that hangs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 4
-"""Containers that are removed at the same time: more of them are not quicker."""
+"""Containers that are removed at the same time: more would not be faster."""
 
 
 def sweep(url: str, instance: str, seconds: float) -> bool:
     """Remove the containers of `instance` from the engine at `url`; True when none is left in time.
 
-    One that takes long may make it twice as many seconds.
+    A slow removal may make it take up to twice as long.
     """
     deadline = time.monotonic() + seconds
     try:
         client = APIClient(base_url=url, version="auto", timeout=seconds)
         try:
-            # Asked again: one that was being made while we looked is there the next time.
+            # List again: a container that was being made during one listing shows up in the next.
             while listed := client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"}):
                 if time.monotonic() > deadline:
                     logger.warning("%d containers are left to the next start", len(listed))
@@ -53,5 +53,5 @@ def _remove(client: APIClient, container: str, deadline: float) -> None:
     try:
         client.remove_container(container, force=True, v=True)
     except (DockerException, requests.RequestException) as error:
-        # Somebody else removes it, or the list will show it again.
+        # Something else is removing it, or the next listing will show it again.
         logger.debug("A container was not removed: %s", error)

@@ -1,9 +1,9 @@
-"""The kernelspecs that Cellgate offers: those of its own folder, and no other that Jupyter may know.
+"""The kernelspecs that Cellgate offers: those of its own folder, and no others that Jupyter may know.
 
 A kernelspec from elsewhere would start a kernel without isolation. Those for containers come with this
-package, because their interpreter is the image's; the others are made by ``install``. What is read here is
-read once; `reload` reads it again. The catalog also names the isolation backend and gives it the operator's
-settings. It launches nothing; the provisioner named here is found by jupyter_client through its entry point.
+package, because their interpreter is in the image; ``install`` makes the others. They are read once; `reload`
+reads them again. The catalog also names the isolation backend and gives it the operator's settings. It
+launches nothing; jupyter_client finds the provisioner named here through its entry point.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from cellgate_kernels.specs.languages import parse_language
 
 
 def data_folder(prefix: Path) -> Path:
-    """Where Cellgate keeps its data below an installation prefix; as JUPYTER_PATH it serves any Jupyter
-    program.
+    """Where Cellgate keeps its data below an installation prefix; any Jupyter program can use it as
+    JUPYTER_PATH.
     """
     return prefix / "share" / "cellgate"
 
@@ -76,9 +76,9 @@ class KernelspecCatalog(KernelSpecManager):
         return {name: spec.resource_dir for name, spec in self._specs.items()}
 
     def resolve(self, name: str) -> str:
-        """The catalog's own name of a kernelspec: case does not count, and ``python`` is ``python3``.
+        """The catalog's name of a kernelspec: case does not matter, and ``python`` is ``python3``.
 
-        Raises KernelspecNotFound, listing the names there are.
+        Raises KernelspecNotFound, listing the available names.
         """
         wanted = name.lower()
         if wanted not in self._specs and wanted == "python":
@@ -89,10 +89,10 @@ class KernelspecCatalog(KernelSpecManager):
         return wanted
 
     def choose(self, kernel: str | None, language: str | None, preferred: str) -> str:
-        """The kernelspec that is asked for by name, by language or by both; `preferred` if by neither.
+        """The kernelspec requested by name, by language or by both; `preferred` if by neither.
 
-        It is `preferred` too if that is of the language. Raises KernelspecNotFound; InvalidInput for a
-        language that is not known, or that is not the named kernelspec's.
+        A language alone also gives `preferred` if it has that language. Raises KernelspecNotFound;
+        InvalidInput for a language that is unknown, or that is not the named kernelspec's.
         """
         if language is None:
             return self.resolve(preferred if kernel is None else kernel)

@@ -1,9 +1,9 @@
-"""Makes the environment that kernels run in, apart from the gateway's own, and the kernelspecs that start it.
+"""Makes the environment that kernels run in, separate from the gateway's, and the kernelspecs that start it.
 
 Used by ``cellgate setup``. It runs venv and uv as child processes and waits for them: not for the event
-loop. Everything lies below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
-kernelspecs name the sandbox, and the ``catalog`` may replace that. They are made after those for containers,
-which come with this package: the same kernels, with other paths.
+loop. Everything is below ``<prefix>/share/cellgate``. The isolation backend is not chosen here: the
+kernelspecs name the sandbox, and the ``catalog`` may replace that. They are derived from those for
+containers, which come with this package: the same kernels, with different paths.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ REQUIREMENTS = IMAGE / "requirements.lock"
 """The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
 START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
-"""What starts kernels; each lies in the environment's data folder, next to the others."""
+"""The scripts that start kernels; they are copied to the environment's data folder."""
 
-# By kernelspec, the package that its kernel is from. An operator's own requirements may leave one out.
+# The package of each kernelspec's kernel. An operator's own requirements may leave one out.
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
@@ -48,12 +48,12 @@ def create_environment(
     *,
     requirements: Path = REQUIREMENTS,
 ) -> Path:
-    """Make the kernel environment with `requirements`, unless a finished one with the same is there; its
-    folder.
+    """Make the kernel environment with `requirements`, unless a finished one with the same is there; returns
+    its folder.
 
-    `step` is told what is done next, `detail` what uv says while it works. An environment that was not
-    finished, or was made from other requirements, is made anew. Raises BackendUnavailable with the end of
-    what uv said; all of it is in ``setup.log``.
+    `step` receives a description of each step, `detail` uv's output while it works. An environment that was
+    not finished, or was made from other requirements, is made again. Raises BackendUnavailable with the end
+    of uv's output; all of it is in ``setup.log``.
     """
     root = data_folder(prefix.absolute())
     try:
@@ -72,7 +72,7 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
     if stamp.is_file() and stamp.read_text() == digest:
         return environment
     step(f"making the kernel environment in {environment}")
-    stamp.unlink(missing_ok=True)  # first: a removal that is interrupted must not leave a finished one
+    stamp.unlink(missing_ok=True)  # first: an interrupted removal must not look like a finished environment
     if environment.exists():
         shutil.rmtree(environment)
     programs.run(venv_command(environment, requirements), None)
@@ -84,7 +84,7 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
 
 
 def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:
-    """Take the lock. It is held as long as any program of the set-up that has it runs."""
+    """Take the lock. It is held as long as any program of the set-up that inherited it runs."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -93,9 +93,9 @@ def _wait_for(lock: TextIO, step: Callable[[str], None]) -> None:
 
 
 def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
-    """Write the kernelspecs of all languages that an environment has kernels for; their folders.
+    """Write the kernelspecs of all languages that an environment has kernels for; returns their folders.
 
-    Those of languages that it has none for, from a former environment, are removed. May be repeated.
+    Kernelspecs from an earlier environment without a kernel in this one are removed. Idempotent.
     """
     python = environment.absolute() / "bin" / "python"
     found = _ask(
@@ -105,18 +105,20 @@ def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
     for name, package in _PACKAGES.items():
         if package in found.split():
             installed.append(install_kernelspec(environment, prefix, name=name, like=name))
-        elif (left := data_folder(prefix.absolute()) / "kernels" / name).exists():
-            shutil.rmtree(left)
+        else:
+            left = data_folder(prefix.absolute()) / "kernels" / name
+            if left.exists():
+                shutil.rmtree(left)
     return installed
 
 
 def install_kernelspec(
     environment: Path, prefix: Path, *, name: str = "python3", like: str = "python3"
 ) -> Path:
-    """Write the kernelspec of an environment that has the kernel of the one `like` it; returns its folder.
+    """Write the kernelspec of an environment, based on the container kernelspec `like`; returns its folder.
 
-    Puts the kernels' start-up files into the environment, and matplotlib's list of fonts, if it is there:
-    a fresh sandbox would otherwise spend seconds on it at the first import. May be repeated.
+    Puts the kernels' start-up files into the environment, and matplotlib's list of fonts if it is installed:
+    a fresh sandbox would otherwise spend seconds on it at the first import. Idempotent.
     """
     environment = environment.absolute()
     python = environment / "bin" / "python"
@@ -144,8 +146,8 @@ def install_kernelspec(
 
 
 def readable_paths(environment: Path) -> list[str]:
-    """What a kernel must be able to read to run: the environment, the interpreter it was made from, links
-    between.
+    """The paths that a kernel must be able to read: the environment, the interpreter that it was made from,
+    and links between the two.
     """
     python = environment / "bin" / "python"
     base = Path(_ask(python, "import sys; print(sys.base_prefix)"))
@@ -157,7 +159,7 @@ def readable_paths(environment: Path) -> list[str]:
 
 
 def _links(path: Path) -> Iterator[Path]:
-    """The files that a chain of symbolic links leads over."""
+    """The files along a chain of symbolic links."""
     while path.is_symlink():
         path = path.parent / path.readlink()
         yield path
@@ -179,16 +181,16 @@ def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> st
 
 
 def without_secrets(text: str) -> str:
-    """The text with the credentials and the query of each address masked: either may hold a token."""
+    """The text with the credentials and the query of each address masked: either may contain a token."""
     return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
 
 
 class _Programs:
-    """Runs programs one after the other, and keeps what they say in a log.
+    """Runs programs one after the other, and logs their output.
 
-    They run in `folder`, which is ours: what lies in the folder that the set-up is called in is not obeyed,
-    be it settings of uv or modules of Python.
-    They inherit the lock: when the set-up is killed, the next one begins after what it has left running.
+    They run in `folder`, which is ours, so that they ignore uv settings and Python modules in the folder from
+    which the set-up was called. They inherit the lock: if the set-up is killed, the next one waits for the
+    programs that it has left running.
     """
 
     def __init__(self, folder: Path, log: TextIO, lock: TextIO, detail: Callable[[str], None]) -> None:
@@ -213,8 +215,8 @@ class _Programs:
         ) as process:
             try:
                 assert process.stdout is not None
-                for told in process.stdout:
-                    line = without_secrets(told)
+                for output in process.stdout:
+                    line = without_secrets(output)
                     self._log.write(line)
                     last.append(line)
                     self._detail(line.strip()[:200])

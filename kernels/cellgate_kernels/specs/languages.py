@@ -1,6 +1,6 @@
-"""Languages by the names that people give them, and which kernel runs which.
+"""Languages by their common names, and which kernel runs which.
 
-Pure. The ``catalog`` finds kernelspecs by it; ``execution.blocks`` makes cells of blocks in another language
+Pure. ``catalog`` uses it to find kernelspecs; ``execution.blocks`` makes cells of blocks in a language other
 than their kernel's.
 """
 
@@ -21,7 +21,7 @@ class Language(StrEnum):
 
     @property
     def kernel_language(self) -> str:
-        """What a kernelspec that runs it says of itself: a kernel of TypeScript runs JavaScript too."""
+        """The language of the kernelspec that runs it: a kernel of TypeScript runs JavaScript too."""
         return Language.TYPESCRIPT if self is Language.JAVASCRIPT else self
 
 

@@ -1,9 +1,9 @@
-"""uv, as pip is configured on this machine: the same index, links, certificates, proxy and patience.
+"""Runs uv as pip is configured on this machine: the same index, links, certificates, proxy and timeouts.
 
-uv reads neither ``pip.conf`` nor pip's variables, so a machine with an index of its own would have to be
-configured twice. This asks pip for its settings and gives them to uv as variables; what is configured for uv
-itself comes first. Used by ``install`` for the kernel environment. ``make`` and ``Dockerfile.kernel`` run it
-as a script, before Cellgate is installed, and so it needs nothing but the standard library, pip and uv::
+uv reads neither ``pip.conf`` nor pip's variables, so a machine with its own index would have to be configured
+twice. This asks pip for its settings and passes them to uv as variables; settings for uv itself take
+precedence. Used by ``install`` for the kernel environment. ``make`` and ``Dockerfile.kernel`` run it as a
+script, before Cellgate is installed, so it needs nothing but the standard library, pip and uv::
 
     python uv_command.py pip install --editable .        # any command of uv's
     python uv_command.py install FOLDER REQUIREMENTS     # a kernel environment
@@ -34,16 +34,16 @@ _PLACES_OF_UV = frozenset({"index", "index-url", "extra-index-url", "find-links"
 def uv_command(
     words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """uv's whole command line of `words`, and its environment: `environ`, and pip's settings where it has
-    none of uv's.
+    """uv's whole command line for `words`, and its environment: `environ`, and pip's settings where `environ`
+    has none for uv.
 
-    Where a file of uv's on this machine says where packages come from, nothing of pip's does.
+    If one of uv's files on this machine says where packages come from, pip's settings for that are ignored.
     Raises FileNotFoundError when uv is not installed beside this interpreter.
     """
     if _has_places_of_its_own(environ):
         pip = {name: value for name, value in pip.items() if name not in _PLACES}
     if "proxy" in pip:
-        # pip then heeds no variable that tells of a proxy, or of hosts to be reached without.
+        # pip then ignores all proxy variables, including the one for hosts without a proxy.
         environ = {name: value for name, value in environ.items() if not name.lower().endswith("_proxy")}
     variables = {_SAME[name]: value for name, value in pip.items() if name in _SAME}
     if extra := pip.get("extra-index-url", "").split():
@@ -57,12 +57,12 @@ def uv_command(
         variables["UV_HTTP_TIMEOUT"] = str(timeout)
     if retries := pip.get("retries"):
         variables["UV_HTTP_RETRIES"] = retries
-    # pip's HTTP library heeds the latter two.
+    # pip's HTTP library reads the latter two.
     certificates = pip.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
     if certificates:
         variables["SSL_CERT_FILE"] = certificates
     elif _system_has_certificates():
-        variables["UV_SYSTEM_CERTS"] = "1"  # as pip does; uv by itself knows its own list alone
+        variables["UV_SYSTEM_CERTS"] = "1"  # as pip does; by default uv uses only its own list
     # The one setting that uv has no variable for.
     options = [] if pip.get("no-index", "").lower() in _FALSE else ["--no-index"]
     return [uv.find_uv_bin(), *words, *options], variables | dict(environ)
@@ -71,8 +71,8 @@ def uv_command(
 def pip_settings(
     python: str = sys.executable, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What this interpreter's pip is configured to, by files and the variables of `environment`, or of this
-    process; nothing where it has no pip.
+    """The settings of this interpreter's pip, from files and the variables of `environment`, or of this
+    process; empty if it has no pip.
     """
     done = subprocess.run(
         [python, "-P", "-m", "pip", "config", "list"],
@@ -89,12 +89,12 @@ def pip_settings(
         section, _, name = key.partition(".")
         if section in values:
             values[section][name] = str(ast.literal_eval(value))
-    # pip's own order: variables come first, then what is for `pip install` alone.
+    # pip's own precedence: variables first, then settings for `pip install` alone.
     return values["global"] | values["install"] | values[":env:"]
 
 
 def _seconds(text: str) -> int | None:
-    """A timeout in whole seconds, which are all that uv knows; None for what is no time."""
+    """A timeout in whole seconds, as uv takes only those; None for an invalid one."""
     try:
         seconds = float(text)
     except ValueError:
@@ -128,7 +128,7 @@ def _names_places(file: Path) -> bool:
 
 
 def is_hashed(requirements: Path) -> bool:
-    """Whether the list has hashes: then it is all that there is to install, and all of it must have one."""
+    """Whether the list has hashes: then it is complete, and every entry must have one."""
     return b"--hash=" in requirements.read_bytes()
 
 
@@ -144,7 +144,7 @@ def venv_command(environment: Path, requirements: Path) -> list[str]:
 def install_words(environment: Path, requirements: Path) -> list[str]:
     """uv's words that install `requirements` in an environment.
 
-    With hashes nothing is built from source: a build would fetch what no hash is known of.
+    With hashes nothing is built from source: a build would download packages without a known hash.
     """
     python = str(environment / "bin" / "python")
     words = ["pip", "install", "--python", python, "--compile-bytecode", "--requirements", str(requirements)]

@@ -1,14 +1,13 @@
 """Kernels for tests: they start at once, behave as the test says, and need no process.
 
-Shipped for whoever tests code that uses Cellgate's kernels, as httpx ships its mock transport. A
-`FakeLauncher` takes the place of a ``KernelLauncher``: give it to a real ``KernelPool``, and the pool to
-whatever is tested. What a kernel does with a cell is a `Behaviour`; without one of the test's own it does
-what the cell's code says (``slow 5``, ``never``, ``dies``; see `understand`). How kernels start is a
-`Start`. With `virtual_time` hours pass in milliseconds, and a test that waits for what never comes fails at
-once.
+For tests of code that uses Cellgate's kernels, as httpx ships its mock transport. A `FakeLauncher` replaces a
+``KernelLauncher``: give it to a real ``KernelPool``, and the pool to the code under test. A `Behaviour`
+decides what a kernel does with a cell; by default that is what the cell's code says (``slow 5``, ``never``,
+``dies``; see `understand`). A `Start` decides how kernels start. With `virtual_time` hours pass in
+milliseconds, and a test that waits for something that never comes fails immediately.
 
-A fake kernel speaks to a real ``KernelConnection``: its messages are signed, framed and parsed as a real
-kernel's. What is not here: sockets, processes, folders of packages and isolation.
+A fake kernel talks to a real ``KernelConnection``: its messages are signed, framed and parsed like a real
+kernel's. There are no sockets, processes, folders of packages or isolation.
 docs/how-to/test-with-fakes.md shows how to use it.
 """
 

@@ -1,8 +1,7 @@
-"""What a fake kernel does with a cell: a `Behaviour` says what the kernel says, and when.
+"""What a fake kernel does with a cell: a `Behaviour` decides what the kernel sends, and when.
 
-A behaviour is a coroutine function of a `Cell`. It has the whole protocol in its hands, so it can also
-break it. Those of this module cover what real kernels do, from the well-behaved to the forged. ``kernels``
-runs them.
+A behaviour is a coroutine function of a `Cell`. It controls the whole protocol, so it can also break it.
+Those in this module cover what real kernels do, from well-behaved to forged. ``kernels`` runs them.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ class Interrupted(Exception):
 
 
 class Side(Protocol):
-    """A kernel, as far as a behaviour plays its part."""
+    """The parts of a kernel that a behaviour uses."""
 
     def say(
         self, channel: Channel, msg_type: str, content: Mapping[str, Any], parent: Message | None = None
     ) -> None:
-        """Send a message, as an answer to `parent` or of the kernel's own accord."""
+        """Send a message, as an answer to `parent` or unsolicited."""
 
     def deliver(self, channel: Channel, frames: list[bytes]) -> None:
-        """Send frames, whatever they are."""
+        """Send any frames."""
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
         """End the process, now."""
 
     async def taken(self) -> None:
-        """Return when nothing that was printed waits any more to be read."""
+        """Return when all output has been read."""
 
 
 class Cell:
@@ -62,7 +61,7 @@ class Cell:
         self.kernel.say(channel, msg_type, content, self.request)
 
     def begin(self) -> None:
-        """Say that the cell has begun."""
+        """Report that the cell has started."""
         self.say(Channel.IOPUB, "status", {"execution_state": "busy"})
         if not self.silent:
             self.say(Channel.IOPUB, "execute_input", {"code": self.code, "execution_count": self.count})
@@ -77,11 +76,11 @@ class Cell:
         self.say(Channel.SHELL, "execute_reply", content)
 
     def idle(self) -> None:
-        """Say that the cell is over."""
+        """Report that the cell is over."""
         self.say(Channel.IOPUB, "status", {"execution_state": "idle"})
 
     def end(self) -> None:
-        """Reply, and be idle."""
+        """Reply, and report idle."""
         self.reply()
         self.idle()
 
@@ -129,7 +128,7 @@ def prints(*texts: str) -> Behaviour:
 
 
 def slow(seconds: float) -> Behaviour:
-    """Take so long; an interrupt ends the cell as KeyboardInterrupt does."""
+    """Take this long; an interrupt ends the cell with a KeyboardInterrupt."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -144,12 +143,12 @@ def slow(seconds: float) -> Behaviour:
 
 
 async def never(cell: Cell) -> None:
-    """Begin, and never end; an interrupt ends it."""
+    """Start, and never end; an interrupt ends it."""
     await slow(1e9)(cell)
 
 
 async def ignores_interrupts(cell: Cell) -> None:
-    """Begin, and never end, whatever comes."""
+    """Start, and never end, whatever happens."""
     cell.begin()
     await asyncio.get_running_loop().create_future()
 
@@ -165,7 +164,7 @@ def fails(ename: str = "ValueError", evalue: str = "") -> Behaviour:
 
 
 def dies(seconds: float = 0.0, *, after_reply: bool = False) -> Behaviour:
-    """Print something, and die in the middle, or with the idle status still to come."""
+    """Print something, and die in the middle of the cell, or `after_reply` but before the idle status."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -183,7 +182,7 @@ def dies(seconds: float = 0.0, *, after_reply: bool = False) -> Behaviour:
 
 
 def floods(messages: int, size: int = 10) -> Behaviour:
-    """Print so many messages of this size, as fast as they are taken."""
+    """Print this many messages of this size, as fast as they are read."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -198,7 +197,7 @@ def floods(messages: int, size: int = 10) -> Behaviour:
 
 
 def replies_late(seconds: float) -> Behaviour:
-    """Be idle at once and send the reply later: they race on two sockets."""
+    """Report idle at once and send the reply later: they race on two sockets."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -237,7 +236,7 @@ async def asks(cell: Cell) -> None:
 
 
 async def lies(cell: Cell) -> None:
-    """Say all that a forged kernel can say, then end well: nothing of it may harm anybody."""
+    """Send everything that a forged kernel can send, then end well: none of it may do any harm."""
     kernel = cell.kernel
     kernel.deliver(Channel.IOPUB, [b"no message"])
     kernel.deliver(Channel.SHELL, [b"<IDS|MSG>", b"forged", b"{}", b"{}", b"{}", b"{}"])
@@ -273,7 +272,7 @@ _WORDS: Mapping[str, Callable[..., Behaviour]] = {
 
 
 def understand(code: str) -> Behaviour:
-    """The behaviour that the code names: ``slow 5``, ``dies``, ``floods 1000 80``; other code `answers`.
+    """The behaviour named by the code: ``slow 5``, ``dies``, ``floods 1000 80``; for other code `answers`.
 
     The words are slow, never, ignores, fails, dies, dies-replied, floods, late, loses, asks and lies.
     """

@@ -1,11 +1,11 @@
 """An event loop whose time jumps to the next timer when nothing else is left to do.
 
 Deadlines of minutes pass in microseconds, always in the same order, whatever else the machine does. Work in
-threads takes no virtual time unless the test says so (`latency`): the loop waits for it, really, before
+threads takes no virtual time unless the test says so (`latency`): the loop waits for it in real time before
 anything else happens. So a test that uses files or SQLite is as repeatable as one that does not.
 
-It is for tests without real sockets: nobody outside the process is waited for. Code that asks for the time
-by ``loop.time()`` lives in this loop's time; code that asks ``time.monotonic()`` does not.
+It is for tests without real sockets: nothing outside the process is waited for. Code that uses
+``loop.time()`` sees virtual time; code that uses ``time.monotonic()`` does not.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ START = 1000.0
 
 
 class Stuck(RuntimeError):
-    """Every task waits, and there is no timer: nothing would ever happen again."""
+    """Every task waits and there is no timer, so nothing would ever happen again."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Tells what is ready now, and lets time pass instead of waiting."""
+    """Reports what is ready now, and advances the time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = START
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """As the selector's, but the time to wait is over at once."""
+        """As in the base class, but the timeout passes at once."""
         ready = super().select(0)
         if ready or (timeout is not None and timeout <= 0):
             return ready
@@ -47,7 +47,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """See the module. `latency`: seconds that the next call in a thread takes, asked for each time."""
+    """See the module. `latency` returns the virtual seconds that the next call in a thread takes."""
 
     def __init__(self, latency: Callable[[], float] = lambda: 0.0) -> None:
         self._virtual = _Selector()
@@ -60,7 +60,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
     def after_work(self, done: Future[Any]) -> Future[Any]:
-        """The outcome of finished work, which nobody learns before its latency has passed."""
+        """The outcome of finished work, available once its latency has passed."""
         seconds = self.latency() if threading.get_ident() == self._owner else 0.0
         if seconds <= 0:
             return done
@@ -72,7 +72,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 def _pass_on(done: Future[Any], late: Future[Any]) -> None:
     if not late.set_running_or_notify_cancel():
         return
-    if (error := done.exception()) is not None:
+    error = done.exception()
+    if error is not None:
         late.set_exception(error)
     else:
         late.set_result(done.result())
@@ -80,10 +81,10 @@ def _pass_on(done: Future[Any], late: Future[Any]) -> None:
 
 @contextmanager
 def virtual_time(latency: Callable[[], float] = lambda: 0.0) -> Iterator[VirtualTimeLoop]:
-    """A loop in virtual time; the caller runs it. Thread pools of this process work step by step until the
-    end.
+    """A loop in virtual time; the caller runs it. Until the end, thread pools of this process run calls one
+    by one.
 
-    ``latency`` is asked for the virtual seconds that each call in a thread takes.
+    ``latency`` returns the virtual seconds that each call in a thread takes.
     """
     loop = VirtualTimeLoop(latency)
     submit = ThreadPoolExecutor.submit
@@ -101,7 +102,7 @@ def virtual_time(latency: Callable[[], float] = lambda: 0.0) -> Iterator[Virtual
 
 
 def _close(loop: VirtualTimeLoop) -> None:
-    """Cancel what is left, and give the loop back."""
+    """Cancel remaining tasks and close the loop."""
     for task in asyncio.all_tasks(loop):
         task.cancel()
     try:

@@ -1,7 +1,7 @@
 """A kernel without a process: its side of the four channels is in memory, and a behaviour runs its cells.
 
-The connection is the real one, but for its sockets: what it is told was signed and framed, in the order it
-was said, and waits while it is paused. ``cells`` has the behaviours, ``launchers`` makes the kernels.
+The connection is real except for its sockets: messages arrive signed and framed, in the order in which they
+were sent, and wait while it is paused. ``cells`` has the behaviours, ``launchers`` makes the kernels.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from cellgate_kernels.testing.cells import Cell, Interrupted, Program, understan
 
 KEY = b"a key for tests"
 _PER_TURN = 64
-"""Messages that a socket hands out in one turn of the loop, as the real ones have a limit too."""
+"""Messages that a socket delivers in one turn of the loop; the real ones have a limit too."""
 
 
 class MemorySocket:
-    """A `ChannelSocket` without a socket. `sent` takes what the gateway sends."""
+    """A `ChannelSocket` without a socket. `sent` receives what the gateway sends."""
 
     def __init__(self, receive: Receiver, sent: Callable[[list[bytes]], None]) -> None:
         self._receive = receive
@@ -42,7 +42,7 @@ class MemorySocket:
         self._resting: asyncio.TimerHandle | None = None
         self._turn: asyncio.Handle | None = None
         self.taken = asyncio.Event()
-        """Set while nothing waits here."""
+        """Set while no message waits."""
         self.taken.set()
 
     def deliver(self, frames: list[bytes]) -> None:
@@ -107,7 +107,7 @@ class MemorySocket:
 
 
 class FakeConnection(KernelConnection):
-    """The real one with sockets in memory. `sent` takes what is sent, by its channel."""
+    """A real connection with sockets in memory. `sent` receives what is sent, with its channel."""
 
     def __init__(
         self, sent: Callable[[Channel, list[bytes]], None], *, kernel_id: str, reception: Reception | None
@@ -125,10 +125,9 @@ class FakeConnection(KernelConnection):
 
 
 class FakeKernel(Kernel):
-    """A ready kernel that does with each cell what `program` chooses. Made by a `FakeLauncher`.
+    """A ready kernel that runs each cell as `program` chooses. Made by a `FakeLauncher`.
 
-    `discards`: how often somebody ended it for good. `requests`: the types of all messages that it was
-    sent.
+    `discards`: how often it was discarded. `requests`: the types of all messages sent to it.
     """
 
     def __init__(
@@ -141,7 +140,7 @@ class FakeKernel(Kernel):
         reception: Reception | None = None,
         ending: Callable[[FakeKernel], Any] | None = None,
     ) -> None:
-        # Not the base's: there is no process, so neither a manager nor a provisioner.
+        # Doesn't call super().__init__: without a process there is no manager and no provisioner.
         self.id = kernel_id
         self.profile = profile
         self.workspace = workspace
@@ -193,21 +192,21 @@ class FakeKernel(Kernel):
 
     @property
     def alive(self) -> bool:
-        """Whether it lives and nobody has begun to end it."""
+        """Whether it is alive and not being ended."""
         return not self._ended and not self.exited.done()
 
     async def files_given(self) -> None:
-        """Nothing: it has no user of its own."""
+        """Does nothing: it has no user of its own."""
 
     async def shutdown(self) -> None:
-        """End it. May be called again."""
+        """End it. Idempotent."""
         self._ended = True
         self.connection.close()
         self._exit_as(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
         await asyncio.sleep(0)
 
     async def discard(self, *, spare_files: bool = False) -> None:
-        """End it and remove its folder, as the launcher lets it end."""
+        """End it as the launcher's `ending` says, and remove its folder."""
         self.discards += 1
         self._ended = True
         try:
@@ -223,12 +222,12 @@ class FakeKernel(Kernel):
         self.connection.close()
 
     async def remember(self) -> None:
-        """Nothing: no other gateway adopts it."""
+        """Does nothing: no other gateway adopts it."""
 
     # As the test sees it
 
     def die(self, cause: str = "kernel_exit", code: int = 1) -> None:
-        """The process ends by itself, now. What it has said is still on its way."""
+        """The process ends on its own, now. What it has sent still arrives."""
         self._exit_as(KernelExit(cause, code, None, f"The kernel exited with code {code}."))
 
     def _exit_as(self, end: KernelExit) -> None:
@@ -240,25 +239,25 @@ class FakeKernel(Kernel):
     def say(
         self, channel: Channel, msg_type: str, content: Mapping[str, Any], parent: Message | None = None
     ) -> None:
-        """Send a message, as an answer to `parent` or of the kernel's own accord."""
+        """Send a message, as an answer to `parent` or unsolicited."""
         message = new_message(channel, msg_type, content, session=f"of {self.id}")
         if parent is not None:
             message = structs.replace(message, parent_frame=parent.header_frame)
         self.deliver(channel, self._signer.serialize(message))
 
     def deliver(self, channel: Channel, frames: list[bytes]) -> None:
-        """Send frames, whatever they are. A kernel that has died says nothing."""
+        """Send any frames. A kernel that has died sends nothing."""
         if not self.exited.done():
             self._memory[channel].deliver(frames)
 
     async def taken(self) -> None:
-        """Return when nothing that was printed waits any more to be read."""
+        """Return when all output has been read."""
         await self._memory[Channel.IOPUB].taken.wait()
 
     # Its side of the channels
 
     def _receive(self, channel: Channel, frames: list[bytes]) -> None:
-        """What is sent arrives at the loop's next turn."""
+        """Messages arrive at the loop's next turn."""
         if not self.exited.done():
             message = self._signer.parse(channel, frames)
             asyncio.get_running_loop().call_soon(guarded(self._take, "fake kernel"), message)
@@ -282,7 +281,7 @@ class FakeKernel(Kernel):
                 self.say(message.channel, "kernel_info_reply", dict(self.info), message)
 
     def _interrupt(self) -> None:
-        """What runs is told; a kernel that runs nothing ignores it."""
+        """Interrupt the running cell; an idle kernel ignores it."""
         if self.cell is None:
             return
         self.cell.interrupted.set()

@@ -1,7 +1,7 @@
 """Where fake kernels come from: launchers whose starts are quick, slow, never-ending or bad.
 
-A `FakeLauncher` counts what exists, from the begin of a kernel's start to the end of its end, so that a
-test can say how many there were at the most. It starts nothing; ``kernels`` has the kernels.
+A `FakeLauncher` counts the kernels that exist, from the moment their start begins until they have ended, so
+that a test can check their maximum. It starts no process; ``kernels`` has the kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Attempt:
 
 
 Start = Callable[[Attempt], Awaitable[None]]
-"""Waits as long as a start takes, and raises what it fails with."""
+"""Waits as long as a start takes, and raises its error if it fails."""
 
 
 async def at_once(attempt: Attempt) -> None:
@@ -42,12 +42,12 @@ async def at_once(attempt: Attempt) -> None:
 
 
 async def never_starts(attempt: Attempt) -> None:
-    """Not ready, ever."""
+    """Never ready."""
     await asyncio.get_running_loop().create_future()
 
 
 def starts_after(seconds: float) -> Start:
-    """Ready after so long."""
+    """Ready after this long."""
 
     async def start(attempt: Attempt) -> None:
         await asyncio.sleep(seconds)
@@ -56,7 +56,7 @@ def starts_after(seconds: float) -> Start:
 
 
 def fails_to_start(times: float = float("inf"), error: type[Exception] = KernelStartFailed) -> Start:
-    """The first `times` starts fail with this error; those after it are good."""
+    """The first `times` starts fail with this error; later ones succeed."""
 
     async def start(attempt: Attempt) -> None:
         await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def fails_to_start(times: float = float("inf"), error: type[Exception] = KernelS
 
 
 class Gate:
-    """A `Start` that waits until the test lets one go on, the oldest first."""
+    """A `Start` that waits until the test lets one continue, the oldest first."""
 
     def __init__(self) -> None:
         self.waiting: deque[asyncio.Future[None]] = deque()
@@ -91,23 +91,23 @@ class Gate:
 
 
 class FakeCatalog(KernelspecCatalog):
-    """Kernelspecs of these names, all of them Python's; nothing is read from disk."""
+    """Python kernelspecs with these names; nothing is read from disk."""
 
     def __init__(self, names: Sequence[str] = ("python3",)) -> None:
         self._names = tuple(names)
         super().__init__(kernel_dirs=[])
 
     def reload(self) -> None:
-        """The same as ever."""
+        """Nothing changes."""
         self._specs = {name: KernelSpec(display_name=name, language="python") for name in self._names}
 
 
 class FakeLauncher(KernelLauncher):
-    """Starts fake kernels. It takes the place of a ``KernelLauncher``, in a pool or alone.
+    """Starts fake kernels, in place of a ``KernelLauncher``, in a pool or alone.
 
-    `folder`: where kernels get their workspaces; without one they have none. `program` chooses what they do
-    with a cell. `start` says how they start, `ending` how they end, and `ready` is called with each that is
-    ready.
+    `folder`: where kernels get their workspaces; without it they have none. `program` chooses what they do
+    with a cell. `start` decides how they start, `ending` how they end, and `ready` is called with each kernel
+    that is ready.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class FakeLauncher(KernelLauncher):
         ending: Callable[[FakeKernel], Awaitable[None]] | None = None,
         kernelspecs: Sequence[str] = ("python3",),
     ) -> None:
-        # Not the base's: nothing is launched.
+        # Doesn't call super().__init__: nothing is launched.
         self.catalog = FakeCatalog(kernelspecs)
         self.kernels: list[FakeKernel] = []
         self.started: list[KernelProfile] = []
@@ -164,7 +164,7 @@ class FakeLauncher(KernelLauncher):
         )
 
     def _chosen(self, code: str) -> Behaviour:
-        """By the program of the moment: a test may give another one at any time."""
+        """The current program's choice: a test may replace `program` at any time."""
         return self.program(code)
 
     async def _ended(self, kernel: FakeKernel) -> None:
