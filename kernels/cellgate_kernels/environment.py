@@ -159,9 +159,9 @@ def distributions(told: Mapping[Any, Any]) -> tuple[tuple[Distribution, ...], in
 
 
 async def ask(connection: KernelConnection, exited: asyncio.Future[Any]) -> Environment | None:
-    """The kernel's answer; None when it gives none in time, or one that makes no sense."""
-    told = _decode(await _evaluate(connection, exited, EXPRESSION), Told)
-    return None if told is None else accept(told)
+    """The kernel's answer; None when it does not come in time or makes no sense."""
+    answer = _decode(await _evaluate(connection, exited, EXPRESSION), Told)
+    return None if answer is None else accept(answer)
 
 
 async def missing_modules(
@@ -169,15 +169,16 @@ async def missing_modules(
 ) -> list[str]:
     """Which of these top-level modules an idle Python kernel can't import; none when it does not answer.
 
-    The kernel may have been used: the answer is its user's, and is believed for that user's sake alone. It
-    only chooses among `names`.
+    The kernel may have run its user's code, so the answer is trusted only for that user. It can only select
+    from `names`.
     """
     wanted = sorted(names)
     if not wanted:
         return []
     expression = _AS_IT_IS % MISSING.format(names=wanted)
-    told = frozenset(_decode(await _evaluate(connection, exited, expression), list[str]) or ())
-    return [name for name in wanted if name in told]
+    answer = _decode(await _evaluate(connection, exited, expression), list[str])
+    missing = frozenset(answer or ())
+    return [name for name in wanted if name in missing]
 
 
 class _Value(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 Decoded text takes about as much memory as its bytes, but the three bytes of an empty list become fifty, and
 the garbage collector visits each list. So the number of elements is limited before anything is decoded. Pure;
 the limits of whole messages are in ``policy``. Commas and brackets inside strings do not count, but strings
-are only told apart where there are suspiciously many of these.
+are only recognised where there are suspiciously many of these.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def weigh(frame: bytes) -> int | None:
 
 
 def weigh_small(frame: bytes) -> int:
-    """As `weigh` for frames that are not heavy, at little cost: strings are not told apart."""
+    """As `weigh` for frames that are not heavy, at little cost: strings are not recognised."""
     if len(frame) <= INLINE_CONTAINERS:
         return 0
     return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))

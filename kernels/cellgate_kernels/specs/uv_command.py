@@ -47,7 +47,7 @@ def uv_command(
         environ = {name: value for name, value in environ.items() if not name.lower().endswith("_proxy")}
     variables = {_SAME[name]: value for name, value in pip.items() if name in _SAME}
     if extra := pip.get("extra-index-url", "").split():
-        # pip takes the best version of all its indexes; uv by itself stops at the first that has the package.
+        # pip takes the best version of all its indexes; uv by default stops at the first with the package.
         variables |= {"UV_INDEX": " ".join(extra), "UV_INDEX_STRATEGY": "unsafe-best-match"}
     if links := pip.get("find-links", "").split():
         variables["UV_FIND_LINKS"] = ",".join(links)
@@ -120,11 +120,14 @@ def _has_places_of_its_own(environ: Mapping[str, str]) -> bool:
 
 def _names_places(file: Path) -> bool:
     try:
-        told = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False  # uv itself says what is wrong with it
-    section = told.get("pip")
-    return not _PLACES_OF_UV.isdisjoint({*told, *(section if isinstance(section, dict) else ())})
+        return False  # uv itself reports what is wrong with it
+    names = set(settings)
+    section = settings.get("pip")
+    if isinstance(section, dict):
+        names.update(section)
+    return not _PLACES_OF_UV.isdisjoint(names)
 
 
 def is_hashed(requirements: Path) -> bool:
