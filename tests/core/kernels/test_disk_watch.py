@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import mmap
 import os
 import socket
 import subprocess
@@ -52,16 +51,26 @@ def test_a_deleted_file_is_found_in_any_process_below(tmp_path: Path, hold: str)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the size of a mapped file is told to root only")
 def test_a_mapped_file_counts_as_a_whole(tmp_path: Path) -> None:
-    with (tmp_path / "f").open("w+b") as file:
-        file.write(bytes(MIB))
-        file.flush()
-        os.fsync(file.fileno())
-        mapped = mmap.mmap(file.fileno(), 4096)
-    # Python's object holds a descriptor too; both are one file.
-    (tmp_path / "f").unlink()
-    assert MIB <= usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used < 2 * MIB
-    mapped.close()
-    assert usage([Folder(tmp_path)], os.getpid(), enough=10 * MIB).used < MIB
+    # A process that maps nothing else: this one may have maps of its own.
+    code = (
+        "import mmap, os, sys\nfile = open('f', 'w+b')\nfile.write(bytes(1 << 20))\nfile.flush()\n"
+        "os.fsync(file.fileno())\nkept = mmap.mmap(file.fileno(), 4096)\nfile.close()\nos.unlink('f')\n"
+        "print(flush=True)\nsys.stdin.readline()\nkept.close()\nprint(flush=True)\nsys.stdin.read()"
+    )
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            # Python's object holds a descriptor too; both are one file.
+            assert MIB <= usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < 2 * MIB
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.readline()
+            assert usage([Folder(tmp_path)], process.pid, enough=10 * MIB).used < MIB
+        finally:
+            process.communicate()
 
 
 def test_what_belongs_to_the_gateway_is_free(tmp_path: Path) -> None:
