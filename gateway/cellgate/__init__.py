@@ -1,9 +1,8 @@
 """Cellgate runs code cells in isolated kernels and keeps each session as a record.
 
 ``from cellgate import Gateway`` is the Python client, and all its errors are kinds of `GatewayError`; the
-command ``cellgate`` starts the server. The names here are the client's: ``client.__all__`` is their one list.
-They are loaded when they are first asked for, because the command and the server begin here too and need none
-of them.
+command ``cellgate`` starts the server. The public names are the client's; ``client.__all__`` is their only
+list. They load on first use: the command and the server import this package too, and need none of them.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    # The client's names are classes. Whoever looks for something else, as the import system does for
-    # submodules, must not load it.
+    # All public names are classes. A lookup of anything else, such as the import system's lookups of
+    # submodules, must not load the client.
     if name != "__all__" and not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from cellgate import client  # noqa: PLC0415 - see above

@@ -177,16 +177,22 @@ class WheelCache:
         """Link the wheel's files, except those in `but`, into the folder `site`; returns relative names.
 
         Metadata is linked last, so that it is visible only when everything is. Existing files are replaced.
-        Raises OSError.
+        Raises OSError; then no file of the wheel is left there.
         """
         tree = self._wheels / wheel.key / TREE
         found = set(_files(tree)).difference(but)
         names = sorted(found, key=lambda name: (".dist-info/" in name, name))
         made = {site}
-        for name in names:
+        for done, name in enumerate(names):
             target = site / name
-            _make(target.parent, made)
-            _link(tree / name, target)
+            try:
+                _make(target.parent, made)
+                _link(tree / name, target)
+            except OSError:
+                for linked in names[: done + 1]:
+                    with suppress(OSError):
+                        (site / linked).unlink()
+                raise
         # Importers cache a folder's listing by its mtime, which a change within the same tick may not alter.
         moment = time.time_ns()
         os.utime(site, ns=(moment, moment))

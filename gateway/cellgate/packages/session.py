@@ -209,7 +209,7 @@ class SessionPackages:
                     facts = (wheel.name, wheel.version, wheel.sha256, wheel.size)
                     added.append(Installed(*facts, files, wheel.name in requested))
             except OSError as error:
-                # Only complete wheels are in `added`, so only their files are removed.
+                # Of the wheel that failed nothing is left; those before it are removed here.
                 await _unlink(site, added)
                 self._take_over((), gone)
                 _record(record, (), gone)
