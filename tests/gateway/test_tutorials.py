@@ -122,13 +122,15 @@ class Terminal:
         self.process.stdin.write(f"{{ {command}\n}} < /dev/null\necho {self.END}\n".encode())
         self.process.stdin.flush()
         written, deadline = b"", time.monotonic() + PATIENCE
-        while not written.endswith(f"{self.END}\n".encode()):
+        end = f"{self.END}\n".encode()
+        # A job in the background may write after the command's end.
+        while end not in written:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"{command!r} does not end; so far: {written!r}"
             piece = os.read(self.process.stdout.fileno(), 65536)
             assert piece, f"the shell has ended in {command!r}: {written!r}"
             written += piece
-        return written.decode().removesuffix(f"{self.END}\n")
+        return written.replace(end, b"").decode()
 
     def serve(self, command: str) -> str:
         """Starts the gateway; what it says when it serves."""

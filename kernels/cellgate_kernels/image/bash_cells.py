@@ -26,7 +26,8 @@ from bash_kernel.kernel import BashKernel  # noqa: E402
 
 FLUSH_TIMEOUT = 1.0  # seconds
 READ_BYTES = 64 * 1024
-LOOK_AGAIN, LOOKS = 0.2, 5  # seconds after an interrupt, and how often
+LOOK_AGAIN = 0.2  # seconds after an interrupt; each further look waits twice as long as the one before
+LOOKS = 5
 SHOWS = "bash_kernel: saved "  # starts a line of bash_kernel's `display`, which names a file
 
 
@@ -67,7 +68,8 @@ class CellgateBashKernel(BashKernel):
         """Send it to the running program, and check soon whether that had started already."""
         if self.running:
             self.bashwrapper.child.sendintr()
-            signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN)
+            # On a busy machine bash may take seconds to start a program.
+            signal.setitimer(signal.ITIMER_REAL, LOOK_AGAIN * 2 ** (LOOKS - self.looks))
 
     def look_again(self, number, frame):
         """Send it again to bash, or to a program that should have ended: bash was just starting it."""

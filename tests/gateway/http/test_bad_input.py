@@ -621,7 +621,8 @@ def test_a_body_of_50_mb_is_refused_without_being_held(gateway: GatewayProcess, 
             highest = max(highest, memory(gateway))
         answer = connection.getresponse()
         refused(Response(answer.status, answer.headers, answer.read()), 413, "too_large", says="larger")
-    assert highest - before < 8 * MIB
+    # Other work of this gateway takes some megabytes too; a body that is held would take 50.
+    assert highest - before < 25 * MIB
 
 
 @every_post
@@ -643,7 +644,7 @@ def test_a_chunked_body_of_50_mb_is_refused_and_held_no_further_than_the_limit(
         connection.request("POST", path, pieces(), headers, encode_chunked=True)
         answer = connection.getresponse()
         refused(Response(answer.status, answer.headers, answer.read()), 413, "too_large", says="larger")
-    assert highest - before < BODY_LIMIT + 8 * MIB
+    assert highest - before < BODY_LIMIT + 20 * MIB
 
 
 @pytest.mark.parametrize("length", [200_000_000, 10**15])
