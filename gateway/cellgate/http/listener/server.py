@@ -30,7 +30,7 @@ from tornado.httputil import (
 
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.listener.streams import ClientStream, Phase, say
+from cellgate.http.listener.streams import PART, ClientStream, Phase, say
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.tasks import guarded
 
@@ -149,7 +149,8 @@ class Listener(HTTPServer):
                 origin,
                 self,
                 max_buffer_size=self.max_buffer_size,
-                read_chunk_size=self.read_chunk_size,
+                # Tornado takes and zeroes a buffer of this size at each read, however few bytes come.
+                read_chunk_size=PART,
             )
         except OSError:
             # The client has gone already.

@@ -29,7 +29,8 @@ from cellgate_kernels.tasks import guarded
 _INT = struct.Struct("=i")
 _TCP_INFO = struct.Struct("=3xB20xI28xI")
 """tcpi_probes, tcpi_unacked, tcpi_last_ack_recv."""
-_PART = 64 * 1024
+PART = 64 * 1024
+"""Bytes that are read at once, other than of an upload."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, with a timeout of zero."""
 
@@ -307,7 +308,7 @@ class ClientStream(IOStream):
         if not partial:
             return super().read_bytes(num_bytes)
         if self.pieces is None:
-            return super().read_bytes(min(num_bytes, _PART), partial=True)
+            return super().read_bytes(min(num_bytes, PART), partial=True)
         return self._read_piece(next(self.pieces)[:num_bytes])
 
     async def _read_piece(self, piece: memoryview) -> bytes:
