@@ -425,8 +425,13 @@ class ExecutionRun:
         content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
         lost_before = self.machine.finished
         reply = kernel.connection.ask(Channel.SHELL, "execute_request", content)
+
+        def wake(_: object) -> None:
+            # Its own callback: removing `_wake` would also remove the one that the cell itself waits by.
+            self._wake(_)
+
         for ended in (reply, kernel.exited):
-            ended.add_done_callback(self._wake)
+            ended.add_done_callback(wake)
         try:
             while not (reply.done() or kernel.exited.done() or self.machine.finished is not lost_before):
                 if self._late:
@@ -434,7 +439,7 @@ class ExecutionRun:
                 self._progress.clear()
                 await self._progress.wait()
         finally:
-            kernel.exited.remove_done_callback(self._wake)
+            kernel.exited.remove_done_callback(wake)
             reply.cancel()
 
     def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:

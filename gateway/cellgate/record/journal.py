@@ -240,8 +240,8 @@ class Journal(Queries):
             self._measure()
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
             self._write_next()
-        else:
-            self._write_soon()
+        # Also then: while a transaction is being written, the flush logs the rows of other sessions.
+        self._write_soon()
 
     async def commit(self, session_id: int | None = None) -> None:
         """Return when all rows enqueued before this call are committed, or with `session_id` those of that
@@ -413,6 +413,9 @@ class Journal(Queries):
             self._redo.switch()
         else:
             self._cancel_flush()
+            # The logged rows whose timer brought us here are written next.
+            self._cancel_apply()
+            self._wanted = not backlog.logged.empty
             # Only commits of the log have numbers: this group does not change how much of it the tables have.
             group.number = self._in_tables
         self._landed.clear()

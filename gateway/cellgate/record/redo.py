@@ -28,6 +28,7 @@ import secrets
 import struct
 import time
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -235,7 +236,13 @@ class RedoLog:
         log, last = self._descriptors
         position = half.start + half.used
         half.dirty = half.used + len(data)
-        return self._put(((log, data, position), (last, self._checked(self.number + 1), _NUMBER_AT)))
+        if self._put(((log, data, position), (last, self._checked(self.number + 1), _NUMBER_AT))):
+            return True
+        # A transaction commits these rows instead, and a later frame gets the number: this one must not be
+        # found whole after a crash.
+        with suppress(OSError):
+            os.pwrite(log, bytes(len(data)), position)
+        return False
 
     def _checked(self, number: int) -> bytes:
         packed = _NUMBER.pack(number)
@@ -289,18 +296,23 @@ def _make(path: Path, content: bytes) -> int:
 
 
 def sync_files(redo: int | None, record: Path) -> None:
-    """Sync what was committed: the log first, then the rows that went from it into the tables.
+    """Sync what was committed: what the tables have, the log, and the rows that went from it into the tables.
 
     Raises OSError. It waits for the disk, so it must not run on the event loop.
     """
-    if redo is not None:
-        os.fdatasync(redo)
     try:
         # SQLite locks other files than this one, so closing it releases none of its locks.
         wal = os.open(record.with_name(record.name + "-wal"), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        return
+        wal = None
     try:
-        os.fdatasync(wal)
+        if wal is not None:
+            # Logged rows may follow on rows of a transaction that the log never had.
+            os.fdatasync(wal)
+        if redo is not None:
+            os.fdatasync(redo)
+            if wal is not None:
+                os.fdatasync(wal)
     finally:
-        os.close(wal)
+        if wal is not None:
+            os.close(wal)

@@ -107,3 +107,12 @@ def test_a_dead_sessions_stream_tells_the_death(gateway: GatewayProcess, session
     assert set(types[2:-1]) == {"stream", "input_request"}
     assert types[-1] == "finished"
     assert (told[-1]["status"], told[-1]["error"]["ename"]) == ("died", "KernelDied")
+
+
+def test_a_death_in_a_cell_with_its_own_variables_is_noticed_at_once(
+    gateway: GatewayProcess, session: str
+) -> None:
+    """Not only at its deadline: what sets the variables waits for the kernel's death too."""
+    result = gateway.execute(session, "import os; os._exit(3)", env={"NAME": "value"}, timeout=100)
+    assert (result["status"], result["cause"]) == ("died", "kernel_exit")
+    assert gateway.execute(session, "'next'")["text"] == "'next'"

@@ -21,7 +21,7 @@ from cellgate.record.redo import beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import StorageError
-from cellgate_kernels.limits import KIB
+from cellgate_kernels.limits import KIB, MIB
 from tests.pure.record.conftest import (
     Chain,
     all_events,
@@ -239,6 +239,66 @@ async def test_a_session_of_large_rows_and_others_take_turns(normal: Journal) ->
         await asyncio.gather(commits(large, 40, (100 * KIB, 200, 300 * KIB)), commits(small, 400, (3000,)))
     for chain in (large, small):
         assert whole(await all_events(normal, chain.session_id), chain)
+
+
+async def test_logged_rows_reach_the_tables_although_a_transaction_took_their_turn(
+    path: Path, normal: Journal
+) -> None:
+    first, second, large = (Chain(normal.new_session_id()) for _ in "123")
+    await commit(normal, first)
+    await normal.applied()
+    await commit(normal, second)
+    normal.append(large.next(size=200 * KIB))
+    normal.save_session(session_row(large.session_id))
+
+    async def written() -> bool:
+        return in_tables(path) == 3
+
+    await eventually(written)
+
+
+async def test_rows_that_nobody_waits_for_are_logged_while_a_large_transaction_is_stuck(
+    normal: Journal, other: sqlite3.Connection
+) -> None:
+    chain = await held(normal, other)
+    tasks = [asyncio.create_task(commit(normal, chain, size=MIB)) for _ in "12"]
+    await asyncio.sleep(0.1)
+    follower = Chain(normal.new_session_id())
+    normal.append(follower.next(size=200))
+    normal.save_session(session_row(follower.session_id))
+
+    async def logged() -> bool:
+        return normal._backlog.enqueued.empty
+
+    await eventually(logged)
+    assert not any(task.done() for task in tasks)
+    other.execute("ROLLBACK")
+    await asyncio.gather(*tasks)
+
+
+async def test_a_frame_whose_number_could_not_be_noted_is_not_there_after_a_crash(
+    path: Path, normal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows were committed by a transaction instead, and can't be there twice."""
+    chain = Chain(normal.new_session_id())
+    await commit(normal, chain)
+    await normal.applied()
+    assert normal._redo._descriptors is not None
+    broken = normal._redo._descriptors[1]
+    pwrite = os.pwrite
+
+    def fail(descriptor: int, data: bytes, position: int) -> int:
+        if descriptor == broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pwrite(descriptor, data, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redo.os, "pwrite", fail)
+        await commit(normal, chain)
+    again = await Journal.open(crashed(path, tmp_path / "crashed"))
+    assert whole(await all_events(again, chain.session_id), chain)
+    assert again.not_recorded == 0
+    await again.close()
 
 
 async def test_rows_held_for_a_transaction_wait_for_the_logged_ones_of_their_session(
