@@ -144,7 +144,8 @@ class Server:
         self._origin = httpcore2.Origin(scheme, host, port or (443 if scheme == b"https" else 80))
         self._tls = ssl.create_default_context() if scheme == b"https" else None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._headers = {"Host": parts.netloc.rpartition("@")[2], "User-Agent": "cellgate"}
+        name = f"[{host.decode()}]" if b":" in host else host.decode()
+        self._headers = {"Host": name if port is None else f"{name}:{port}", "User-Agent": "cellgate"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 

@@ -59,6 +59,8 @@ def _check_metadata(tree: Path) -> None:
     if len(found) != 1:
         raise UnsoundWheel(f"it has metadata of {len(found)} packages")
     for name in _OF_THIS_INSTALL:
+        if trees.is_folder(found[0] / name):
+            raise UnsoundWheel(f"its {name} is a folder")
         (found[0] / name).unlink(missing_ok=True)
 
 

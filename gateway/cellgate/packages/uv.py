@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.environment import Environment
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
-from cellgate_kernels.specs.uv_command import pip_settings, uv_command
+from cellgate_kernels.specs.uv_command import UnreadableSettings, pip_settings, uv_command
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ NO_SOLUTION, FAILED = 1, 2
 """uv's exit codes: the request can't be satisfied or is wrong; and any other error, such as no network."""
 
 LOCK = "pylock.toml"
+MOST_TAGS = 500
+"""Of a wheel: how many platforms its name may stand for."""
 MOST_ANSWER = 4 * MIB
 """Bytes of one result file that uv writes."""
 MOST_GUESSES = 5
@@ -370,7 +373,14 @@ class Uv:
         """pip's configuration on this machine, read once."""
         if self._configured is None:
             environment = {"PATH": os.defpath, "HOME": str(work), **self._settings.environment}
-            self._configured = await asyncio.to_thread(pip_settings, environment=environment)
+            try:
+                self._configured = await asyncio.to_thread(pip_settings, environment=environment)
+            except UnreadableSettings as error:
+                # Without them uv would ask the public index, also for names that only a private one has.
+                log_output("pip's configuration can't be read", str(error), self._secrets)
+                raise PackageError(
+                    "pip's configuration on the gateway's machine can't be read; the gateway's log says why"
+                ) from error
             self._secrets |= secrets_of(self._settings, (), self._configured.values())
         return self._configured
 
@@ -444,7 +454,13 @@ def _found(locked: _Locked, ranks: Mapping[Tag, int]) -> Found:
 
 
 def _rank(file: _File, ranks: Mapping[Tag, int]) -> int:
-    """How well a file fits, lowest is best; all files that uv names fit."""
+    """How well a file fits, lowest is best; all files that uv names fit.
+
+    The index chooses the name, whose tags are a product: a kilobyte of them stands for millions.
+    """
+    counts = [len(field.split(".")) for field in file.file_name.rsplit("-", 3)[1:]]
+    if math.prod(counts) > MOST_TAGS:
+        return len(ranks)
     try:
         tags = parse_wheel_filename(file.file_name)[3]
     except InvalidWheelFilename:

@@ -31,7 +31,8 @@ _MISSING = re.compile(
     re.ASCII,
 )
 _CREDENTIALS = re.compile(r"//[^/\s@]+@")
-_QUERY = re.compile(r"(\b[a-z]+://[^\s?#]+)\?[^\s#]*", re.IGNORECASE)
+# With limits: an index chooses parts of the text, and each start would be tried up to its end.
+_QUERY = re.compile(r"(\b[a-z]{1,20}://[^\s?#]{1,500})\?[^\s#]*", re.IGNORECASE)
 _MASK = "***"
 
 

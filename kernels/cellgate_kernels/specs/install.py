@@ -23,7 +23,13 @@ from typing import TextIO
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
-from cellgate_kernels.specs.uv_command import install_words, pip_settings, uv_command, venv_command
+from cellgate_kernels.specs.uv_command import (
+    UnreadableSettings,
+    install_words,
+    pip_settings,
+    uv_command,
+    venv_command,
+)
 
 IMAGE = Path(__file__).parents[1] / "image"
 REQUIREMENTS = IMAGE / "requirements.lock"
@@ -37,7 +43,7 @@ _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
-_QUERY = re.compile(r"(\b[a-z]+://[^\s?#]+)\?[^\s#`'\")]*", re.IGNORECASE)
+_QUERY = re.compile(r"(\b[a-z]{1,20}://[^\s?#]{1,500})\?[^\s#`'\")]*", re.IGNORECASE)
 _LINES_SHOWN = 12  # of a failed program's output
 
 
@@ -78,7 +84,11 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
     programs.run(venv_command(environment, requirements), None)
     step("downloading, installing and compiling its packages")
     words = install_words(environment, requirements)
-    programs.run(*uv_command(words, os.environ, pip_settings(sys.executable)))
+    try:
+        settings = pip_settings(sys.executable)
+    except UnreadableSettings as error:
+        raise BackendUnavailable(without_secrets(str(error))) from error
+    programs.run(*uv_command(words, os.environ, settings))
     stamp.write_text(digest)
     return environment
 

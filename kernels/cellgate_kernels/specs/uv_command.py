@@ -31,6 +31,10 @@ _PLACES = ("index-url", "extra-index-url", "find-links", "no-index")
 _PLACES_OF_UV = frozenset({"index", "index-url", "extra-index-url", "find-links", "no-index"})
 
 
+class UnreadableSettings(Exception):
+    """pip is installed and does not say how it is configured, so nobody knows which index is meant."""
+
+
 def uv_command(
     words: Sequence[str], environ: Mapping[str, str], pip: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
@@ -72,7 +76,7 @@ def pip_settings(
     python: str = sys.executable, environment: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The settings of this interpreter's pip, from files and the variables of `environment`, or of this
-    process; empty if it has no pip.
+    process; empty if it has no pip. Raises UnreadableSettings.
     """
     done = subprocess.run(
         [python, "-P", "-m", "pip", "config", "list"],
@@ -82,6 +86,8 @@ def pip_settings(
         env=environment,
     )
     if done.returncode:
+        if _has_pip(python):
+            raise UnreadableSettings(f"pip's settings can't be read: {done.stderr.strip()[-2000:]}")
         return {}
     values: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in done.stdout.splitlines():
@@ -91,6 +97,11 @@ def pip_settings(
             values[section][name] = str(ast.literal_eval(value))
     # pip's own precedence: variables first, then settings for `pip install` alone.
     return values["global"] | values["install"] | values[":env:"]
+
+
+def _has_pip(python: str) -> bool:
+    code = "import importlib.util, sys; sys.exit(importlib.util.find_spec('pip') is None)"
+    return subprocess.run([python, "-P", "-c", code], check=False).returncode == 0
 
 
 def _seconds(text: str) -> int | None:
@@ -165,7 +176,11 @@ def main(words: Sequence[str]) -> None:
         environment, requirements = map(Path, words[1:])
         subprocess.run(venv_command(environment, requirements), check=True)
         words = install_words(environment, requirements)
-    command, variables = uv_command(words, os.environ, pip_settings(sys.executable))
+    try:
+        settings = pip_settings(sys.executable)
+    except UnreadableSettings as error:
+        raise SystemExit(str(error)) from error
+    command, variables = uv_command(words, os.environ, settings)
     os.execve(command[0], command, variables)  # noqa: S606 - no shell is wanted
 
 

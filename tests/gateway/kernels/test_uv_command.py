@@ -11,7 +11,7 @@ import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.install import create_environment, without_secrets
-from cellgate_kernels.specs.uv_command import is_hashed, pip_settings, uv_command
+from cellgate_kernels.specs.uv_command import UnreadableSettings, is_hashed, pip_settings, uv_command
 from tests.support.wheels import Index, build_wheel
 
 SYSTEM = {"UV_SYSTEM_CERTS": "1"}
@@ -227,3 +227,13 @@ def test_the_folder_that_the_set_up_is_called_in_is_not_obeyed(
     monkeypatch.chdir(called_in)
     environment = create_environment(tmp_path, lambda _: None, requirements=Path("nothing.txt"))
     assert (environment / "bin" / "python").exists()
+
+
+def test_settings_of_pip_that_cannot_be_read_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of a private index would be asked of the public one."""
+    (tmp_path / "pip.conf").write_text("[global\nindex-url = https://private.example/\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    with pytest.raises(UnreadableSettings, match="pip's settings can't be read"):
+        pip_settings(sys.executable)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.utils import canonicalize_name
 
+from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.words import LOGGED, is_full, log_output, named_as_missing, secrets_of
 from cellgate_kernels.distributions import is_name
@@ -75,3 +76,17 @@ def test_the_log_has_the_words_on_one_line_without_secrets(caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         log_output("uv failed", "x" * 10 * LOGGED, secrets)
     assert len(caplog.records[0].getMessage()) < LOGGED + 100
+
+
+@pytest.mark.timeout(20)
+def test_addresses_in_an_index_s_words_cost_the_log_no_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Half a minute, if each were searched up to the end of the text."""
+    log_output("it failed", "a://" * 100_000, ())
+    assert len(caplog.messages) == 1
+
+
+@pytest.mark.timeout(20)
+def test_a_wheel_whose_name_stands_for_millions_of_platforms_fits_none() -> None:
+    many = ".".join(f"py{number}" for number in range(2000))
+    name = f"foo-1.0-{many}-none.{many}-any.{many}.whl"
+    assert uv._rank(uv._File({}, name), {}) == 0
