@@ -377,7 +377,11 @@ def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
     query = f"SELECT {_SESSION}, head_seq, head, folder FROM sessions {clause}"  # noqa: S608
     for values in db.execute(query, parameters):
-        yield SessionRow(*values[:10], *map(_decode, values[10:13]), *values[13:])
+        try:
+            row = SessionRow(*values[:10], *map(_decode, values[10:13]), *values[13:])
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise RecordDamaged("The record", error) from error
+        yield row
 
 
 def execution(db: sqlite3.Connection, session_id: int, execution_id: str) -> ExecutionRow | None:

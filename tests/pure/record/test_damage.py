@@ -24,7 +24,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.redo import beside, last_beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError, StorageFull
+from cellgate.wire.errors import RecordDamaged, StorageError, StorageFull
 from tests.pure.record.conftest import Chain, all_events, session_row
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced
@@ -419,3 +419,19 @@ async def test_a_crash_between_the_steps_of_a_salvage_loses_no_word_of_it(
     assert not beside(killed).exists()
     assert missing(killed).startswith("1 of the record's commits is missing")
     assert len(kept(killed)) == 1
+
+
+async def test_a_session_whose_row_is_no_json_any_more_is_told_as_damage(path: Path) -> None:
+    """A start reads it, and says what to do; it is not an internal error."""
+    journal = await Journal.open(path)
+    journal.save_session(session_row(journal.new_session_id()))
+    await journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE sessions SET metadata = '{\"a\": x'")
+        db.commit()
+    journal = await Journal.open(path)
+    try:
+        with pytest.raises(RecordDamaged, match="cellgate verify"):
+            await journal.unfinished_sessions()
+    finally:
+        await journal.close()
