@@ -22,7 +22,7 @@ from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told
 from cellgate.record.place import resolved
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.wire.errors import StorageError
+from cellgate.wire.errors import RecordDamaged, StorageError
 from cellgate_kernels.decoding import json_decoder
 
 ATTEMPTS = 20
@@ -52,6 +52,10 @@ def check_record(path: Path) -> Iterator[Finding]:
             found, seed = _look(db, path)
             yield from _findings(db)
             yield from _check_log(found, schema.applied(db), expected=seed is not None)
+            # Pages that no row above is read through, such as those of an index that only writing uses.
+            (structure,) = db.execute("PRAGMA quick_check(1)").fetchone()
+            if structure != "ok":
+                raise RecordDamaged(f"The record {path}", structure, verified=True)
         except sqlite3.Error as error:
             raise schema.storage_error(error, path, verified=True) from error
 

@@ -435,3 +435,21 @@ async def test_a_session_whose_row_is_no_json_any_more_is_told_as_damage(path: P
             await journal.unfinished_sessions()
     finally:
         await journal.close()
+
+
+async def test_a_page_that_only_writing_uses_is_checked_too(path: Path) -> None:
+    """A start would fail because of it, so the check must not call the record whole."""
+    journal = await Journal.open(path)
+    recorded = Recorded(journal, "s")
+    recorded.cell("1", text("1"))
+    await journal.commit()
+    await journal.close()
+    with closing(sqlite3.connect(path)) as db:
+        query = "SELECT max(rootpage) FROM sqlite_master WHERE type = 'index'"
+        (page,) = db.execute(query).fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
+    with pytest.raises(RecordDamaged):
+        list(check_record(path))
