@@ -219,7 +219,9 @@ async def test_without_its_log_each_commit_is_a_transaction(
 async def test_what_is_committed_is_synced_soon_after_and_off_the_loop(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The redo log first, then what went from it into the tables; and nothing when there is nothing new."""
+    """What the tables have, which logged rows may follow on; the redo log; and what went from it into the
+    tables. Nothing when there is nothing new.
+    """
     synced_files: list[str] = []
     real = os.fdatasync
 
@@ -235,10 +237,10 @@ async def test_what_is_committed_is_synced_soon_after_and_off_the_loop(
     await cells(journal, Chain(journal.new_session_id()), 1)
 
     async def done() -> bool:
-        return len(synced_files) >= 2
+        return len(synced_files) >= 3
 
     await eventually(done)
-    assert synced_files[:2] == ["record.sqlite.redo", "record.sqlite-wal"]
+    assert synced_files[:3] == ["record.sqlite-wal", "record.sqlite.redo", "record.sqlite-wal"]
     await journal.applied()
     await synced(journal)
     await asyncio.sleep(0.1)
