@@ -18,6 +18,7 @@ from packaging.utils import NormalizedName, canonicalize_name
 
 from cellgate.packages.settings import PackageSettings
 from cellgate_kernels.distributions import is_name
+from cellgate_kernels.specs.addresses import MASK, without_secrets
 
 logger = logging.getLogger(__name__)
 
@@ -30,10 +31,6 @@ _MISSING = re.compile(
     r"\b([A-Za-z0-9][A-Za-z0-9._-]{0,99})(?:==\S{1,100})? (?:was not found in |has no (?:usable )?wheels\b)",
     re.ASCII,
 )
-_CREDENTIALS = re.compile(r"//[^/\s@]+@")
-# With limits: an index chooses parts of the text, and each start would be tried up to its end.
-_QUERY = re.compile(r"(\b[a-z]{1,20}://[^\s?#]{1,500})\?[^\s#]*", re.IGNORECASE)
-_MASK = "***"
 
 
 def is_full(said: str) -> bool:
@@ -68,7 +65,6 @@ def _passwords(address: str) -> Iterable[str]:
 def log_output(what: str, said: str, secrets: Iterable[str]) -> None:
     """Log the end of an installer's output for the operator: on one line, without passwords."""
     for secret in sorted(secrets, key=len, reverse=True):
-        said = said.replace(secret, _MASK)
-    masked = _QUERY.sub(rf"\1?{_MASK}", _CREDENTIALS.sub(f"//{_MASK}@", said))
-    lines = [line.strip() for line in masked.splitlines() if line.strip()]
+        said = said.replace(secret, MASK)
+    lines = [line.strip() for line in without_secrets(said).splitlines() if line.strip()]
     logger.warning("%s: %s", what, ascii("\n".join(lines)[-LOGGED:]))

@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
@@ -42,8 +42,6 @@ START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
 
 _STAMP = "cellgate-environment.sha256"
-_CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
-_QUERY = re.compile(r"(\b[a-z]{1,20}://[^\s?#]{1,500})\?[^\s#`'\")]*", re.IGNORECASE)
 _LINES_SHOWN = 12  # of a failed program's output
 
 
@@ -188,11 +186,6 @@ def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> st
         reason = done.stderr[-500:].strip()
         raise BackendUnavailable(f"The kernel environment's {python} does not work: {reason}")
     return done.stdout.strip()
-
-
-def without_secrets(text: str) -> str:
-    """The text with the credentials and the query of each address masked: either may contain a token."""
-    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub(r"\1***@", text))
 
 
 class _Programs:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
-from cellgate_kernels.specs.install import create_environment, without_secrets
+from cellgate_kernels.specs.addresses import without_secrets
+from cellgate_kernels.specs.install import create_environment
 from cellgate_kernels.specs.uv_command import UnreadableSettings, is_hashed, pip_settings, uv_command
 from tests.support.wheels import Index, build_wheel
 
@@ -100,6 +101,11 @@ def test_the_log_of_a_set_up_has_no_secrets_of_addresses() -> None:
         without_secrets(said) == "error: Failed to fetch: `https://***@host/simple/x/?***` (https://***@h)\n"
     )
     assert without_secrets("why? because\n") == "why? because\n"
+    # However long the address is, and whatever surrounds it.
+    long = f"https://host/{'x' * 5000}"
+    assert without_secrets(f"`{long}?token=secret`, ({long}?secret#sha256=0)") == (
+        f"`{long}?***`, ({long}?***#sha256=0)"
+    )
 
 
 def test_the_certificates_of_pip_s_http_library_count() -> None:
