@@ -13,6 +13,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import structs
@@ -425,11 +426,8 @@ class ExecutionRun:
         content = {"code": code, "silent": True, "store_history": False, "allow_stdin": False}
         lost_before = self.machine.finished
         reply = kernel.connection.ask(Channel.SHELL, "execute_request", content)
-
-        def wake(_: object) -> None:
-            # Its own callback: removing `_wake` would also remove the one that the cell itself waits by.
-            self._wake(_)
-
+        # A callback of its own: removing `_wake` would also remove the one that the cell waits by.
+        wake = partial(self._wake)
         for ended in (reply, kernel.exited):
             ended.add_done_callback(wake)
         try:

@@ -371,10 +371,13 @@ class Journal(Queries):
             return
         # A scheduled flush stays: to cancel it and schedule it again would cost every cell time.
         for part in backlog.take_enqueued(LOGGED_AT_ONCE):
-            if not self._log_part(part):
-                for one in part.by_session().values():
-                    if not self._log_part(one):
-                        backlog.hold(one)
+            if self._log_part(part):
+                continue
+            # One of its sessions may be the cause; a session alone needs no second attempt.
+            sessions = part.by_session().values()
+            for one in sessions:
+                if len(sessions) == 1 or not self._log_part(one):
+                    backlog.hold(one)
         if backlog.logged.empty:
             return
         if self._redo.crowded or self.full:
