@@ -50,7 +50,7 @@ def test_jupyterlab_services_in_node(jupyter: GatewayProcess, tmp_path: Path) ->
     assert happened["comm"] == {"n": 2, "bytes": [3, 2, 1]}
     interrupted = {"seen": ["busy", "execute_input", "stream", "error", "idle"], "status": "error"}
     assert happened["interrupted"] == interrupted
-    assert happened["reconnected"] == "0\n1\n2\n3\n4\n5\n"
+    assert happened["reconnected"] == {"missed": True, "printed": "0\n1\n2\n3\n4\n5\n"}
     # JupyterLab says of an autorestarting kernel that it appears to have died.
     assert "autorestarting" not in happened["statuses"]
     assert happened["restarted"] == {"seen": ["busy", "execute_input", "stream", "idle"], "status": "ok"}

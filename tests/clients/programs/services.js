@@ -59,20 +59,51 @@ async function talk(kernel) {
   return { n: message.content.data.n, bytes: [...new Uint8Array(buffer.buffer ?? buffer)] };
 }
 
-// The socket breaks while a cell runs: what it prints meanwhile comes with the next one.
-async function breakAndReturn(kernel) {
+// The answer to a request of `path`, once `condition` holds for it.
+async function ask(settings, path, condition, options = {}) {
+  // The default cache, "no-store", has JupyterLab add a query, which /v1 refuses.
+  const request = { cache: "default", ...options };
+  for (const begun = Date.now(); Date.now() - begun < DEADLINE; ) {
+    const answer = await ServerConnection.makeRequest(settings.baseUrl + path, request, settings);
+    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
+    const content = await answer.json();
+    if (condition(content)) return content;
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+  throw new Error(`${path} never became what was waited for`);
+}
+
+// The socket breaks while a cell runs: what it prints without one comes with the next one. The cell waits until
+// the gateway has noticed: what reaches a client that is about to close its socket is that client's loss.
+async function breakAndReturn(kernel, settings) {
   const printed = [];
-  const code = "import time\nfor n in range(6): print(n, flush=True); time.sleep(0.3)";
+  const model = `api/kernels/${kernel.id}`;
+  const gone = `v1/sessions/${kernel.id}/files/gone`;
+  const code = [
+    "import pathlib, time",
+    "print(0, flush=True)",
+    "while not pathlib.Path('gone').exists(): time.sleep(0.02)",
+    "for n in range(1, 6): print(n, flush=True)",
+  ].join("\n");
   const future = kernel.requestExecute({ code });
-  let broken;
-  future.onIOPub = (message) => {
-    if (message.header.msg_type !== "stream") return;
-    printed.push(message.content.text);
-    broken ??= kernel.reconnect();
-  };
+  await inTime(
+    new Promise((resolve) => {
+      future.onIOPub = (message) => {
+        if (message.header.msg_type !== "stream") return;
+        printed.push(message.content.text);
+        resolve();
+      };
+    }),
+    "first line",
+  );
+  kernel._clearSocket();
+  await ask(settings, model, (content) => content.connections === 0);
+  await ask(settings, gone, () => true, { method: "PUT", body: "" });
+  await ask(settings, model, (content) => content.execution_state === "idle");
+  const missed = printed.join("") === "0\n";
+  await inTime(kernel.reconnect(), "new socket");
   await inTime(future.done, "end of the cell after a reconnect");
-  await broken;
-  return printed.join("");
+  return { missed, printed: printed.join("") };
 }
 
 async function main() {
@@ -92,9 +123,9 @@ async function main() {
   happened.failed = await execute(kernel, "1/0");
   happened.completed = (await kernel.requestComplete({ code: "pri", cursor_pos: 3 })).content.matches;
   happened.comm = await talk(kernel);
-  const sleep = "import time; print('on', flush=True); time.sleep(60)";
+  const sleep = "import time; print('on\\n', end='', flush=True); time.sleep(60)";
   happened.interrupted = await execute(kernel, sleep, () => kernel.interrupt());
-  happened.reconnected = await breakAndReturn(kernel);
+  happened.reconnected = await breakAndReturn(kernel, serverSettings);
   await execute(kernel, "x = 1");
   happened.statuses = [];
   const note = (_, status) => happened.statuses.push(status);
