@@ -65,7 +65,7 @@ test-fast: $(STAMP) ## tests of values and of parts, without a kernel; of random
 	@CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1} $(PYTEST) -n $(PROCESSORS) $(FAST) $(ARGS)
 
 test-all: $(STAMP) ## all tests there are, and the gate of coverage
-	@$(PYTEST) -n $(PROCESSORS) $(FAST) --cov=cellgate --cov=cellgate_kernels --cov-report=term:skip-covered $(ARGS)
+	@$(PYTEST) -n $(PROCESSORS) $(FAST) --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage $(ARGS)
 	@$(PYTEST) -n $(AT_ONCE) $(LOCAL) $(OTHER) $(ARGS)
 
 FUZZ_SECONDS ?= 60
