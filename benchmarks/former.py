@@ -1,9 +1,9 @@
 """The cost of a cell, against another checkout of Cellgate, given by ``--former DIR``.
 
 Two gateways, one of each, take turns with the same cells, over HTTP and over the Jupyter WebSocket. Each pair
-of turns gives one ratio of the round trips and one of the gateway's processor time; the figures are the medians
-of all pairs. Memory layout alone can make a difference of a few per cent for the lifetime of a process, so both
-are restarted several times.
+of turns gives one ratio of the round trips and one of the gateway's processor time; the figures are the
+medians of all pairs. Memory layout alone can make a difference of a few per cent for the lifetime of a
+process, so both are restarted several times.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(options: Options) -> Sequence[Figure]:
 
 
 def _compare(options: Options, former: Path, life: int, http: Ratios, websocket: Ratios) -> None:
-    """One start of both gateways. The order alternates, so that neither always has the other's disturbance."""
+    """One start of both gateways. The order alternates, so that no one always follows the other."""
     with (
         cellgate(options.backend) as ours,
         cellgate(options.backend, checkout=former) as theirs,
