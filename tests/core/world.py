@@ -24,7 +24,7 @@ from cellgate.channels.frames import FrameFormat
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.record.group import Group
+from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
 from cellgate.record.verify_store import check_record

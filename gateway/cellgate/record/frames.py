@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from cellgate.record.group import Group
+from cellgate.record.backlog import Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.wire.errors import StorageError
 from cellgate_kernels.limits import KIB, MIB

@@ -23,11 +23,10 @@ from functools import partial
 from pathlib import Path
 
 from cellgate.record import purge, schema, upkeep
-from cellgate.record.backlog import Backlog
+from cellgate.record.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.database import Database, has_room
 from cellgate.record.eraser import Eraser, Purge
 from cellgate.record.frames import MOST_BYTES
-from cellgate.record.group import ROW_COST, Group, cost
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
 from cellgate.record.queries import Queries

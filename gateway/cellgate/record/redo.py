@@ -32,6 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgate.record.backlog import Group
 from cellgate.record.frames import (
     HALF_BYTES,
     LOG_BYTES,
@@ -41,7 +42,6 @@ from cellgate.record.frames import (
     frame,
     seed_check,
 )
-from cellgate.record.group import Group
 from cellgate_kernels.regular import read_regular
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cellgate.record import schema, trail
+from cellgate.record.backlog import Group
 from cellgate.record.frames import Frames, find_frames
-from cellgate.record.group import Group
 from cellgate.record.redo import beside, last_beside, read_beside, read_last
 from cellgate.wire.errors import StorageError
 

@@ -20,9 +20,9 @@ from typing import Any, Literal
 import msgspec
 
 from cellgate.record import blobs, trail
+from cellgate.record.backlog import ROW_COST, Group
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.frames import encode_rows
-from cellgate.record.group import ROW_COST, Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
 from cellgate.wire.errors import RecordDamaged, RecordGone, StorageError, StorageFull

@@ -19,8 +19,8 @@ import pytest
 
 from cellgate.record import journal as journal_module
 from cellgate.record import schema
+from cellgate.record.backlog import cost
 from cellgate.record.chain import GENESIS, link, verify
-from cellgate.record.group import cost
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.migrations import VERSION
 from cellgate.record.verify_store import check_record

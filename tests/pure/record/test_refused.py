@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from cellgate.record import schema
+from cellgate.record.backlog import Group
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.findings import Finding
 from cellgate.record.frames import encode_rows
-from cellgate.record.group import Group
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import LogClosed, NotRecorded, StorageError
