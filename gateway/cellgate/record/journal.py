@@ -26,11 +26,10 @@ from cellgate.record import purge, schema, upkeep
 from cellgate.record.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.database import Database, has_room
 from cellgate.record.eraser import Eraser, Purge
-from cellgate.record.frames import MOST_BYTES
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
 from cellgate.record.queries import Queries
-from cellgate.record.redo import RedoLog
+from cellgate.record.redo import MOST_BYTES, RedoLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, check_execution, check_session
 from cellgate.record.schema import Sync
 from cellgate.record.syncing import Syncer

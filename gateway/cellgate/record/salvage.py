@@ -20,8 +20,7 @@ from pathlib import Path
 
 from cellgate.record import schema, trail
 from cellgate.record.backlog import Group
-from cellgate.record.frames import Frames, find_frames
-from cellgate.record.redo import beside, last_beside, read_beside, read_last
+from cellgate.record.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
 from cellgate.wire.errors import StorageError
 
 logger = logging.getLogger(__name__)

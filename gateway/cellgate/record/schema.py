@@ -22,7 +22,7 @@ import msgspec
 from cellgate.record import blobs, trail
 from cellgate.record.backlog import ROW_COST, Group
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.frames import encode_rows
+from cellgate.record.redo import encode_rows
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
 from cellgate.wire.errors import RecordDamaged, RecordGone, StorageError, StorageFull

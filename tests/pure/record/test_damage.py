@@ -19,9 +19,8 @@ import pytest
 from cellgate.record import migrations, redo, salvage, schema
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.findings import Finding
-from cellgate.record.frames import LOG_BYTES, find_frames
 from cellgate.record.journal import Journal
-from cellgate.record.redo import beside, last_beside
+from cellgate.record.redo import LOG_BYTES, beside, find_frames, last_beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import RecordDamaged, StorageError, StorageFull

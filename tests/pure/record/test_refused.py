@@ -17,8 +17,8 @@ from cellgate.record.backlog import Group
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.findings import Finding
-from cellgate.record.frames import encode_rows
 from cellgate.record.journal import EventRow, Journal
+from cellgate.record.redo import encode_rows
 from cellgate.record.verify_store import check_record
 from cellgate.wire.errors import LogClosed, NotRecorded, StorageError
 from tests.pure.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
