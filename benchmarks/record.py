@@ -23,6 +23,7 @@ from benchmarks.servers import Server, cellgate
 from benchmarks.sessions import Session as HttpSession
 from cellgate.channels.client import ChannelSettings
 from cellgate.channels.outbox import OutboxLimits
+from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
@@ -32,7 +33,6 @@ from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSettings
-from cellgate.wire.limits import SessionLimits
 from cellgate_kernels.connection import Listener
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits

@@ -1,6 +1,6 @@
 """Every error Cellgate raises on purpose, in one tree with a stable machine `reason` each.
 
-The mapping to HTTP status codes is in ``wire.errors``, which extends this tree.
+The mapping to HTTP status codes is in ``cellgate.errors``, which extends this tree.
 A message is public: it says what happened and what to do, and contains no secret and no stack.
 
     CellgateError

@@ -1,7 +1,7 @@
 """The resources that one kernel may use: memory, processors, processes, disk.
 
 Only values and their parsing. The provisioners enforce them, each as far as its isolation allows;
-deadlines of cells and sessions are in ``wire.models``.
+deadlines of cells and sessions are in ``execution.limits``.
 """
 
 from __future__ import annotations

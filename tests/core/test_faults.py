@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
+from cellgate.errors import NotFound, ShuttingDown
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.verify_store import check_record
 from cellgate.sessions.session import MOST_FAULTS, Session
-from cellgate.wire.errors import NotFound, ShuttingDown
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import GatewayFault
 from cellgate_kernels.execution import Status

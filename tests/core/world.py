@@ -21,6 +21,8 @@ import msgspec
 
 from cellgate.channels.client import ChannelSettings, Client
 from cellgate.channels.frames import FrameFormat
+from cellgate.errors import RecordGone, ShuttingDown, StorageError
+from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
@@ -31,8 +33,6 @@ from cellgate.record.verify_store import check_record
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSettings
-from cellgate.wire.errors import RecordGone, ShuttingDown, StorageError
-from cellgate.wire.limits import SessionLimits
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.limits import MIB

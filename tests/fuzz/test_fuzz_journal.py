@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
+from cellgate.errors import StorageError
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from tests.fuzz.budget import Fuzz
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, image, text

@@ -25,6 +25,7 @@ import pytest
 from hypothesis import strategies as st
 
 from cellgate.cli.notebook_files import MOST_CELLS, read_cells, weave
+from cellgate.errors import status_of
 from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.imported import (
@@ -47,7 +48,6 @@ from cellgate.replay.packages import installed_packages
 from cellgate.replay.page import page
 from cellgate.replay.report import Comparison, NewRun, build_report
 from cellgate.replay.source import open_source, recorded_bytes
-from cellgate.wire.errors import status_of
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from tests.fuzz.budget import Fuzz
 

@@ -18,9 +18,9 @@ from cellgate.channels.frames import FrameFormat, OutgoingMessage
 from cellgate.channels.order import EndOrder
 from cellgate.channels.requests import execute_request, names_subshell
 from cellgate.channels.synthesis import aborted_reply, answer_to, error_content, failed_reply, status
+from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.wire.errors import Conflict, QueueFull
 from cellgate_kernels.errors import CellgateError, KernelDied
 from cellgate_kernels.execution import Outcome, Status
 from cellgate_kernels.kernel import Kernel

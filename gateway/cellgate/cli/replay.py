@@ -18,6 +18,7 @@ from traitlets import Bool, Float, Unicode
 from cellgate.cli.base import CommandApp, UsageError
 from cellgate.cli.printed import printed
 from cellgate.client import Event, Gateway, GatewayError
+from cellgate.errors import EnvironmentDiffers
 from cellgate.record.clock import now
 from cellgate.replay.cells import RecordedCell, recorded_cells
 from cellgate.replay.environment import (
@@ -34,7 +35,6 @@ from cellgate.replay.packages import RecordedPackage, installed_packages, pins
 from cellgate.replay.report import Comparison, NewRun, build_report, environment_report, write
 from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
-from cellgate.wire.errors import EnvironmentDiffers
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import HASH_SEED
 

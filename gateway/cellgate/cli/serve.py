@@ -24,7 +24,7 @@ from cellgate_kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
     from cellgate.cli.backends import Backend
-    from cellgate.wire.limits import Ceilings, SessionLimits
+    from cellgate.execution.limits import Ceilings, SessionLimits
 
 logger = logging.getLogger(__name__)
 
@@ -347,11 +347,11 @@ class ServeApp(PackageOptions):
         return self.token or secrets.token_urlsafe(24)
 
     def _settings(self, backend: Backend, token: str | None) -> Any:
+        from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
         from cellgate.server.assembly import GatewaySettings  # noqa: PLC0415
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
         from cellgate.sessions.state import SessionSettings  # noqa: PLC0415
-        from cellgate.wire.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate_kernels.limits import ResourceLimits  # noqa: PLC0415
         from cellgate_kernels.outputs import OutputCaps  # noqa: PLC0415
         from cellgate_kernels.pool import PoolSettings  # noqa: PLC0415
@@ -441,8 +441,8 @@ class ServeApp(PackageOptions):
 
     def _ceilings(self, backend: Backend) -> Ceilings:
         """The ceilings of the options, and by default the machine's resources. Raises InvalidInput."""
+        from cellgate.execution.limits import Ceilings  # noqa: PLC0415
         from cellgate.server import machine  # noqa: PLC0415
-        from cellgate.wire.limits import Ceilings  # noqa: PLC0415
         from cellgate_kernels.limits import MIB, MOST_BYTES, ResourceLimits  # noqa: PLC0415
 
         # Containers are in the engine's control groups, not in the gateway's.

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cellgate.execution.checks import check_text
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.files.tree import Parts, parse_path
-from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody, check_text
+from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
 

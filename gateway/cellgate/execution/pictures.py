@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from cellgate.wire.errors import NotFound
+from cellgate.errors import NotFound
 
 _TEXT_IMAGE = "image/svg+xml"
 _BINARY = ("image/", "audio/", "video/", "application/pdf")

@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from cellgate.execution.blocks import cell_of
-from cellgate.wire.limits import Ceilings
+from cellgate.execution.checks import check_env, check_text
+from cellgate.execution.limits import Ceilings
 from cellgate.wire.models import (
     MAX_CODE_BYTES,
     MAX_SEARCHED_BYTES,
     MAX_STDIN_LINES,
     MAX_TABLE_ROWS,
     ExecuteBody,
-    check_env,
-    check_text,
 )
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.messages import Channel, Message, new_message

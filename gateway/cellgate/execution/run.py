@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from msgspec import structs
 
+from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.cell_environment import RESTORING, setting
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
@@ -25,7 +26,6 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.record.clock import now
 from cellgate.record.events import EventLog
 from cellgate.record.rows import ExecutionRow
-from cellgate.wire.errors import StorageError, StorageFull
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.execution import Execution, Outcome, Status
 from cellgate_kernels.kernel import Kernel

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate.record.space import free
-from cellgate.wire.errors import QueueFull, QuotaExceeded, StorageFull
 
 STEP = 4 * 1024 * 1024
 """The step, in bytes, by which a reservation of unknown length grows."""

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.files import tree
 from cellgate.files.tree import FileState
 from cellgate.wire.answers import FileModel, FilePage
-from cellgate.wire.errors import QueueFull, ShuttingDown
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate.wire.errors import Conflict, NotFound, not_written
+from cellgate.errors import Conflict, NotFound, not_written
 from cellgate_kernels import trees
 from cellgate_kernels.errors import CellgateError, InvalidInput
 

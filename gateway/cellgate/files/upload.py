@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from cellgate.errors import StorageError, not_written
 from cellgate.files.ledger import Reservation
 from cellgate.record.space import free
-from cellgate.wire.errors import StorageError, not_written
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from cellgate.errors import storage
 from cellgate.record.rows import SessionRow
-from cellgate.wire.errors import storage
 from cellgate_kernels import trees
 from cellgate_kernels.leftovers import Leftovers, is_leftover
 from cellgate_kernels.provisioners.folders import patiently

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from cellgate.errors import Forbidden, NotAuthenticated
 from cellgate.sessions.principal import DEFAULT, Principal
-from cellgate.wire.errors import Forbidden, NotAuthenticated
 
 SCHEMES = ("bearer ", "token ")
 

@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
+from cellgate.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, problem_of, status_of
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import operation_of
 from cellgate.http.queries import read_query
 from cellgate.sessions.principal import Principal
 from cellgate.wire.base import Query
-from cellgate.wire.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, problem_of, status_of
-from cellgate.wire.models import decode, decode_heavy
 from cellgate.wire.queries import EventsQuery
+from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
-from cellgate_kernels.structure import is_heavy
+from cellgate_kernels.structure import is_heavy, weigh
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,36 @@ MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
 encode = msgspec.json.Encoder().encode
+
+
+@cache
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    return json_decoder(kind)
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """`body` as `kind`; an empty body is an empty object. Raises InvalidInput that names the field."""
+    try:
+        decoded: T = _decoder(kind).decode(body or b"{}")  # type: ignore[arg-type]  # a class is hashable
+        return decoded
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"The request body does not fit: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # msgspec calls a lone surrogate at the end of a string truncated data.
+        hint = "; surrogate escapes must come in pairs" if _SURROGATE.search(body) else ""
+        raise InvalidInput(f"The request body is not valid JSON: {error}{hint}") from error
+    except RecursionError as error:
+        raise InvalidInput("The request body is nested too deeply") from error
+
+
+def decode_heavy(body: bytes, kind: type[T]) -> T:
+    """Like `decode`, for use in a thread. Refuses bodies of too many objects: these would hold the GIL."""
+    if weigh(body) is None:
+        raise InvalidInput("The request body has too many parts, or too many long numbers")
+    return decode(body, kind)
 
 
 @stream_request_body

@@ -8,7 +8,7 @@ from __future__ import annotations
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from cellgate.wire.errors import UnsupportedMedia
+from cellgate.errors import UnsupportedMedia
 from cellgate_kernels.errors import InvalidInput
 
 MAX_PARTS = 1000

@@ -16,12 +16,12 @@ from typing import Any, get_args
 import msgspec
 from msgspec import UnsetType
 
+from cellgate.errors import status_of_kind
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import FORM, JSON, NDJSON, SSE, Answer, Operation, operation_of
 from cellgate.http.queries import TOKEN, schema_of
 from cellgate.wire.answers import Accepted, KeepAlive
 from cellgate.wire.base import Value
-from cellgate.wire.errors import status_of_kind
 from cellgate.wire.events import EVENTS, Event
 from cellgate.wire.models import SESSION_KEY, Command
 from cellgate.wire.problems import Problem, StreamProblem

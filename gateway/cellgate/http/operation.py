@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from cellgate.wire.base import Query
-from cellgate.wire.errors import (
+from cellgate.errors import (
     Forbidden,
     NoOpenFiles,
     NotAuthenticated,
@@ -25,6 +24,7 @@ from cellgate.wire.errors import (
     TooLarge,
     UnsupportedMedia,
 )
+from cellgate.wire.base import Query
 from cellgate_kernels.errors import (
     BackendUnavailable,
     CellgateError,

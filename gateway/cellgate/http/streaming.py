@@ -15,10 +15,10 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from cellgate.errors import NotAcceptable, stream_problem_of
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.record.rows import EventRow
-from cellgate.wire.errors import NotAcceptable, stream_problem_of
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cellgate.errors import NotAcceptable
 from cellgate.jobs.job_output import give
 from cellgate.record.pages import document
-from cellgate.wire.errors import NotAcceptable
 
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^>]*>([^<]*)</style>")

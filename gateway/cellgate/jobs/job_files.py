@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cellgate.wire.errors import StorageError, not_written
+from cellgate.errors import StorageError, not_written
 from cellgate_kernels.threads import Lane
 
 PART = 512 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from cellgate.wire.errors import is_full
+from cellgate.errors import is_full
 
 
 def give(made: bytes) -> int:

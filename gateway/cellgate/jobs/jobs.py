@@ -15,9 +15,9 @@ import resource
 import sys
 from pathlib import Path
 
+from cellgate.errors import JobFailed, QueueFull
 from cellgate.jobs.job_files import JobFile
 from cellgate.record.turns import Turns
-from cellgate.wire.errors import JobFailed, QueueFull
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+from cellgate.errors import PackageNotFound
 from cellgate.execution.run import ExecutionRun
 from cellgate.packages.imports import distribution_of, imported_modules
 from cellgate.packages.requirements import (
@@ -20,7 +21,6 @@ from cellgate.packages.requirements import (
     parse_requirement,
 )
 from cellgate.packages.session import Changed, Host, result_of
-from cellgate.wire.errors import PackageNotFound
 from cellgate_kernels.environment import missing_modules
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.execution import Status

@@ -20,7 +20,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate.wire.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
+from cellgate.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
 from cellgate_kernels import trees
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.tasks import Supervisor

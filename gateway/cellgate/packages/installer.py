@@ -22,14 +22,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
-from cellgate.packages.child import ChildLimits, run, too_large
-from cellgate.packages.places import inside
-from cellgate.packages.requirements import Change, Wanted
-from cellgate.packages.settings import PackageSettings
-from cellgate.packages.unpacked import UnsoundWheel, tidy
-from cellgate.packages.uv import Found, Target, Uv
-from cellgate.wire.errors import (
+from cellgate.errors import (
     PackageConflict,
     PackageError,
     QueueFull,
@@ -37,6 +30,13 @@ from cellgate.wire.errors import (
     StorageError,
     not_written,
 )
+from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
+from cellgate.packages.child import ChildLimits, run, too_large
+from cellgate.packages.places import inside
+from cellgate.packages.requirements import Change, Wanted
+from cellgate.packages.settings import PackageSettings
+from cellgate.packages.unpacked import UnsoundWheel, tidy
+from cellgate.packages.uv import Found, Target, Uv
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.leftovers import Leftovers, make_way

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cellgate.wire.errors import PackageError
+from cellgate.errors import PackageError
 
 MOST_BYTES = 255
 

@@ -17,8 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import NormalizedName, canonicalize_name
 
+from cellgate.execution.checks import check_text
 from cellgate.record.requirement_lines import Line, requirement_line
-from cellgate.wire.models import check_text
 from cellgate_kernels.errors import InvalidInput
 
 MOST_REQUIREMENTS = 100

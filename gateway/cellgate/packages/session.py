@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from cellgate.errors import PackageError, QuotaExceeded, ShuttingDown, storage
 from cellgate.files.workspace import KeptFolder, WorkspaceStore
 from cellgate.packages.cache import Wheel, unlink
 from cellgate.packages.child import too_large
@@ -23,7 +24,6 @@ from cellgate.packages.installer import Installer, storage_error
 from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
 from cellgate.packages.uv import Target
-from cellgate.wire.errors import PackageError, QuotaExceeded, ShuttingDown, storage
 from cellgate.wire.events import Package
 from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.kernel import Kernel

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
-from cellgate.wire.errors import PackagesNotAllowed
+from cellgate.errors import PackagesNotAllowed
 from cellgate_kernels.limits import GIB
 
 EVERYTHING = "*"

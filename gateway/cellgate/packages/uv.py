@@ -26,19 +26,19 @@ import msgspec
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, NormalizedName, parse_wheel_filename
 
-from cellgate.packages.child import ChildLimits, run
-from cellgate.packages.places import inside
-from cellgate.packages.requirements import Change, parse_requirement
-from cellgate.packages.settings import PackageSettings
-from cellgate.packages.words import is_full, log_output, named_as_missing, secrets_of
-from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
-from cellgate.wire.errors import (
+from cellgate.errors import (
     PackageConflict,
     PackageError,
     PackageIndexUnavailable,
     PackageNotFound,
     StorageFull,
 )
+from cellgate.packages.child import ChildLimits, run
+from cellgate.packages.places import inside
+from cellgate.packages.requirements import Change, parse_requirement
+from cellgate.packages.settings import PackageSettings
+from cellgate.packages.words import is_full, log_output, named_as_missing, secrets_of
+from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
 from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.environment import Environment
 from cellgate_kernels.errors import InvalidInput

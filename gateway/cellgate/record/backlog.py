@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 
+from cellgate.errors import StorageError
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.wire.errors import StorageError
 
 ROW_COST = 384
 """Bytes that a row takes in memory in addition to its body."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cellgate.errors import RecordDamaged, StorageError, not_written
 from cellgate.record import purge, salvage, schema
 from cellgate.record.findings import Finding
 from cellgate.record.lock import RecordLock
@@ -24,7 +25,6 @@ from cellgate.record.opening import damage_told, open_copy
 from cellgate.record.place import resolved
 from cellgate.record.redo import beside, last_beside, read_beside
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import RecordDamaged, StorageError, not_written
 
 STEP_PAGES = 1024
 ATTEMPTS = 20

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+from cellgate.errors import StorageError
 from cellgate.record.schema import storage_error
-from cellgate.wire.errors import StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")

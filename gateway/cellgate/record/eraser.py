@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from cellgate.errors import StorageError
 from cellgate.record import purge, schema
 from cellgate.record.database import Database
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.tasks import Supervisor
 
 T = TypeVar("T")

@@ -21,10 +21,10 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
 
+from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.clock import now
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
-from cellgate.wire.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane

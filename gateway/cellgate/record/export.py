@@ -12,12 +12,12 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 
+from cellgate.errors import RecordGone, StorageError
 from cellgate.record import chain, schema
 from cellgate.record.keys import SigningKey
 from cellgate.record.notebook import Export, Notebook
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.survey import Survey
-from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.limits import MIB
 
 PART = 256 * 1024

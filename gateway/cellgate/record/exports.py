@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from cellgate.errors import RecordGone, StorageError
 from cellgate.record import export
 from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.chain import Verification
@@ -30,7 +31,6 @@ from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.record.turns import Turns
 from cellgate.wire.answers import ChainCheck
-from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.tasks import Supervisor

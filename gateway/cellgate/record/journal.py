@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record import purge, schema, upkeep
 from cellgate.record.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.database import Database, has_room
@@ -33,7 +34,6 @@ from cellgate.record.redo import MOST_BYTES, RedoLog
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, check_execution, check_session
 from cellgate.record.schema import Sync
 from cellgate.record.syncing import Syncer
-from cellgate.wire.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate_kernels.errors import GatewayFault
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.tasks import Supervisor, outcome

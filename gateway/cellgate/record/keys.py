@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cellgate.wire.errors import StorageError
+from cellgate.errors import StorageError
 from cellgate_kernels.regular import open_regular
 
 if TYPE_CHECKING:

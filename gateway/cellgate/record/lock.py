@@ -13,8 +13,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record.place import resolved
-from cellgate.wire.errors import StorageError
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})

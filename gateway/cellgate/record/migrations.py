@@ -10,8 +10,8 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record import trail
-from cellgate.wire.errors import StorageError
 
 APPLICATION_ID = 0x43454C47
 """Marks the file as Cellgate's ("CELG")."""

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from cellgate.errors import RecordDamaged, StorageError, not_written
 from cellgate.record import purge, salvage, schema
 from cellgate.record.migrations import VERSION, migrate, version_of
 from cellgate.record.schema import Sync
 from cellgate.record.transactions import transaction
-from cellgate.wire.errors import RecordDamaged, StorageError, not_written
 
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record.redo import beside, last_beside
-from cellgate.wire.errors import StorageError
 
 RECORD = "record.sqlite3"
 """The record's name in a data folder."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from threading import Event
 from typing import Concatenate, ParamSpec, TypeVar
 
+from cellgate.errors import RecordGone
 from cellgate.record import schema
 from cellgate.record.database import Database
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.wire.errors import RecordGone
 from cellgate_kernels.limits import MIB
 
 P = ParamSpec("P")

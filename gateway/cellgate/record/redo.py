@@ -39,9 +39,9 @@ from pathlib import Path
 
 import msgspec
 
+from cellgate.errors import StorageError
 from cellgate.record.backlog import Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.regular import read_regular
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record import schema, trail
 from cellgate.record.backlog import Group
 from cellgate.record.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
-from cellgate.wire.errors import StorageError
 
 logger = logging.getLogger(__name__)
 

@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record import blobs, trail
 from cellgate.record.backlog import ROW_COST, Group
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.redo import encode_rows
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
-from cellgate.wire.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate_kernels.decoding import json_decoder
 
 Sync = Literal["normal", "full"]

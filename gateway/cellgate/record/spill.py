@@ -21,8 +21,8 @@ from threading import Lock
 from typing import BinaryIO
 from weakref import WeakSet
 
+from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.space import free
-from cellgate.wire.errors import StorageError, StorageFull, not_written
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.threads import Lane
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from cellgate.errors import StorageError
 from cellgate.record.chain import GENESIS
 from cellgate.record.facts import TELLING, SessionFacts, decode_fact
 from cellgate.record.rows import EventRow
-from cellgate.wire.errors import StorageError
 from cellgate.wire.events import Queued
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB

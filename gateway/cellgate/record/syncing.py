@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record.backlog import tell
 from cellgate.record.redo import RedoLog, sync_files
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.tasks import Supervisor, guarded
 
 logger = logging.getLogger(__name__)

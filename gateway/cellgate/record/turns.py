@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from cellgate.wire.errors import QueueFull
+from cellgate.errors import QueueFull
 
 
 class Turns:

@@ -12,13 +12,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgate.errors import StorageError
 from cellgate.record import blobs, purge, schema
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import open_writer
 from cellgate.record.place import resolved
 from cellgate.record.rows import SessionRow
 from cellgate.record.transactions import transaction
-from cellgate.wire.errors import StorageError
 
 _BATCH = 256
 _PAGES = ("page_count", "freelist_count", "page_size")

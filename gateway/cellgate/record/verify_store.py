@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from cellgate.errors import RecordDamaged, StorageError
 from cellgate.record import blobs, purge, salvage, schema, trail
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
@@ -22,7 +23,6 @@ from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told
 from cellgate.record.place import resolved
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.wire.errors import RecordDamaged, StorageError
 from cellgate_kernels.decoding import json_decoder
 
 ATTEMPTS = 20

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable
 from io import BufferedReader
 
+from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import parse_path
 from cellgate.files.upload import PIECE, Upload
 from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile, Restored
 from cellgate.sessions.files import SessionFiles, Staged
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import Conflict, NotFound
 from cellgate_kernels.errors import InvalidInput
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from cellgate.errors import EnvironmentDiffers
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.environment import Agreement, EnvironmentCheck
 from cellgate.replay.report import NewRun
-from cellgate.wire.errors import EnvironmentDiffers
 
 Runner = Callable[[RecordedCell], Awaitable[NewRun]]
 Listener = Callable[[RecordedCell, NewRun | None], Awaitable[None]]

@@ -12,6 +12,7 @@ from functools import partial
 import msgspec
 from msgspec import structs
 
+from cellgate.errors import QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder
 from cellgate.jobs.job_files import JobFile
@@ -40,9 +41,7 @@ from cellgate.sessions.kernel_slot import environment_of
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import QueueFull
-from cellgate.wire.limits import LimitsBody
-from cellgate.wire.models import SessionBody
+from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import HASH_SEED
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import open_file, parse_path
 from cellgate.record.bundle import MANIFEST, WORK, Manifest
 from cellgate.record.imported import (
@@ -25,7 +26,6 @@ from cellgate.record.imported import (
     read_file,
 )
 from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile
-from cellgate.wire.errors import Conflict, NotFound
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB
 

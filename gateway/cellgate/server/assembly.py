@@ -26,6 +26,7 @@ import zmq
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from cellgate.errors import AddressInUse, StorageError, not_written
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.http.access import AccessPolicy, digest
 from cellgate.http.base import NotFoundHandler
@@ -51,7 +52,6 @@ from cellgate.sessions.principal import DEFAULT
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
-from cellgate.wire.errors import AddressInUse, StorageError, not_written
 from cellgate_kernels import trees
 from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
 from cellgate_kernels.leftovers import Leftovers, make_way

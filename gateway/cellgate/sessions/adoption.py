@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import structs
 
+from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.record.clock import now
@@ -30,7 +31,6 @@ from cellgate.record.events import EventLog
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.sessions.session import Session
-from cellgate.wire.limits import SessionLimits
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.contents import content_of
 from cellgate_kernels.decoding import json_decoder

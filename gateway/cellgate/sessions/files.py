@@ -14,6 +14,8 @@ from pathlib import Path
 
 from msgspec import structs
 
+from cellgate.errors import NotFound, QueueFull, QuotaExceeded
+from cellgate.execution.checks import check_session_key
 from cellgate.files import tree
 from cellgate.files.ledger import Ledger, Reservation
 from cellgate.files.listing import Listings, Stop
@@ -24,8 +26,7 @@ from cellgate.record.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
-from cellgate.wire.errors import NotFound, QueueFull, QuotaExceeded
-from cellgate.wire.models import SessionBody, check_session_key
+from cellgate.wire.models import SessionBody
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane, ThreadLanes
 

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from cellgate.errors import StorageError, storage
 from cellgate.files.watch import WorkspaceWatch
 from cellgate.files.workspace import KeptFolder
 from cellgate.packages.session import SessionPackages
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
-from cellgate.wire.errors import StorageError, storage
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor

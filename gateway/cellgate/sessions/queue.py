@@ -13,10 +13,10 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cellgate.errors import NotFound, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, Host
 from cellgate.record.events import EventLog
-from cellgate.wire.errors import NotFound, QueueFull
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 

@@ -13,6 +13,8 @@ from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from cellgate.errors import NotFound
+from cellgate.execution.checks import check_session_key
 from cellgate.execution.results import ResultBuilder
 from cellgate.record.events import EventLog
 from cellgate.record.exports import Exports, Moment
@@ -23,8 +25,6 @@ from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.answers import ExecutionModel, SessionModel
-from cellgate.wire.errors import NotFound
-from cellgate.wire.models import check_session_key
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.errors import InvalidInput

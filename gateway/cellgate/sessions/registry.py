@@ -16,6 +16,9 @@ from pathlib import Path
 
 from msgspec import structs
 
+from cellgate.errors import Conflict, NotFound, ShuttingDown
+from cellgate.execution.checks import check_env, check_session_key
+from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import WorkspaceStore, folder_name, folder_of, new_folder
@@ -28,9 +31,7 @@ from cellgate.sessions.adoption import Recovery, kernels_of
 from cellgate.sessions.principal import Principal
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionSettings, SessionState
-from cellgate.wire.errors import Conflict, NotFound, ShuttingDown
-from cellgate.wire.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
-from cellgate.wire.models import SessionBody, check_env, check_session_key
+from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.pool import KernelPool

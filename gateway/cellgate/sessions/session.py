@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from cellgate.channels.door import Door
+from cellgate.errors import NotRecorded, ShuttingDown
+from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import WorkspaceStore, folder_of
@@ -32,8 +34,6 @@ from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionSettings, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
-from cellgate.wire.errors import NotRecorded, ShuttingDown
-from cellgate.wire.limits import SessionLimits
 from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel, KernelProfile

@@ -14,6 +14,8 @@ from enum import StrEnum
 from typing import Any
 
 from cellgate.channels.client import ChannelSettings
+from cellgate.errors import Conflict, StorageFull
+from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.packages.installer import Installer
 from cellgate.record.clock import now
@@ -21,8 +23,6 @@ from cellgate.record.events import EventLog, EventStore
 from cellgate.record.facts import brief
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of
-from cellgate.wire.errors import Conflict, StorageFull
-from cellgate.wire.limits import Ceilings, SessionLimits
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.threads import Lane
 

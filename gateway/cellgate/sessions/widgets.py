@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 
+from cellgate.errors import StorageError
 from cellgate.record.events import EventLog
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.contents import comm_event
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Message, TooComplex, size_of

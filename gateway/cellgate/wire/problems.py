@@ -1,6 +1,6 @@
 """A refusal or a failure as clients see it: RFC 9457's members and a stable `reason`.
 
-``errors`` maps errors to problems. Pure.
+``cellgate.errors`` maps errors to problems. Pure.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.files import listing
 from cellgate.files.listing import MOST_WAITING_OF_ONE, Listings, Most, Stop
-from cellgate.wire.errors import QueueFull, ShuttingDown
 from cellgate_kernels.limits import GIB, MIB
 from cellgate_kernels.threads import Lane
 

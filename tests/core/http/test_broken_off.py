@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import Gateway, GatewayError
+from cellgate.errors import RecordGone
 from cellgate.http.base import BaseHandler
 from cellgate.http.v1.download import DownloadHandler
-from cellgate.wire.errors import RecordGone
 from cellgate_kernels.limits import MIB
 from tests.support.listening import listening
 

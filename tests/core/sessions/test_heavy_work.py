@@ -17,13 +17,12 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.http import base
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, decode_heavy
 from cellgate.record import events
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
-from cellgate.wire.models import decode_heavy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 from cellgate_kernels.limits import MIB

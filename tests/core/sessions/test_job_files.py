@@ -12,9 +12,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from cellgate.errors import QueueFull, StorageError, StorageFull
 from cellgate.jobs.job_files import PART, JobFile
 from cellgate.jobs.jobs import Jobs
-from cellgate.wire.errors import QueueFull, StorageError, StorageFull
 from cellgate_kernels.threads import Lane
 
 

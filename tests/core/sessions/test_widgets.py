@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from cellgate.errors import StorageFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.record import survey as surveys
@@ -17,7 +18,6 @@ from cellgate.record.rows import EventRow
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.record.widgets import STATE, WidgetStates
 from cellgate.sessions import widgets
-from cellgate.wire.errors import StorageFull
 from cellgate_kernels.execution import Execution
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.outputs import KernelEvent, OutputCaps, OutputLimiter

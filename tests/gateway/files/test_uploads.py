@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate.files.ledger import STEP, Ledger
-from cellgate.wire.errors import QueueFull, QuotaExceeded, StorageFull
 from cellgate_kernels.limits import MIB
 from tests.conftest import StartGateway
 from tests.gateway.files.test_files import form, names, post, put, staged

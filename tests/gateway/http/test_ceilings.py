@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.server import machine
-from cellgate.wire.limits import Ceilings, LimitsBody, SessionLimits, lowered_limits, merge_limits
+from cellgate.wire.models import LimitsBody
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB, ResourceLimits
 from tests.conftest import StartGateway, serving

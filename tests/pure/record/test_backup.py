@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record import backup, migrations
 from cellgate.record.backup import Copied
 from cellgate.record.journal import Journal
 from cellgate.record.redo import beside
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, image, text
 from tests.pure.record.test_redo import crashed

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record import bundle
 from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.spill import Spills
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.threads import Lane
 from tests.pure.record.recorded import Recorded
 

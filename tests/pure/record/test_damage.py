@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cellgate.errors import RecordDamaged, StorageError, StorageFull
 from cellgate.record import migrations, redo, salvage, schema
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.findings import Finding
@@ -23,7 +24,6 @@ from cellgate.record.journal import Journal
 from cellgate.record.redo import LOG_BYTES, beside, find_frames, last_beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import RecordDamaged, StorageError, StorageFull
 from tests.pure.record.conftest import Chain, all_events, session_row
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced

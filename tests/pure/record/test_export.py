@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cellgate.errors import RecordGone, StorageError, status_of
 from cellgate.record import export, purge, schema
 from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.events import EventLog
@@ -21,7 +22,6 @@ from cellgate.record.notebook import Export
 from cellgate.record.rows import SessionRow
 from cellgate.record.spill import Spills
 from cellgate.record.survey import ListedRows, Survey
-from cellgate.wire.errors import RecordGone, StorageError, status_of
 from cellgate_kernels.threads import Lane
 from tests.pure.record.conftest import MOMENT
 from tests.pure.record.recorded import IMAGE, Recorded, image, text

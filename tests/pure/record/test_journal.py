@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError, StorageFull
 from cellgate.record import journal as journal_module
 from cellgate.record import schema
 from cellgate.record.backlog import cost
@@ -24,7 +25,6 @@ from cellgate.record.chain import GENESIS, link, verify
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.migrations import VERSION
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError, StorageFull
 from cellgate_kernels.limits import KIB, MIB
 from tests.pure.record.conftest import (
     Chain,

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from cellgate.errors import NotRecorded, StorageFull
 from cellgate.record import events
 from cellgate.record.chain import verify
 from cellgate.record.events import LARGE_EVENT, EventLog
 from cellgate.record.journal import Journal
-from cellgate.wire.errors import NotRecorded, StorageFull
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.threads import Lane
 from tests.pure.record.conftest import all_events, execution_row, session_row

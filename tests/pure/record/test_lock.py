@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record import journal as journal_module
 from cellgate.record import lock as lock_module
 from cellgate.record import redo, schema, syncing
@@ -17,7 +18,6 @@ from cellgate.record.journal import Journal
 from cellgate.record.lock import RecordLock
 from cellgate.record.redo import beside, last_beside
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from tests.pure.record.conftest import Chain, all_events, eventually, opened_elsewhere, session_row
 from tests.pure.record.test_redo import cells, crashed, in_tables, synced
 

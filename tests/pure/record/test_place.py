@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from cellgate.cli.main import main
+from cellgate.errors import StorageError
 from cellgate.record import backup, upkeep
 from cellgate.record import journal as journal_module
 from cellgate.record.journal import Journal
 from cellgate.record.place import RECORD, resolved
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_backup import back_up, in_it, names, restore

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import RecordGone, StorageError
 from cellgate.record import purge, schema
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import RecordGone, StorageError
 from cellgate_kernels.limits import KIB
 from tests.pure.record.conftest import Chain, all_events, eventually, session_row, to_tables
 from tests.pure.record.recorded import Recorded, image, text

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record import redo, upkeep
 from cellgate.record.chain import GENESIS, link, verify
 from cellgate.record.journal import Journal
 from cellgate.record.redo import beside
 from cellgate.record.rows import EventRow
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.limits import KIB, MIB
 from tests.pure.record.conftest import (
     Chain,

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cellgate.errors import LogClosed, NotRecorded, StorageError
 from cellgate.record import schema
 from cellgate.record.backlog import Group
 from cellgate.record.chain import verify
@@ -20,7 +21,6 @@ from cellgate.record.findings import Finding
 from cellgate.record.journal import EventRow, Journal
 from cellgate.record.redo import encode_rows
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import LogClosed, NotRecorded, StorageError
 from tests.pure.record.conftest import Chain, all_events, eventually, execution_row, session_row, to_tables
 from tests.pure.record.recorded import Recorded, text
 

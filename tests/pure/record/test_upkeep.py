@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record import upkeep
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from tests.pure.record.recorded import Recorded, image, text
 
 SHORTENED = "SELECT session_id, seq FROM events WHERE blobs NOT NULL"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from cellgate.errors import StorageError
 from cellgate.record.bundle import COMMENT, MANIFEST
 from cellgate.record.exports import Exports, Parts
 from cellgate.record.findings import Finding
@@ -26,7 +27,6 @@ from cellgate.record.spill import Spills
 from cellgate.record.text import OPENING, cell_text, tail_text
 from cellgate.record.verify import check_bundle, check_notebook
 from cellgate.record.verify_store import check_record
-from cellgate.wire.errors import StorageError
 from cellgate_kernels.threads import Lane
 from tests.pure.record.recorded import Recorded, image, text
 

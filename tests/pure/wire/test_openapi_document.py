@@ -5,10 +5,10 @@ from __future__ import annotations
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from tornado.web import RequestHandler
 
+from cellgate.errors import status_of_kind
 from cellgate.http.openapi import METHODS, build_document
 from cellgate.http.operation import operation_of
 from cellgate.http.routes import TABLE
-from cellgate.wire.errors import status_of_kind
 from cellgate.wire.events import EVENTS
 
 PROBLEM = "application/problem+json"

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from cellgate.errors import NotFound
 from cellgate.http.base import BaseHandler, encode
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
-from cellgate.wire.errors import NotFound
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, InvalidInput
 

@@ -17,11 +17,11 @@ from tornado.iostream import StreamClosedError
 from cellgate.channels.client import Client
 from cellgate.channels.frames import FrameFormat
 from cellgate.channels.synthesis import answer_to
+from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream, silence
 from cellgate.sessions.session import Session
-from cellgate.wire.errors import QueueFull, ShuttingDown
 from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.messages import Channel, MalformedMessage, Message
 from cellgate_kernels.structure import INLINE_BYTES

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
 from cellgate.sessions.documents import NotebookSession
-from cellgate.wire.errors import NotFound
 from cellgate_kernels.errors import InvalidInput
 
 MOST_PATH = 4096

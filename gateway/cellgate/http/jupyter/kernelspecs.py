@@ -9,8 +9,8 @@ import mimetypes
 from pathlib import Path
 from typing import Any
 
+from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler
-from cellgate.wire.errors import NotFound
 from cellgate_kernels.errors import KernelspecNotFound
 
 RESOURCES = {

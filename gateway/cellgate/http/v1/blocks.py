@@ -10,6 +10,7 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from cellgate.errors import QuotaExceeded, problem_of
 from cellgate.execution.blocks import FAILED, Block, check_blocks, exit_code
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
@@ -18,7 +19,6 @@ from cellgate.http.operation import JSON, RUNS, Answer, operation
 from cellgate.http.v1.executions import ExecutionAnswers
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import BlocksResult
-from cellgate.wire.errors import QuotaExceeded, problem_of
 from cellgate.wire.models import BlocksBody, ExecuteBody
 from cellgate.wire.problems import Problem
 from cellgate.wire.queries import ResultQuery

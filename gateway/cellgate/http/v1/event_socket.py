@@ -16,16 +16,17 @@ from msgspec import UNSET, UnsetType
 from tornado.iostream import StreamClosedError
 
 from cellgate.channels.frames import frame
+from cellgate.errors import TooLarge, stream_problem_of
+from cellgate.execution.checks import check_text
 from cellgate.execution.request import check_execute
-from cellgate.http.base import BaseHandler, encode
+from cellgate.http.base import BaseHandler, decode, decode_heavy, encode
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import HTML, READS, Answer, operation
 from cellgate.http.v1.executions import check_packages
 from cellgate.record.events import EventLog
 from cellgate.wire.answers import Accepted
-from cellgate.wire.errors import TooLarge, stream_problem_of
-from cellgate.wire.models import Command, check_text, decode, decode_heavy
+from cellgate.wire.models import Command
 from cellgate.wire.problems import StreamProblem
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from cellgate.errors import NotAcceptable, NotRecorded
 from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, operation
 from cellgate.http.streaming import Format, StreamingHandler
 from cellgate.wire.answers import EventPage
-from cellgate.wire.errors import NotAcceptable, NotRecorded
 from cellgate.wire.events import Event
 from cellgate.wire.queries import EventsQuery
 

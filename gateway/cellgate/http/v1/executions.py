@@ -7,6 +7,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from cellgate.errors import Conflict, NotAcceptable
+from cellgate.execution.checks import check_session_key, check_text
 from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
 from cellgate.execution.results import encoded_result
@@ -20,16 +22,8 @@ from cellgate.packages.settings import not_allowed
 from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
-from cellgate.wire.errors import Conflict, NotAcceptable
 from cellgate.wire.events import Event
-from cellgate.wire.models import (
-    ExecuteBody,
-    InputBody,
-    OneShotBody,
-    SessionBody,
-    check_session_key,
-    check_text,
-)
+from cellgate.wire.models import ExecuteBody, InputBody, OneShotBody, SessionBody
 from cellgate.wire.queries import ExecutionsQuery, ResultQuery
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.structure import INLINE_BYTES

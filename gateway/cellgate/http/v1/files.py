@@ -13,6 +13,7 @@ from urllib.parse import quote
 from tornado.http1connection import HTTP1Connection
 from tornado.iostream import StreamClosedError
 
+from cellgate.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, UnsupportedMedia
 from cellgate.files.listing import Stop, file_model
 from cellgate.files.tree import CHUNK, FileState, Parts, parse_path
 from cellgate.files.upload import Upload
@@ -25,7 +26,6 @@ from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
 from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage
-from cellgate.wire.errors import Conflict, QueueFull, QuotaExceeded, ShuttingDown, UnsupportedMedia
 from cellgate.wire.queries import FilesQuery
 from cellgate_kernels.errors import CellgateError, InvalidInput
 

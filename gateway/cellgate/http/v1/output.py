@@ -8,11 +8,11 @@ from __future__ import annotations
 import mimetypes
 import re
 
+from cellgate.errors import NotFound
 from cellgate.execution.pictures import output_bytes
 from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import ANY_TYPE, READS, Answer, operation
-from cellgate.wire.errors import NotFound
 from cellgate.wire.queries import OutputQuery
 from cellgate_kernels.errors import InvalidInput
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from cellgate.http.base import BaseHandler
-from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
-from cellgate.packages.requirements import parse_change
-from cellgate.packages.settings import not_allowed
-from cellgate.wire.answers import PackageChanges, Packages
-from cellgate.wire.errors import (
+from cellgate.errors import (
     PackageConflict,
     PackageError,
     PackageIndexUnavailable,
@@ -16,7 +11,13 @@ from cellgate.wire.errors import (
     QueueFull,
     QuotaExceeded,
 )
-from cellgate.wire.models import PackagesBody, check_session_key
+from cellgate.execution.checks import check_session_key
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
+from cellgate.packages.requirements import parse_change
+from cellgate.packages.settings import not_allowed
+from cellgate.wire.answers import PackageChanges, Packages
+from cellgate.wire.models import PackagesBody
 from cellgate_kernels.errors import InvalidInput
 
 PACKAGES = (

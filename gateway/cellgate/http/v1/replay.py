@@ -7,6 +7,7 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
 from cellgate.http.base import encode
 from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, operation
 from cellgate.http.streaming import KEEP_ALIVE, Format, StreamingHandler
@@ -16,7 +17,6 @@ from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.report import NewRun
 from cellgate.wire.answers import ReplayReport
-from cellgate.wire.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
 from cellgate.wire.models import ReplayBody
 from cellgate.wire.queries import ReplayQuery
 from cellgate_kernels.errors import CellgateError

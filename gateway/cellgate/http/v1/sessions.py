@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from cellgate.errors import Conflict, Forbidden
+from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.wire.answers import SessionModel, SessionPage
-from cellgate.wire.errors import Conflict, Forbidden
-from cellgate.wire.models import SessionBody, check_metadata, check_session_key
+from cellgate.wire.models import SessionBody
 from cellgate.wire.queries import PurgeQuery, SessionsQuery
 
 

@@ -1,7 +1,8 @@
 """The gateway's own errors, and how each error appears on the wire.
 
 The tree of errors begins in ``cellgate_kernels.errors``. This module adds the server's errors, and the only
-table from errors to HTTP statuses and problems (RFC 9457). It writes no responses: ``http.base`` does.
+table from errors to HTTP statuses and problems (RFC 9457; the structs are ``wire.problems``). It writes no
+responses: ``http.base`` does. The client's errors are in ``client.errors``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-import msgspec
-
+from cellgate.wire.models import LimitsBody
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MOST_BYTES, ResourceLimits, parse_size
 
@@ -31,18 +30,6 @@ class SessionLimits:
         """The flat object on the wire; sizes in bytes."""
         times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
         return {**asdict(self.resources), **times}
-
-
-class LimitsBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """`limits` of a request: absent fields keep the gateway's defaults."""
-
-    memory: str | int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-    disk: str | int | None = None
-    cell_timeout: float | None = None
-    idle_timeout: float | None = None
-    lifetime: float | None = None
 
 
 def check_seconds(value: float, name: str) -> float:

@@ -1,0 +1,85 @@
+"""Checks of the values in requests that types alone can't make: keys, texts, variables, metadata.
+
+The same for every way in: a request body, a query, a Jupyter client's message. What a session and a cell may
+use at most is in ``limits``. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from cellgate.wire.models import SESSION_KEY
+from cellgate_kernels.errors import InvalidInput
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
+MAX_ENV = 64
+MAX_ENV_BYTES = 32 * 1024
+MAX_METADATA_BYTES = 64 * 1024
+MAX_METADATA_DEPTH = 32
+
+
+def check_session_key(key: str) -> str:
+    """The key, or InvalidInput when it is malformed."""
+    if not SESSION_KEY.fullmatch(key):
+        raise InvalidInput(
+            "A session key is 1 to 128 of A-Z a-z 0-9 . _ ~ - and begins with a letter or a digit"
+        )
+    return key
+
+
+def check_text(value: str, name: str, max_bytes: int) -> str:
+    """`value`, or InvalidInput when kernels can't take it: NUL, lone surrogates, or too long."""
+    if "\x00" in value:
+        raise InvalidInput(f"{name} must not contain NUL characters")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name} must not contain lone surrogates") from None
+    if size > max_bytes:
+        raise InvalidInput(f"{name} is {size} bytes long; at most {max_bytes} are taken")
+    return value
+
+
+def check_env(env: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+    """The environment as sorted pairs, or InvalidInput."""
+    if not env:
+        return ()
+    if len(env) > MAX_ENV:
+        raise InvalidInput(f"env has {len(env)} variables; at most {MAX_ENV} are taken")
+    for name, value in env.items():
+        if not ENV_NAME.fullmatch(name) or name.startswith("CELLGATE_"):
+            raise InvalidInput(f"env: {name[:40]!r} is no name of a variable, or one of Cellgate's own")
+        check_text(value, f"env.{name}", MAX_ENV_BYTES)
+    return tuple(sorted(env.items()))
+
+
+def check_metadata(metadata: dict[str, Any] | None) -> None:
+    """Raises InvalidInput when a session's metadata is too large, too deep, or can't be sent as JSON."""
+    too_deep = f"metadata is nested more than {MAX_METADATA_DEPTH} levels deep"
+    try:
+        size = len(msgspec.json.encode(metadata))
+    except UnicodeEncodeError:
+        raise InvalidInput("metadata must not contain lone surrogates") from None
+    except RecursionError:
+        raise InvalidInput(too_deep) from None
+    if size > MAX_METADATA_BYTES:
+        raise InvalidInput(f"metadata is {size} bytes long; at most {MAX_METADATA_BYTES} are taken")
+    if _depth_exceeds(metadata, MAX_METADATA_DEPTH):
+        raise InvalidInput(too_deep)
+
+
+def _depth_exceeds(value: Any, depth: int) -> bool:
+    if isinstance(value, dict):
+        children = list(value.values())
+    elif isinstance(value, list):
+        children = value
+    else:
+        return False
+    if not children:
+        return False
+    if depth == 0:
+        return True
+    return any(_depth_exceeds(child, depth - 1) for child in children)
