@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct
 
 from cellgate_kernels.limits import KIB
 
@@ -38,16 +39,29 @@ def _add(value: Any, levels: int, parts: list[bytes]) -> None:
         parts += (encode(value[at : at + STEP])[1:-1] for at in range(0, len(value), STEP))
         parts.append(b'"')
     elif isinstance(value, dict) and levels and _is_long(value.values(), levels):
-        before = b"{"
-        for key, item in value.items():
-            parts += (before, encode(key), b":")
-            _add(item, levels - 1, parts)
-            before = b","
-        parts.append(b"}")
+        _add_members(value.items(), levels, parts)
+    elif isinstance(value, Struct) and levels and _is_long(_members(value).values(), levels):
+        _add_members(_members(value).items(), levels, parts)
     elif isinstance(value, list) and levels and (len(value) > _ITEMS or _is_long(value, levels)):
         _add_list(value, levels, parts)
     else:
         parts.append(encode(value))
+
+
+def _add_members(members: Iterable[tuple[str, Any]], levels: int, parts: list[bytes]) -> None:
+    before = b"{"
+    for key, item in members:
+        parts += (before, encode(key), b":")
+        _add(item, levels - 1, parts)
+        before = b","
+    parts.append(b"}")
+
+
+def _members(value: Struct) -> dict[str, Any]:
+    """The fields of a struct as its JSON has them."""
+    names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+    found = {encoded: getattr(value, name) for encoded, name in names}
+    return {name: item for name, item in found.items() if item is not UNSET}
 
 
 def _add_list(value: list[Any], levels: int, parts: list[bytes]) -> None:
@@ -74,6 +88,9 @@ def _is_long(values: Iterable[Any], levels: int) -> bool:
                 return True
         elif isinstance(value, dict):
             if levels > 1 and _is_long(value.values(), levels - 1):
+                return True
+        elif isinstance(value, Struct):
+            if levels > 1 and _is_long(_members(value).values(), levels - 1):
                 return True
         elif isinstance(value, list) and (
             len(value) > _ITEMS or (levels > 1 and _is_long(value, levels - 1))

@@ -46,13 +46,25 @@ from cellgate.replay.environment import recorded_lock, recorded_seed
 from cellgate.replay.files import InputFile, input_files
 from cellgate.replay.packages import installed_packages
 from cellgate.replay.page import page
-from cellgate.replay.report import Comparison, NewRun, build_report
+from cellgate.replay.report import NewRun, build_report
 from cellgate.replay.source import open_source, recorded_bytes
+from cellgate.wire.answers import EnvironmentReport, Pair, ReplayFacts, ReplayReport
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from tests.fuzz.budget import Fuzz
 
 AT = "2026-03-01T09:30:00.000000Z"
 LATER = "2026-03-01T09:31:00.000000Z"
+FACTS = ReplayFacts(
+    session="s",
+    head="",
+    kernel="python3",
+    isolation=None,
+    replayed_at=AT,
+    gateway_version="0",
+    environment=EnvironmentReport(agreement="unknown", changes=[]),
+    hash_seed=Pair(recorded=None, now="0"),
+    files=[],
+)
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 
@@ -277,8 +289,8 @@ def check_as_notebook(edits: list[tuple[int, str, Any]], cuts: list[tuple[int, i
         None if cell.skip else NewRun(cell.run.status, [*map(dict, cell.run.outputs)], AT, LATER)
         for cell in cells
     ]
-    report = build_report(Comparison(notebook, runs, {"session": "s", "files": []}, 1e-6))
-    assert report["different"] == report["unjudged"] == 0, "each cell gave again what is recorded"
+    report = build_report(ReplayReport, FACTS, notebook, runs, 1e-6)
+    assert report.different == report.unjudged == 0, "each cell gave again what is recorded"
     page(report).encode()
 
 

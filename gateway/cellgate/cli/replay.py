@@ -29,12 +29,13 @@ from cellgate.replay.environment import (
     seeds_report,
     variables_for,
 )
-from cellgate.replay.files import InputFile, Restored, files_report, input_files
+from cellgate.replay.files import InputFile, input_files, restored_file
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.packages import RecordedPackage, installed_packages, pins
-from cellgate.replay.report import Comparison, NewRun, build_report, environment_report, write
+from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
+from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import HASH_SEED
 
@@ -97,9 +98,9 @@ class ReplayApp(CommandApp):
         if output is not None:
             await asyncio.to_thread(_write, output, write(report, output.suffix.removeprefix(".")))
         self._print_report(report, output)
-        if report["different"]:
+        if report.different:
             return DIFFERS
-        return UNJUDGED if report["unjudged"] else SAME
+        return UNJUDGED if report.unjudged else SAME
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
@@ -112,7 +113,7 @@ class ReplayApp(CommandApp):
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
         return Path(name), output
 
-    async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> dict[str, Any]:
+    async def _replay(self, path: Path, notebook: dict[str, Any], source: Source) -> NotebookReport:
         cells = recorded_cells(notebook)
         inputs = input_files(notebook)
         gateway = self.gateway()
@@ -131,18 +132,19 @@ class ReplayApp(CommandApp):
             await run_cells(cells, partial(_run, gateway, session, longest), partial(_keep, runs))
         finally:
             await gateway.delete_session(session)
-        facts = {
-            "file": path.name,
-            "session": notebook.get("metadata", {}).get("cellgate", {}).get("session"),
-            "replay_session": session,
-            "kernel": model.kernel,
-            "isolation": model.isolation,
-            "replayed_at": begun,
-            "environment": environment_report(check),
-            "hash_seed": seeds_report(seed, HASH_SEED),
-            "files": files_report(restored),
-        }
-        return await asyncio.to_thread(build_report, Comparison(notebook, runs, facts, self.rtol))
+        recorded = notebook.get("metadata", {}).get("cellgate", {}).get("session")
+        facts = NotebookFacts(
+            file=path.name,
+            session=recorded if isinstance(recorded, str) else None,
+            replay_session=session,
+            kernel=model.kernel,
+            isolation=model.isolation,
+            replayed_at=begun,
+            environment=check.report(),
+            hash_seed=seeds_report(seed, HASH_SEED),
+            files=restored,
+        )
+        return await asyncio.to_thread(build_report, NotebookReport, facts, notebook, runs, self.rtol)
 
     async def _check(
         self, gateway: Gateway, session: str, notebook: dict[str, Any], why: str | None
@@ -155,22 +157,21 @@ class ReplayApp(CommandApp):
             raise UsageError(error.message) from error
         return check
 
-    def _print_report(self, report: dict[str, Any], output: Path | None) -> None:
-        for file in report["files"]:
-            self.print(printed(f"file {file['path']}: {file.get('reason', 'restored')}"))
-        for cell in report["cells"]:
-            reasons = [cell[name] for name in ("reason", "difference") if name in cell]
-            remark = " ".join(reasons) or ", ".join(cell.get("normalised", ()))
-            line = f"{_MARKS[cell['verdict']]} cell {cell['cell']}" + (f": {remark}" if remark else "")
+    def _print_report(self, report: NotebookReport, output: Path | None) -> None:
+        for file in report.files:
+            self.print(printed(f"file {file.path}: {file.reason or 'restored'}"))
+        for cell in report.cells:
+            reasons = [told for told in (cell.reason, cell.difference) if told]
+            remark = " ".join(reasons) or ", ".join(cell.normalised or ())
+            line = f"{_MARKS[cell.verdict]} cell {cell.cell}" + (f": {remark}" if remark else "")
             self.print(printed(line))
-            for difference in cell.get("differences", ()):
-                if "diff" in difference:
-                    self.print(printed("    " + difference["diff"].replace("\n", "\n    ")))
-        agreement = report["environment"]["agreement"]
+            for difference in cell.differences or ():
+                if difference.diff:
+                    self.print(printed("    " + difference.diff.replace("\n", "\n    ")))
         self.print(
-            f"{report['same']} the same, {report['different']} different,"
-            f" {report['unjudged']} not to be judged, {report['skipped']} not compared;"
-            f" environment {agreement}"
+            f"{report.same} the same, {report.different} different,"
+            f" {report.unjudged} not to be judged, {report.skipped} not compared;"
+            f" environment {report.environment.agreement}"
         )
         if output is not None:
             self.print(f"report: {output}")
@@ -189,17 +190,17 @@ def _kernel(notebook: dict[str, Any]) -> str | None:
     return None
 
 
-async def _restore(gateway: Gateway, session: str, source: Source, file: InputFile) -> Restored:
+async def _restore(gateway: Gateway, session: str, source: Source, file: InputFile) -> RestoredFile:
     found = await asyncio.to_thread(recorded_bytes, source, file)
     if isinstance(found, str):
-        return Restored(file.path, found)
+        return restored_file(file.path, found)
     try:
         await gateway.session(session).files.put(file.path, found)
     except GatewayError as error:
         if not 400 <= error.status < 500:
             raise
-        return Restored(file.path, error.detail)
-    return Restored(file.path)
+        return restored_file(file.path, error.detail)
+    return restored_file(file.path)
 
 
 async def _install(gateway: Gateway, session: str, packages: list[RecordedPackage]) -> str | None:

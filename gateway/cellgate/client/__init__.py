@@ -27,11 +27,13 @@ from cellgate.client.files import Files
 from cellgate.client.values import BlocksResult, Result
 from cellgate.wire.answers import (
     Ceilings,
+    CellReport,
     FileChange,
     FileModel,
     GatewayInfo,
     PackageChange,
     PackageChanges,
+    ReplayReport,
     SessionModel,
 )
 from cellgate.wire.events import (
@@ -56,11 +58,13 @@ from cellgate.wire.events import (
     Stream,
     UpdateDisplayData,
 )
+from cellgate.wire.problems import Problem
 
 __all__ = [
     "BlocksResult",
     "Ceilings",
     "CellFailed",
+    "CellReport",
     "ClearOutput",
     "CommClosed",
     "CommMessage",
@@ -91,8 +95,10 @@ __all__ = [
     "PackageChanges",
     "PackagesChanged",
     "PackagesNotAllowed",
+    "Problem",
     "Queued",
     "QuotaExceeded",
+    "ReplayReport",
     "RequestRefused",
     "Result",
     "Session",

@@ -23,7 +23,14 @@ from cellgate.client.errors import InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import Server, lines
 from cellgate.client.values import BlocksResult, Result, decode, parse_event
-from cellgate.wire.answers import GatewayInfo, PackageChanges, Packages, SessionModel, SessionPage
+from cellgate.wire.answers import (
+    GatewayInfo,
+    PackageChanges,
+    Packages,
+    ReplayReport,
+    SessionModel,
+    SessionPage,
+)
 from cellgate.wire.events import Event, Finished, Package
 from cellgate.wire.models import CellKeywords
 
@@ -211,14 +218,14 @@ class Gateway(Asynchronous):
         """Gives the session a fresh kernel: its variables are lost, its files stay."""
         return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
 
-    async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+    async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> ReplayReport:
         """Runs the session's notebook again in a fresh kernel; returns a report of the differences.
 
         `rtol`: how much two floating-point numbers may differ, relative to the larger one.
         """
         body = {"anyway": anyway, "rtol": rtol}
         path = session_path(session, "replay")
-        return decode(await self._calls.call("POST", path, body, timeout=None), dict[str, Any])
+        return decode(await self._calls.call("POST", path, body, timeout=None), ReplayReport)
 
     async def execute_once(
         self, code: str, *, kernel: str | None = None, language: str | None = None
@@ -396,7 +403,7 @@ class Session(Asynchronous):
         """Gives it a fresh kernel: its variables are lost, its files stay."""
         return await self._gateway.restart(self.name)
 
-    async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> dict[str, Any]:
+    async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> ReplayReport:
         """Runs its notebook again in a fresh kernel; returns a report. See `Gateway.replay`."""
         return await self._gateway.replay(self.name, anyway=anyway, rtol=rtol)
 

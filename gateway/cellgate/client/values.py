@@ -65,7 +65,6 @@ class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
     """
 
     blocks: list[Result] = []  # type: ignore[assignment]  # with the client's additions
-    problem: dict[str, Any] | None = None  # type: ignore[assignment]  # its JSON, as it is
 
 
 class _Line(msgspec.Struct):

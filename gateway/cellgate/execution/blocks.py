@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from cellgate.execution.checks import check_text
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.files.tree import Parts, parse_path
+from cellgate.wire.answers import Result
 from cellgate.wire.models import MAX_CODE_BYTES, BlockBody, BlocksBody
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import LANGUAGE_NAMES, Language, find_language
@@ -120,6 +120,6 @@ def _pip_line(line: str) -> str:
     return f"%pip {line}" if re.match(r"(?:un)?install\s", line) else f"%pip install {line}"
 
 
-def exit_code(result: dict[str, Any]) -> int:
+def exit_code(result: Result) -> int:
     """The exit code that AutoGen's executors would return for a cell's result."""
-    return {"ok": 0, "timeout": TIMED_OUT}.get(result["status"], FAILED)
+    return {"ok": 0, "timeout": TIMED_OUT}.get(result.status, FAILED)

@@ -13,29 +13,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cellgate.execution.pictures import Images, without_images
+from cellgate.wire.answers import FileChange, PackageChange, Result
+from cellgate.wire.events import ErrorInfo, KernelInfo
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.outputs import OutputArea, stderr, stdout, text
 from cellgate_kernels.outputs import plain as without_ansi
 
-_OF_THE_EVENT = frozenset({"seq", "type", "at", "session", "execution"})
 EVENT_COST = 64
 """The cost of an event in addition to its bytes."""
 _HEAVY = 128 * 1024
 """Bytes of outputs; with a backspace after each letter, this many take some hundredths of a second."""
-_NOT_FINISHED: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "status": "queued",
-        "cause": None,
-        "execution_count": None,
-        "error": None,
-        "started_at": None,
-        "finished_at": None,
-        "duration_ms": None,
-        "queue_ms": None,
-        "truncated": False,
-        "kernel": {"state": "busy", "replaced": False},
-    }
-)
+_NOT_ENDED: Final[Mapping[str, Any]] = MappingProxyType({})
+_BUSY: Final = KernelInfo(state="busy", replaced=False)
 
 
 class ResultBuilder:
@@ -43,11 +32,14 @@ class ResultBuilder:
 
     def __init__(self) -> None:
         self._area = OutputArea()
-        self._session: str | None = None
-        self._execution: str | None = None
-        self._fields = dict(_NOT_FINISHED)
-        self._files: list[dict[str, Any]] = []
-        self._packages: list[dict[str, Any]] = []
+        self._session = ""
+        self._execution = ""
+        self._begun = False
+        self._started_at: str | None = None
+        self._execution_count: int | None = None
+        self._end = _NOT_ENDED
+        self._files: list[FileChange] = []
+        self._packages: list[PackageChange] = []
         self._weight = 0
 
     def apply(self, event: Mapping[str, Any], size: int = 0) -> None:
@@ -62,19 +54,18 @@ class ResultBuilder:
             case "queued":
                 return
             case "started":
-                self._fields["started_at"] = event["at"]
-                self._fields["execution_count"] = event["execution_count"]
+                self._started_at = event["at"]
+                self._execution_count = event["execution_count"]
             case "finished":
-                self._fields |= {k: v for k, v in event.items() if k not in _OF_THE_EVENT}
+                self._end = event
             case "file":
                 if event["action"] != "deleted":
-                    self._files.append({k: v for k, v in event.items() if k not in _OF_THE_EVENT})
+                    self._files.append(_file_change(event))
             case "packages":
-                self._packages += [{**each, "action": event["action"]} for each in event["packages"]]
+                self._packages += [_package_change(each, event["action"]) for each in event["packages"]]
             case event_type:
                 self._area.apply(event_type, event)
-        if self._fields["status"] == "queued":
-            self._fields["status"] = "running"
+        self._begun = True
 
     @property
     def heavy(self) -> bool:
@@ -87,7 +78,10 @@ class ResultBuilder:
         made._area = self._area.copy()
         made._session = self._session
         made._execution = self._execution
-        made._fields = dict(self._fields)
+        made._begun = self._begun
+        made._started_at = self._started_at
+        made._execution_count = self._execution_count
+        made._end = self._end
         made._weight = self._weight
         made._files = list(self._files)
         made._packages = list(self._packages)
@@ -96,18 +90,19 @@ class ResultBuilder:
     @property
     def finished(self) -> bool:
         """Whether the execution has ended."""
-        return self._fields["status"] not in {"queued", "running"}
+        return self._end is not _NOT_ENDED
 
     def result(
         self, *, plain: bool = False, max_text: int | None = None, images: Images = Images.INLINE
-    ) -> dict[str, Any]:
+    ) -> Result:
         """The result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
         With `plain`, no string contains ANSI codes. With `max_text`, no text has more than so many
         characters, or is longer than the mark that replaces its middle. `images`: where images are.
         """
+        end = self._end
         outputs = self._area.outputs()
-        error = self._fields["error"]
+        error = end.get("error")
         if plain:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
@@ -126,15 +121,47 @@ class ResultBuilder:
                 without_images(output, f"{address}/output/{index}" if images is Images.URL else None)
                 for index, output in enumerate(outputs)
             ]
-        known = {"session": self._session, "execution": self._execution, **self._fields}
-        return {
-            **known,
-            "outputs": outputs,
+        return Result(
+            session=self._session,
+            execution=self._execution,
+            status=end.get("status", "running" if self._begun else "queued"),
+            cause=end.get("cause"),
+            execution_count=end.get("execution_count", self._execution_count),
+            error=None if error is None else ErrorInfo(**error),
+            started_at=end.get("started_at", self._started_at),
+            finished_at=end.get("finished_at"),
+            duration_ms=end.get("duration_ms"),
+            queue_ms=end.get("queue_ms"),
+            truncated=end.get("truncated", False),
+            kernel=_kernel_info(end["kernel"]) if "kernel" in end else _BUSY,
+            outputs=outputs,
+            files=self._files,
+            packages=self._packages,
             **texts,
-            "error": error,
-            "files": self._files,
-            "packages": self._packages,
-        }
+        )
+
+
+def _file_change(event: Mapping[str, Any]) -> FileChange:
+    return FileChange(
+        path=event["path"],
+        size=event["size"],
+        sha256=event["sha256"],
+        action=event["action"],
+    )
+
+
+def _package_change(package: Mapping[str, Any], action: str) -> PackageChange:
+    return PackageChange(
+        name=package["name"],
+        version=package["version"],
+        sha256=package["sha256"],
+        requested=package["requested"],
+        action=action,
+    )
+
+
+def _kernel_info(kernel: Mapping[str, Any]) -> KernelInfo:
+    return KernelInfo(state=kernel["state"], replaced=kernel["replaced"])
 
 
 def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:

@@ -112,7 +112,7 @@ class SessionTools:
             done = await self._session.run_blocks(markdown, timeout=timeout)
         content = [part for result in done.blocks for part in self._content(result)]
         if done.problem is not None:
-            content.append(_text(f"[cellgate: the next block did not run: {done.problem.get('detail')}]"))
+            content.append(_text(f"[cellgate: the next block did not run: {done.problem.detail}]"))
         return [*content, _text(f"[cellgate: exit code {done.exit_code}]")]
 
     async def read_output(self, execution: str, start: int = 0, length: int = MAX_TEXT) -> str:

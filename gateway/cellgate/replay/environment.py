@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from cellgate.wire.answers import Changed, EnvironmentReport, Pair
 from cellgate_kernels.environment import count, distributions, is_python
 
 HASH_SEED = "PYTHONHASHSEED"
@@ -42,20 +43,15 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One difference; None if one side does not have it."""
-
-    name: str
-    recorded: str | None
-    now: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class EnvironmentCheck:
     """The result of comparing two locks."""
 
     agreement: Agreement
-    changes: tuple[Change, ...] = ()
+    changes: tuple[Changed, ...] = ()
+
+    def report(self) -> EnvironmentReport:
+        """The result in the form of the report."""
+        return EnvironmentReport(agreement=self.agreement, changes=list(self.changes))
 
     def summary(self) -> str:
         """The first changes, for a person."""
@@ -99,20 +95,23 @@ def variables_for(seed: str | None, usual: str) -> dict[str, str] | None:
     return {HASH_SEED: seed}
 
 
-def seeds_report(recorded: str | None, usual: str) -> dict[str, str | None]:
+def seeds_report(recorded: str | None, usual: str) -> Pair:
     """Both seeds in the form of the report."""
-    return {"recorded": recorded, "now": recorded or usual}
+    return Pair(recorded=recorded, now=recorded or usual)
 
 
 def compare_locks(recorded: Lock | None, now: Lock | None) -> EnvironmentCheck:
     """What differs between the recorded lock and the replay's."""
     if recorded is None or now is None:
         return EnvironmentCheck(Agreement.UNKNOWN)
-    changes = [] if recorded.python == now.python else [Change("python", recorded.python, now.python)]
+    changes = []
+    if recorded.python != now.python:
+        changes.append(Changed(name="python", recorded=recorded.python, now=now.python))
     for name in sorted(recorded.packages.keys() | now.packages.keys()):
         before, after = recorded.packages.get(name), now.packages.get(name)
         if before != after:
-            changes.append(Change(name, before, after))
+            changes.append(Changed(name=name, recorded=before, now=after))
     if recorded.left_out != now.left_out:
-        changes.append(Change(LEFT_OUT, str(recorded.left_out), str(now.left_out)))
+        left_out = Changed(name=LEFT_OUT, recorded=str(recorded.left_out), now=str(now.left_out))
+        changes.append(left_out)
     return EnvironmentCheck(Agreement.DIFFERENT if changes else Agreement.SAME, tuple(changes))

@@ -6,11 +6,13 @@ bytes still exist somewhere. The replaying code looks for them, and reports the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
+from cellgate.wire.answers import RestoredFile
 from cellgate_kernels.errors import InvalidInput
 
 GONE = "It is not there any more."
@@ -26,13 +28,6 @@ class InputFile(msgspec.Struct, frozen=True):
     sha256: str | None = None
 
 
-class Restored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome for an input file. `reason`: why it is missing in the replay; None if it is there."""
-
-    path: str
-    reason: str | None = None
-
-
 def input_files(notebook: Mapping[str, Any]) -> list[InputFile]:
     """The input files listed in a Cellgate notebook. Raises InvalidInput if the list is malformed."""
     try:
@@ -42,10 +37,6 @@ def input_files(notebook: Mapping[str, Any]) -> list[InputFile]:
         raise InvalidInput(f"The notebook's list of input files can't be read: {error}") from error
 
 
-def files_report(restored: Iterable[Restored]) -> list[dict[str, Any]]:
-    """The files as they are in a report."""
-    return [
-        {"path": file.path, "restored": file.reason is None}
-        | ({} if file.reason is None else {"reason": file.reason})
-        for file in restored
-    ]
+def restored_file(path: str, reason: str | None = None) -> RestoredFile:
+    """The outcome for an input file. `reason`: why it is missing in the replay; None if it is there."""
+    return RestoredFile(path=path, restored=reason is None, reason=UNSET if reason is None else reason)

@@ -14,21 +14,24 @@ from io import BufferedReader
 from cellgate.errors import Conflict, NotFound
 from cellgate.files.tree import parse_path
 from cellgate.files.upload import PIECE, Upload
-from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile, Restored
+from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile, restored_file
 from cellgate.sessions.files import SessionFiles, Staged
 from cellgate.sessions.session import Session
+from cellgate.wire.answers import RestoredFile
 from cellgate_kernels.errors import InvalidInput
 
 
 async def restore(
     files: SessionFiles, principal: str, key: str, wanted: Iterable[InputFile], session: Session
-) -> list[Restored]:
+) -> list[RestoredFile]:
     """Copy those of the `wanted` files of session `key` that are unchanged into `session`.
 
     Raises QueueFull, QuotaExceeded and StorageError.
     """
-    restored = [Restored(file.path, await _restore(files, principal, key, file, session)) for file in wanted]
-    if session.kernel is not None and any(file.reason is None for file in restored):
+    restored = [
+        restored_file(file.path, await _restore(files, principal, key, file, session)) for file in wanted
+    ]
+    if session.kernel is not None and any(file.restored for file in restored):
         await session.kernel.files_given()
     return restored
 

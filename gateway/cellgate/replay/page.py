@@ -5,11 +5,13 @@ Pure. Everything except our own text may come from user code, so none of it is i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
 from cellgate.record.pages import document
+from cellgate.wire.answers import CellReport, EnvironmentReport, NotebookReport, ReplayReport, RestoredFile
+
+Report = ReplayReport | NotebookReport
 
 _STYLE = """
 :root { --ink: #1d2430; --soft: #5c6675; --line: #dde2e9; --paper: #fff; --ground: #f5f6f8;
@@ -83,82 +85,81 @@ _FACTS = (
 )
 
 
-def page(report: Mapping[str, Any]) -> str:
+def page(report: Report) -> str:
     """The whole page."""
-    name = str(report.get("session") or report.get("file") or "notebook")
+    name = str(report.session or getattr(report, "file", None) or "notebook")
     body = (
         *_head(report, name),
-        *_environment(report.get("environment", {})),
-        *_files(report.get("files", ())),
+        *_environment(report.environment),
+        *_files(report.files),
         "<h2>Cells</h2>",
-        *(part for cell in report["cells"] for part in _cell(cell)),
+        *(part for cell in report.cells for part in _cell(cell)),
     )
     return document(f"Replay of {name}", _STYLE, f"<body><main>{''.join(body)}</main></body>")
 
 
-def _head(report: Mapping[str, Any], name: str) -> Iterator[str]:
-    verdict = report["verdict"]
+def _head(report: Report, name: str) -> Iterator[str]:
+    verdict = report.verdict
     yield f'<h1>Replay of {escape(name)}</h1><p class="sum {verdict}">{_HEADLINES[verdict]}</p>'
-    counts = f"{report['same']} cells the same"
-    if report["normalised"]:
-        counts += f" ({report['normalised']} of them after normalising)"
-    counts += f", {report['different']} different"
-    if report["unjudged"]:
-        counts += f", {report['unjudged']} not to be judged"
-    if report["skipped"]:
-        counts += f", {report['skipped']} not compared"
+    counts = f"{report.same} cells the same"
+    if report.normalised:
+        counts += f" ({report.normalised} of them after normalising)"
+    counts += f", {report.different} different"
+    if report.unjudged:
+        counts += f", {report.unjudged} not to be judged"
+    if report.skipped:
+        counts += f", {report.skipped} not compared"
     yield f'<p>{counts}.</p><ul class="map">'
-    for cell in report["cells"]:
-        number = cell["cell"]
-        verdict = cell["verdict"]
+    for cell in report.cells:
+        number = cell.cell
+        verdict = cell.verdict
         title = f"cell {number}: {_WORDS[verdict]}"
         yield f'<li class="{verdict}"><a href="#cell-{number}" title="{title}">{number}</a></li>'
     yield "</ul><table>"
     for key, label in _FACTS:
-        if report.get(key):
-            yield f"<tr><th>{label}</th><td>{escape(str(report[key]))}</td></tr>"
-    if seed := report.get("hash_seed"):
-        said = f"{seed['recorded'] or 'not recorded'}; in the replay {seed['now']}"
-        yield f"<tr><th>PYTHONHASHSEED</th><td>{escape(said)}</td></tr>"
+        if known := getattr(report, key, None):
+            yield f"<tr><th>{label}</th><td>{escape(str(known))}</td></tr>"
+    said = f"{report.hash_seed.recorded or 'not recorded'}; in the replay {report.hash_seed.now}"
+    yield f"<tr><th>PYTHONHASHSEED</th><td>{escape(said)}</td></tr>"
     yield "</table>"
 
 
-def _environment(environment: Mapping[str, Any]) -> Iterator[str]:
-    agreement = str(environment.get("agreement", "unknown"))
+def _environment(environment: EnvironmentReport) -> Iterator[str]:
+    agreement = environment.agreement
     yield f"<h2>Environment</h2><p>{_ENVIRONMENTS.get(agreement, escape(agreement))}</p>"
-    if changes := environment.get("changes"):
+    if environment.changes:
         yield "<table><tr><th></th><th>recorded</th><th>now</th></tr>"
-        for change in changes:
-            values = (change["name"], change["recorded"] or "absent", change["now"] or "absent")
+        for change in environment.changes:
+            values = (change.name, change.recorded or "absent", change.now or "absent")
             yield "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in values) + "</tr>"
         yield "</table>"
 
 
-def _files(files: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _files(files: Sequence[RestoredFile]) -> Iterator[str]:
     if files:
         yield "<h2>Input files</h2><table>"
         for file in files:
-            said = "restored" if file["restored"] else f"not restored: {file['reason']}"
-            yield f"<tr><th>{escape(file['path'])}</th><td>{escape(said)}</td></tr>"
+            said = "restored" if file.restored else f"not restored: {file.reason}"
+            yield f"<tr><th>{escape(file.path)}</th><td>{escape(said)}</td></tr>"
         yield "</table>"
 
 
-def _cell(cell: Mapping[str, Any]) -> Iterator[str]:
-    verdict = cell["verdict"]
-    yield f'<article class="{verdict}" id="cell-{cell["cell"]}">'
-    yield f'<h3>Cell {cell["cell"]} · <span class="word">{_WORDS[verdict]}</span></h3>'
-    yield f'<pre class="source">{escape(cell["source"])}</pre>'
-    if cell.get("reason"):
-        yield f'<p class="soft">{escape(cell["reason"])}</p>'
-    if cell.get("normalised"):
-        yield f'<p class="soft">Left out of account: {escape(", ".join(cell["normalised"]))}.</p>'
-    for difference in cell.get("differences", ()):
-        yield f"<p><strong>{escape(difference['part'])}</strong>: {escape(difference['note'])}</p>"
-        if "diff" in difference:
-            yield f"<pre>{''.join(map(_diff_line, difference['diff'].splitlines()))}</pre>"
-        if "picture" in difference:
+def _cell(cell: CellReport) -> Iterator[str]:
+    verdict = cell.verdict
+    yield f'<article class="{verdict}" id="cell-{cell.cell}">'
+    yield f'<h3>Cell {cell.cell} · <span class="word">{_WORDS[verdict]}</span></h3>'
+    yield f'<pre class="source">{escape(cell.source)}</pre>'
+    if cell.reason:
+        yield f'<p class="soft">{escape(cell.reason)}</p>'
+    if cell.normalised:
+        yield f'<p class="soft">Left out of account: {escape(", ".join(cell.normalised))}.</p>'
+    for difference in cell.differences or ():
+        yield f"<p><strong>{escape(difference.part)}</strong>: {escape(difference.note)}</p>"
+        if difference.diff:
+            yield f"<pre>{''.join(map(_diff_line, difference.diff.splitlines()))}</pre>"
+        if difference.picture:
             alt = "recorded, now, and the pixels that differ in red"
-            yield f'<p><img src="{escape(difference["picture"])}" alt="{alt}"></p>'
+            yield f'<p><img src="{escape(difference.picture)}" alt="{alt}"></p>'
             yield '<p class="soft">Left: recorded. Middle: now. Right, where sizes agree: what differs.</p>'
     yield "</article>"
 

@@ -1,8 +1,9 @@
-"""The report of a replay as JSON: what was compared, where, and with what result.
+"""The report of a replay: what was compared, where, and with what result.
 
-Pure; the HTML page in ``page`` is made from this alone. As a program (``python -m
-cellgate.replay.report json|html``) it is the job that compares: it reads a notebook and its new runs as JSON
-from stdin and writes the report to stdout, in its own process, because its input comes from user code.
+Pure; the structs are in ``wire.answers``, and the HTML page in ``page`` is made from them alone. As a program
+(``python -m cellgate.replay.report json|html``) it is the job that compares: it reads a notebook and its new
+runs as JSON from stdin and writes the report to stdout, in its own process, because its input comes from user
+code.
 """
 
 from __future__ import annotations
@@ -10,20 +11,30 @@ from __future__ import annotations
 import base64
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType, structs
 
 from cellgate.jobs.job_output import give
 from cellgate.replay.cells import RecordedCell, recorded_cells
-from cellgate.replay.compare import CellComparison, CellRun, Difference, Verdict, compare_runs
-from cellgate.replay.environment import EnvironmentCheck
+from cellgate.replay.compare import CellRun, Difference, Verdict, compare_runs
 from cellgate.replay.images import PixelBudget
 from cellgate.replay.moments import moment, window
 from cellgate.replay.page import page
+from cellgate.wire.answers import (
+    CellReport,
+    DifferingPart,
+    NotebookFacts,
+    NotebookReport,
+    Pair,
+    ReplayFacts,
+    ReplayReport,
+)
+
+R = TypeVar("R", ReplayReport, NotebookReport)
 
 
 class NewRun(msgspec.Struct, frozen=True):
@@ -40,88 +51,96 @@ class NewRun(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Everything a report is made from. `runs` has one entry per code cell, None if it was not run.
+    """What the job gets. `runs` has one entry per code cell, None if it was not run.
 
     `rtol`: how far floating-point numbers may be apart.
     """
 
     notebook: dict[str, Any]
     runs: list[NewRun | None]
-    facts: dict[str, Any]
+    facts: ReplayFacts
     rtol: float = 0.0
 
 
-def environment_report(check: EnvironmentCheck) -> dict[str, Any]:
-    """The comparison of environments in the form of the report."""
-    return {"agreement": check.agreement, "changes": [asdict(change) for change in check.changes]}
+def build_report(
+    kind: type[R],
+    facts: ReplayFacts | NotebookFacts,
+    notebook: dict[str, Any],
+    runs: Sequence[NewRun | None],
+    rtol: float = 0.0,
+) -> R:
+    """The report of this kind: its facts, and a notebook compared with new runs of its code cells.
 
-
-def build_report(comparison: Comparison) -> dict[str, Any]:
-    """The report as JSON values. Raises InvalidInput if the notebook is invalid."""
-    cells = recorded_cells(comparison.notebook)
+    Raises InvalidInput if the notebook is invalid.
+    """
+    cells = recorded_cells(notebook)
     pixels = PixelBudget()
-    starts = [moment(run.at) for run in comparison.runs if run is not None]
+    starts = [moment(run.at) for run in runs if run is not None]
     begin = min((start for start in starts if start is not None), default=None)
-    shown = [
-        _cell(cell, run, begin, comparison.rtol, pixels)
-        for cell, run in zip(cells, comparison.runs, strict=True)
-    ]
-    counts = Counter(cell["verdict"] for cell in shown)
+    shown = [_cell(cell, run, begin, rtol, pixels) for cell, run in zip(cells, runs, strict=True)]
+    counts = Counter(cell.verdict for cell in shown)
     worst = [Verdict.DIFFERENT, Verdict.UNJUDGED, Verdict.NORMALISED, Verdict.EQUAL]
-    return {
-        **comparison.facts,
-        "rtol": comparison.rtol,
-        "verdict": next((verdict for verdict in worst if counts[verdict]), Verdict.EQUAL),
-        "same": counts[Verdict.EQUAL] + counts[Verdict.NORMALISED],
-        "normalised": counts[Verdict.NORMALISED],
-        "unjudged": counts[Verdict.UNJUDGED],
-        "different": counts[Verdict.DIFFERENT],
-        "skipped": counts[Verdict.SKIPPED],
-        "cells": shown,
-    }
+    return kind(
+        **structs.asdict(facts),
+        rtol=rtol,
+        verdict=next((verdict for verdict in worst if counts[verdict]), Verdict.EQUAL),
+        same=counts[Verdict.EQUAL] + counts[Verdict.NORMALISED],
+        normalised=counts[Verdict.NORMALISED],
+        unjudged=counts[Verdict.UNJUDGED],
+        different=counts[Verdict.DIFFERENT],
+        skipped=counts[Verdict.SKIPPED],
+        cells=shown,
+    )
 
 
 def _cell(
     cell: RecordedCell, run: NewRun | None, begin: datetime | None, rtol: float, pixels: PixelBudget
-) -> dict[str, Any]:
-    known = {"cell": cell.number, "execution": cell.execution, "source": cell.source}
+) -> CellReport:
     if run is None or not cell.compared:
         reason = cell.skip or "It had no outputs and no count: it had not run when the notebook was saved."
-        return {**known, "verdict": Verdict.SKIPPED, "same": None, "reason": reason}
+        return CellReport(
+            cell=cell.number,
+            execution=cell.execution,
+            source=cell.source,
+            verdict=Verdict.SKIPPED,
+            same=None,
+            reason=reason,
+        )
     when = window(begin, moment(run.ended) or moment(run.at))
     compared = compare_runs(cell.run, CellRun(run.status, run.outputs, when), rtol=rtol, pixels=pixels)
     why = "It asks for input, and a replay has nobody to answer." if run.asked else cell.needs
     verdict = compared.verdict
     if verdict is Verdict.DIFFERENT and why is not None:
         verdict = Verdict.UNJUDGED
-    return {
-        **known,
-        "verdict": verdict,
-        "same": {Verdict.DIFFERENT: False, Verdict.UNJUDGED: None}.get(verdict, True),
-        "status": {"recorded": cell.run.status, "now": run.status},
-        "normalised": list(compared.rules),
-        **({"reason": why} if why is not None and compared.differences else {}),
-        **_differences(compared),
-    }
+    differences = compared.differences
+    return CellReport(
+        cell=cell.number,
+        execution=cell.execution,
+        source=cell.source,
+        verdict=verdict,
+        same={Verdict.DIFFERENT: False, Verdict.UNJUDGED: None}.get(verdict, True),
+        status=Pair(recorded=cell.run.status, now=run.status),
+        normalised=list(compared.rules),
+        reason=why if why is not None and differences else UNSET,
+        difference="; ".join(f"{each.part}: {each.note}" for each in differences) if differences else UNSET,
+        differences=[_difference(each) for each in differences] if differences else UNSET,
+    )
 
 
-def _differences(compared: CellComparison) -> dict[str, Any]:
-    if not compared.differences:
-        return {}
-    said = "; ".join(f"{difference.part}: {difference.note}" for difference in compared.differences)
-    return {"difference": said, "differences": [_difference(found) for found in compared.differences]}
-
-
-def _difference(found: Difference) -> dict[str, Any]:
-    known: dict[str, Any] = {"part": found.part, "note": found.note, "judged": found.judged}
-    if found.diff:
-        known["diff"] = found.diff
+def _difference(found: Difference) -> DifferingPart:
+    picture: str | UnsetType = UNSET
     if found.picture is not None:
-        known["picture"] = "data:image/png;base64," + base64.b64encode(found.picture).decode()
-    return known
+        picture = "data:image/png;base64," + base64.b64encode(found.picture).decode()
+    return DifferingPart(
+        part=found.part,
+        note=found.note,
+        judged=found.judged,
+        diff=found.diff or UNSET,
+        picture=picture,
+    )
 
 
-def write(report: Mapping[str, Any], form: str) -> bytes:
+def write(report: ReplayReport | NotebookReport, form: str) -> bytes:
     """The report as ``json`` or ``html``."""
     return page(report).encode() if form == "html" else msgspec.json.encode(report) + b"\n"
 
@@ -129,7 +148,10 @@ def write(report: Mapping[str, Any], form: str) -> bytes:
 def main(arguments: Sequence[str]) -> int:
     """The job: stdin to stdout."""
     comparison = msgspec.json.decode(sys.stdin.buffer.read(), type=Comparison)
-    return give(write(build_report(comparison), arguments[0]))
+    report = build_report(
+        ReplayReport, comparison.facts, comparison.notebook, comparison.runs, comparison.rtol
+    )
+    return give(write(report, arguments[0]))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 from functools import partial
 
 import msgspec
-from msgspec import structs
 
 from cellgate.errors import QueueFull
 from cellgate.execution.request import ExecuteRequest
@@ -31,16 +30,17 @@ from cellgate.replay.environment import (
     seeds_report,
     variables_for,
 )
-from cellgate.replay.files import files_report, input_files
+from cellgate.replay.files import input_files
 from cellgate.replay.inputs import restore
 from cellgate.replay.packages import RecordedPackage, installed_packages, pins
-from cellgate.replay.report import NewRun, environment_report
+from cellgate.replay.report import NewRun
 from cellgate.replay.run import Listener, refuse_other_environment, run_cells
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.kernel_slot import environment_of
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
+from cellgate.wire.answers import ReplayFacts
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import HASH_SEED
@@ -106,17 +106,17 @@ class Replayer:
                 refuse_other_environment(check, anyway=anyway, why=why)
                 restored = await restore(self._files, principal, key, inputs, session)
                 await run_cells(cells, partial(self._run, session, store), note)
-                facts = {
-                    "session": key,
-                    "head": moment.head.hex(),
-                    "kernel": row.kernel,
-                    "isolation": session.row.isolation,
-                    "replayed_at": started_at,
-                    "gateway_version": self._version,
-                    "environment": environment_report(check),
-                    "hash_seed": seeds_report(seed, HASH_SEED),
-                    "files": files_report(restored),
-                }
+                facts = ReplayFacts(
+                    session=key,
+                    head=moment.head.hex(),
+                    kernel=row.kernel,
+                    isolation=session.row.isolation,
+                    replayed_at=started_at,
+                    gateway_version=self._version,
+                    environment=check.report(),
+                    hash_seed=seeds_report(seed, HASH_SEED),
+                    files=restored,
+                )
             finally:
                 self._manager.end_later(session, "replay")
             await given.write(b'],"rtol":%a,"facts":' % rtol + msgspec.json.encode(facts) + b"}")
@@ -135,7 +135,7 @@ class Replayer:
         result = await self._archive.made(builder, ResultBuilder.result)
         asked = store.asked
         store.forget()
-        return NewRun(result["status"], result["outputs"], at, now(), asked)
+        return NewRun(result.status, result.outputs, at, now(), asked)
 
     async def _note(
         self,
@@ -145,7 +145,7 @@ class Replayer:
         cell: RecordedCell,
         run: NewRun | None,
     ) -> None:
-        parts = await self._archive.encoded(None if run is None else structs.asdict(run))
+        parts = await self._archive.encoded(run)
         await given.write(b"".join([b"" if cell is first else b",", *parts]))
         await listen(cell, run)
 

@@ -1,8 +1,7 @@
 """The gateway's answers as structs: sessions, results, files, packages, reports.
 
-The client decodes these, and extends them in ``client.values``; the gateway's answers have these fields, and
-`/openapi.json` describes them. Large answers are written in steps and from dictionaries, so a test compares
-the answers of a gateway with these structs. Events are in ``events``, errors in ``problems``. Pure.
+The server builds these and encodes them once, the client decodes them and extends some in ``client.values``,
+and `/openapi.json` describes them. Events are in ``events``, errors in ``problems``. Pure.
 """
 
 from __future__ import annotations
@@ -257,8 +256,8 @@ class CellReport(Value, frozen=True, kw_only=True):
     differences: list[DifferingPart] | UnsetType = UNSET
 
 
-class ReplayReport(Value, frozen=True, kw_only=True):
-    """The findings of a replay, cell by cell."""
+class ReplayFacts(Value, frozen=True, kw_only=True):
+    """What is known of a session's replay before its cells are compared."""
 
     session: str
     head: str
@@ -269,6 +268,11 @@ class ReplayReport(Value, frozen=True, kw_only=True):
     environment: EnvironmentReport
     hash_seed: Pair
     files: list[RestoredFile]
+
+
+class ReplayReport(ReplayFacts, frozen=True, kw_only=True):
+    """The findings of a replay, cell by cell."""
+
     rtol: float
     verdict: str
     same: int
@@ -277,6 +281,42 @@ class ReplayReport(Value, frozen=True, kw_only=True):
     different: int
     skipped: int
     cells: list[CellReport]
+
+
+class NotebookFacts(Value, frozen=True, kw_only=True):
+    """What is known of a file's replay by `cellgate replay` before its cells are compared."""
+
+    file: Annotated[str, Meta(description="The name of the notebook or bundle.")]
+    session: Annotated[str | None, Meta(description="The recorded session; null if the file names none.")]
+    replay_session: Annotated[str, Meta(description="The session in which the cells ran again.")]
+    kernel: str
+    isolation: str | None
+    replayed_at: str
+    environment: EnvironmentReport
+    hash_seed: Pair
+    files: list[RestoredFile]
+
+
+class NotebookReport(NotebookFacts, frozen=True, kw_only=True):
+    """The findings of `cellgate replay`, cell by cell: those of `ReplayReport`."""
+
+    rtol: float
+    verdict: str
+    same: int
+    normalised: int
+    unjudged: int
+    different: int
+    skipped: int
+    cells: list[CellReport]
+
+
+class ReplayedCell(Value, frozen=True, kw_only=True):
+    """A line of a streamed replay: a cell has run again, or was left out."""
+
+    type: Literal["cell"] = "cell"
+    cell: int
+    execution: str | None
+    status: Annotated[str | None, Meta(description="How it ended now; null if it was not run.")]
 
 
 # ---- the gateway ------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
+from cellgate.wire.answers import Result
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 from cellgate_kernels.limits import MIB
@@ -68,7 +69,7 @@ async def test_a_result_of_large_outputs_is_made_in_a_thread(archive: Archive) -
 async def test_what_comes_while_a_result_is_made_is_for_the_next(archive: Archive) -> None:
     begun, may_go = threading.Event(), threading.Event()
 
-    def slowly(builder: ResultBuilder) -> dict[str, Any]:
+    def slowly(builder: ResultBuilder) -> Result:
         begun.set()
         assert may_go.wait(DEADLINE)
         return builder.result()
@@ -83,10 +84,10 @@ async def test_what_comes_while_a_result_is_made_is_for_the_next(archive: Archiv
     builder.apply({**EVENT, "type": "finished", **end})
     may_go.set()
     made = await making
-    assert (made["status"], made["outputs"]) == ("running", before["outputs"])
-    assert builder.result()["status"] == "ok"
+    assert (made.status, made.outputs) == ("running", before.outputs)
+    assert builder.result().status == "ok"
     builder.apply({**EVENT, "type": "clear_output", "wait": False})
-    assert made["outputs"] == before["outputs"]
+    assert made.outputs == before.outputs
 
 
 @pytest.mark.parametrize("size", [10, MIB])

@@ -94,7 +94,7 @@ async def test_a_watch_does_not_take_what_it_can_t_see_for_deleted_or_new(tmp_pa
     builder = run.builder
     await run.wait()
     assert builder is not None
-    assert [file["path"].rsplit("/", 1)[1] for file in builder.result()["files"]] == ["seen"]
+    assert [file.path.rsplit("/", 1)[1] for file in builder.result().files] == ["seen"]
     (deep / "d" / "d").mkdir(parents=True)
     (deep / "d" / "d" / "beyond").touch()
     for _ in range(2):
@@ -102,6 +102,6 @@ async def test_a_watch_does_not_take_what_it_can_t_see_for_deleted_or_new(tmp_pa
         builder = run.builder
         await run.wait()
         assert builder is not None
-        assert builder.result()["files"] == []
+        assert builder.result().files == []
     assert not tree.scan(folder)[1]
     await house.close()

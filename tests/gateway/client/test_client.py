@@ -156,7 +156,7 @@ async def test_blocks_notebook_and_replay(client: Gateway, session: str, tmp_pat
     await work.save_notebook(tmp_path / "saved.ipynb")
     assert json.loads((tmp_path / "saved.ipynb").read_text())["cells"] == notebook["cells"]
     report = await work.replay(anyway=True)
-    assert report["same"] + report["different"] == 3
+    assert report.same + report.different == 3
 
 
 async def test_interrupt_and_restart(client: Gateway, session: str) -> None:

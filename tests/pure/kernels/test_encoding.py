@@ -14,9 +14,23 @@ from cellgate_kernels.encoding import STEP, encode_in_steps
 from tests.support.examples import examples
 
 texts = st.text() | st.text(st.sampled_from('a"\\\n\x01é\U0001f600')).map(lambda text: text * 40)
+
+
+class Part(msgspec.Struct):
+    """A struct whose fields may be left out, and have other names in JSON."""
+
+    text: Any = ""
+    value: Any = msgspec.field(default=msgspec.UNSET, name="the value")
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | texts,
-    lambda children: st.lists(children, max_size=20) | st.dictionaries(texts, children, max_size=8),
+    lambda children: (
+        st.lists(children, max_size=20)
+        | st.dictionaries(texts, children, max_size=8)
+        | st.builds(Part, children)
+        | st.builds(Part, texts, children)
+    ),
     max_leaves=40,
 )
 
@@ -36,6 +50,8 @@ def test_it_is_what_the_encoder_makes(value: Any) -> None:
         {"outputs": [{"data": {"text/plain": "\n" * 1_000_000}}]},
         {"data": {"text/html": "é" * 1_000_000}, "seq": 1},
         {"outputs": [{"output_type": "stream", "text": "x"}] * 100_000},
+        {"error": Part(["x" * 100] * 100_000)},
+        Part("", {"text": "x" * 1_000_000}),
         {"error": {"traceback": ["x" * 100] * 100_000}},
         ["x" * 1_000_000] * 3,
     ],

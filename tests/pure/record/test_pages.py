@@ -14,7 +14,15 @@ from cellgate.jobs.convert import convert
 from cellgate.record import sanitise
 from cellgate.record.pages import PAGE_POLICY
 from cellgate.replay.page import page
-from cellgate.replay.report import Comparison, NewRun, build_report
+from cellgate.replay.report import NewRun, build_report
+from cellgate.wire.answers import (
+    Changed,
+    EnvironmentReport,
+    Pair,
+    ReplayFacts,
+    ReplayReport,
+    RestoredFile,
+)
 
 # ruff: noqa: E501, ISC004 - pieces of markup
 # HOST stands for a server that must hear nothing; `moved` and `ran` for what a page may not become.
@@ -187,13 +195,18 @@ def replayed(*markup: str) -> str:
     ]
     runs += [NewRun("died", [], "")] * (len(cells["cells"]) - len(runs))
     text = "".join(markup[:3])
-    facts = {
-        "session": text,
-        "kernel": text,
-        "environment": {"agreement": text, "changes": [{"name": text, "recorded": text, "now": None}]},
-        "files": [{"path": text, "restored": False, "reason": text}],
-    }
-    return page(build_report(Comparison(cells, runs, facts)))
+    facts = ReplayFacts(
+        session=text,
+        head=text,
+        kernel=text,
+        isolation=text,
+        replayed_at=text,
+        gateway_version=text,
+        environment=EnvironmentReport(agreement=text, changes=[Changed(name=text, recorded=text, now=None)]),
+        hash_seed=Pair(recorded=text, now=text),
+        files=[RestoredFile(path=text, restored=False, reason=text)],
+    )
+    return page(build_report(ReplayReport, facts, cells, runs))
 
 
 @pytest.mark.parametrize("piece", [*ALIVE, *UNFINISHED])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from cellgate.execution.results import ResultBuilder, shorten
+from cellgate.wire.answers import Result
 
 FINISHED = {
     "status": "ok",
@@ -36,6 +39,12 @@ def builder(*events: tuple[str, dict[str, Any]]) -> ResultBuilder:
     return built
 
 
+def builtins(result: Result) -> dict[str, Any]:
+    """The result as its JSON has it."""
+    decoded: dict[str, Any] = json.loads(msgspec.json.encode(result))
+    return decoded
+
+
 QUEUED = ("queued", {"position": 0, "code": "f()", "msg_id": "m"})
 STARTED = ("started", {"execution_count": 3, "code": "f()"})
 
@@ -49,7 +58,7 @@ def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
     result = builder(
         QUEUED, STARTED, stream("out\n"), stream("err\n", "stderr"), shown, ("finished", FINISHED)
     ).result()
-    assert result == {
+    assert builtins(result) == {
         "session": "s",
         "execution": "e1",
         **FINISHED,
@@ -69,13 +78,22 @@ def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
         "files": [],
         "packages": [],
     }
+    last = ["outputs", "stdout", "stderr", "text", "files", "packages"]
+    assert [*builtins(result)] == ["session", "execution", *FINISHED, *last]
 
 
 def test_files_that_a_cell_wrote_are_in_its_result() -> None:
     written = {"path": "a.csv", "size": 3, "sha256": "ab", "action": "created"}
     removed = {"path": "b.csv", "size": None, "sha256": None, "action": "deleted"}
     events = [QUEUED, STARTED, ("file", written), ("file", removed), ("finished", FINISHED)]
-    assert builder(*events).result()["files"] == [written]
+    assert builtins(builder(*events).result())["files"] == [written]
+
+
+def test_packages_that_a_cell_installed_are_in_its_result() -> None:
+    package = {"name": "six", "version": "1.0", "sha256": "ab", "requested": True}
+    installed = ("packages", {"action": "installed", "packages": [package]})
+    result = builtins(builder(QUEUED, STARTED, installed, ("finished", FINISHED)).result())
+    assert result["packages"] == [{**package, "action": "installed"}]
 
 
 @pytest.mark.parametrize(
@@ -90,20 +108,20 @@ def test_files_that_a_cell_wrote_are_in_its_result() -> None:
 )
 def test_the_status_so_far(events: list[tuple[str, dict[str, Any]]], status: str) -> None:
     built = builder(*events)
-    assert built.result()["status"] == status
+    assert built.result().status == status
     assert built.finished == (status == "ok")
 
 
 def test_the_result_of_a_running_cell_has_its_output_so_far_and_all_fields() -> None:
     so_far = builder(QUEUED, STARTED, stream("half")).result()
-    assert (so_far["stdout"], so_far["execution_count"]) == ("half", 3)
-    assert so_far["started_at"] == "2026-11-21T10:00:02.000000Z"
-    assert so_far.keys() == builder(QUEUED, STARTED, ("finished", FINISHED)).result().keys()
+    assert (so_far.stdout, so_far.execution_count) == ("half", 3)
+    assert so_far.started_at == "2026-11-21T10:00:02.000000Z"
+    assert [*builtins(so_far)] == [*builtins(builder(QUEUED, STARTED, ("finished", FINISHED)).result())]
 
 
 def test_what_a_thread_prints_after_the_end_changes_the_output_but_not_the_status() -> None:
     result = builder(QUEUED, STARTED, ("finished", FINISHED), stream("late")).result()
-    assert (result["status"], result["stdout"]) == ("ok", "late")
+    assert (result.status, result.stdout) == ("ok", "late")
 
 
 def test_plain_strips_ansi_codes_from_outputs_texts_and_the_error() -> None:
@@ -111,10 +129,10 @@ def test_plain_strips_ansi_codes_from_outputs_texts_and_the_error() -> None:
     built = builder(QUEUED, STARTED, stream("\x1b[1mbold\x1b[0m\n"), ("error", ERROR), ("finished", ended))
     result = built.result(plain=True)
     assert "\\x1b" not in repr(result)
-    assert result["stdout"] == "bold\n"
-    assert result["error"]["traceback"] == ["ValueError", "  line 1"]
-    assert "\x1b[31m" in built.result()["error"]["evalue"]
-    assert "\x1b" not in built.result()["text"]
+    assert result.stdout == "bold\n"
+    assert result.error.traceback == ["ValueError", "  line 1"]
+    assert "\x1b[31m" in built.result().error.evalue
+    assert "\x1b" not in built.result().text
 
 
 def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
@@ -129,9 +147,9 @@ def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
         ("finished", {**FINISHED, "status": "error", "error": error}),
     ]
     result = builder(QUEUED, STARTED, *events).result(max_text=1000)
-    out, err, shown, failed = result["outputs"]
-    texts = [result["stdout"], result["stderr"], result["text"], out["text"], err["text"]]
-    texts += [shown["data"]["text/plain"], result["error"]["evalue"], "\n".join(failed["traceback"])]
+    out, err, shown, failed = result.outputs
+    texts = [result.stdout, result.stderr, result.text, out["text"], err["text"]]
+    texts += [shown["data"]["text/plain"], result.error.evalue, "\n".join(failed["traceback"])]
     assert [len(text) for text in texts] == [1000] * len(texts)
     assert all("GET /v1/sessions/s/executions/e1" in text for text in texts)
     assert all(text.startswith("0123") for text in texts)
@@ -144,7 +162,7 @@ def test_an_empty_traceback_stays_empty_when_texts_are_cut() -> None:
     result = builder(QUEUED, ("finished", {**FINISHED, "status": "died", "error": error})).result(
         max_text=100
     )
-    assert result["error"] == error
+    assert builtins(result)["error"] == error
 
 
 @pytest.mark.parametrize("limit", [0, 1, 99, 100, 101, 500])

@@ -117,4 +117,4 @@ class BlocksHandler(ExecutionAnswers):
 
 def _block_result(builder: ResultBuilder, view: dict[str, Any]) -> tuple[list[bytes], str, int]:
     result = builder.result(**view)
-    return encode_in_steps(result), result["text"], exit_code(result)
+    return encode_in_steps(result), result.text, exit_code(result)

@@ -55,7 +55,7 @@ class OutputHandler(BaseHandler):
 
 def _output(builder: ResultBuilder, index: int, wanted: str | None, *, plain: bool) -> tuple[str, bytes]:
     """The media type and the bytes of one output. Raises NotFound."""
-    outputs = builder.result(plain=plain)["outputs"]
+    outputs = builder.result(plain=plain).outputs
     if index >= len(outputs):
         raise NotFound(f"This execution has {len(outputs)} outputs")
     return output_bytes(outputs[index], wanted)

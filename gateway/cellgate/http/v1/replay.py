@@ -16,7 +16,7 @@ from cellgate.record.pages import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.report import NewRun
-from cellgate.wire.answers import ReplayReport
+from cellgate.wire.answers import ReplayedCell, ReplayReport
 from cellgate.wire.models import ReplayBody
 from cellgate.wire.queries import ReplayQuery
 from cellgate_kernels.errors import CellgateError
@@ -87,8 +87,9 @@ class ReplayHandler(StreamingHandler):
         return None
 
     async def _tell(self, cell: RecordedCell, run: NewRun | None) -> None:
-        line = {"type": "cell", "cell": cell.number, "execution": cell.execution}
-        await self._write_line(encode({**line, "status": None if run is None else run.status}) + b"\n")
+        status = None if run is None else run.status
+        line = ReplayedCell(cell=cell.number, execution=cell.execution, status=status)
+        await self._write_line(encode(line) + b"\n")
 
     async def _write_line(self, line: bytes) -> None:
         self.set_header_once("Content-Type", f"{Format.NDJSON}; charset=utf-8")
