@@ -31,8 +31,8 @@ from cellgate.record.clock import now
 from cellgate.record.events import EventLog
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.session import Session
-from cellgate.sessions.state import SessionSettings
 from cellgate_kernels.connection import Listener
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
@@ -247,14 +247,11 @@ async def _session(journal: Journal, number: int, folder: Path, lane: Lane) -> S
         lane=lane,
     )
     settings = SessionSettings(ExecutionSettings(OutputCaps(MIB, MIB)), channels)
+    log = EventLog(journal, row.id, key)
+    pool = cast(KernelPool, FakePool(_made(folder / key)))
     session = Session(
-        row,
-        limits,
-        KernelProfile("fake", ResourceLimits()),
-        EventLog(journal, row.id, key),
-        journal,
-        cast(KernelPool, FakePool(_made(folder / key))),
-        WorkspaceStore(_made(folder / f"kept-{number}")),
+        SessionSpec(row, limits, KernelProfile("fake", ResourceLimits()), log, journal),
+        SharedParts(pool, WorkspaceStore(_made(folder / f"kept-{number}"))),
         settings,
     )
     await session.open(0)

@@ -30,8 +30,8 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.http.v1.executions import ExecuteHandler
 from cellgate.record.journal import Journal
 from cellgate.server.assembly import GatewaySettings, running
+from cellgate.sessions.parts import SessionSettings
 from cellgate.sessions.registry import ManagerSettings
-from cellgate.sessions.state import SessionSettings
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.pool import PoolSettings
 from cellgate_kernels.sockets import LocalSocket

@@ -1,4 +1,5 @@
-"""The house rules that no linter checks: a docstring opens each module, and tasks have owners.
+"""The house rules that no linter checks: a docstring opens each module, tasks have owners, and what is given
+to a constructor is grouped by meaning.
 
 Run by ``make check``. It reads source text only and imports nothing of the project.
 """
@@ -32,6 +33,10 @@ CALLBACK_OF = {
 HARMLESS = frozenset({"set", "cancel", "set_result"})
 """Methods of futures and events: they raise nothing."""
 
+GROUPED = "gateway"
+MOST_GIVEN = 6
+"""Parameters of a constructor besides `self`; more are values of their own, such as settings or parts."""
+
 
 def problems(path: Path) -> Iterator[str]:
     """What is wrong in one file."""
@@ -40,6 +45,18 @@ def problems(path: Path) -> Iterator[str]:
         yield f"{path}: the module has no docstring"
     if path.parts[0] in SUPERVISED and not path.as_posix().startswith(UNSUPERVISED):
         yield from unsupervised(path, tree)
+    if path.parts[0] == GROUPED:
+        yield from ungrouped(path, tree)
+
+
+def ungrouped(path: Path, tree: ast.AST) -> Iterator[str]:
+    """Constructors with too many parameters."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = node.args
+            number = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+            if number > MOST_GIVEN:
+                yield f"{path}:{node.lineno}: {number} parameters: group those that belong together"
 
 
 def unsupervised(path: Path, tree: ast.AST) -> Iterator[str]:

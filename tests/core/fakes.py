@@ -19,8 +19,8 @@ from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.record.eraser import Purge
 from cellgate.record.journal import Journal
+from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
-from cellgate.sessions.state import SessionSettings
 from cellgate_kernels import trees
 from cellgate_kernels.connection import Listener
 from cellgate_kernels.errors import KernelspecNotFound
@@ -265,9 +265,8 @@ class House:
         )
         self.manager = SessionManager(
             journal,
-            cast(KernelPool, self.pool),
             cast(KernelspecCatalog, FakeCatalog()),
-            WorkspaceStore(self.workspaces),
+            SharedParts(cast(KernelPool, self.pool), WorkspaceStore(self.workspaces)),
             ManagerSettings(settings, cull_interval=0.02),
         )
 

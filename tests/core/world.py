@@ -30,9 +30,9 @@ from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
 from cellgate.record.verify_store import check_record
+from cellgate.sessions.parts import SessionSettings, SharedParts
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
-from cellgate.sessions.state import SessionSettings
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.limits import MIB
@@ -147,9 +147,8 @@ class World:
         )
         self.manager = SessionManager(
             self.journal,
-            self.pool,
             self.launcher.catalog,
-            WorkspaceStore(workspaces),
+            SharedParts(self.pool, WorkspaceStore(workspaces)),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )
         self.manager.start()

@@ -25,7 +25,7 @@ from cellgate.channels.client import ChannelSettings
 from cellgate.channels.door import Door, Host
 from cellgate.channels.frames import FrameFormat
 from cellgate.execution.request import ExecuteRequest
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import verify
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.notebook import Export, Notebook
@@ -201,8 +201,8 @@ class Played:
         self.log = EventLog(MemoryStore(), 1, "s")
         self.log.append("session", None, {"state": "idle", "cause": "created", "kernel": "python3"})
         request = ExecuteRequest(code="1+1", allow_stdin=True)
-        settings = ExecutionSettings(CAPS)
-        self.run = ExecutionRun(request, self.log, settings, number=1, timeout=None, host=self)
+        context = RunContext(self.log, ExecutionSettings(CAPS), self)
+        self.run = ExecutionRun(request, context, number=1, timeout=None)
         self.run.machine.msg_id = "ours"
         self.run.queued(0)
         self.lane = Lane("fuzz", 1)

@@ -350,8 +350,8 @@ class ServeApp(PackageOptions):
         from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
         from cellgate.server.assembly import GatewaySettings  # noqa: PLC0415
+        from cellgate.sessions.parts import SessionSettings  # noqa: PLC0415
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
-        from cellgate.sessions.state import SessionSettings  # noqa: PLC0415
         from cellgate_kernels.limits import ResourceLimits  # noqa: PLC0415
         from cellgate_kernels.outputs import OutputCaps  # noqa: PLC0415
         from cellgate_kernels.pool import PoolSettings  # noqa: PLC0415

@@ -70,6 +70,15 @@ class Host(Protocol):
         """A message from the kernel could not be handled."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What the executions of a session share. `host`: the session, once there is one."""
+
+    log: EventLog
+    settings: ExecutionSettings
+    host: Host | None = None
+
+
 def _nothing() -> None:
     """Nothing to stop following."""
 
@@ -85,13 +94,11 @@ class ExecutionRun:
     def __init__(
         self,
         request: ExecuteRequest,
-        log: EventLog,
-        settings: ExecutionSettings,
+        context: RunContext,
         *,
         number: int,
         timeout: float | None,
         idempotency: tuple[str, str] | None = None,
-        host: Host | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex
         self.request = request
@@ -105,7 +112,7 @@ class ExecutionRun:
         self.done: asyncio.Future[None] = loop.create_future()
         self.unwanted = asyncio.Event()
         msg_id = uuid.uuid4().hex if request.message is None else request.message.header.msg_id
-        limiter = OutputLimiter(settings.caps)
+        limiter = OutputLimiter(context.settings.caps)
         self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.builder: ResultBuilder | None = ResultBuilder()
         self.waiting_for_input = False
@@ -117,10 +124,10 @@ class ExecutionRun:
         self._unrecorded = False
         self._loop = loop
         self._now = loop.time
-        self.host = host
+        self.host = context.host
         self._interrupts: CellInterrupts | None = None
-        self._settings = settings
-        self._log = log
+        self._settings = context.settings
+        self._log = context.log
         self._progress = asyncio.Event()
         self._stdin = list(request.stdin or ())
         self._kernel: Kernel | None = None

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import zmq
@@ -47,7 +47,8 @@ from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
 from cellgate.replay.service import Replayer
 from cellgate.server.log import log_request
-from cellgate.sessions.files import SessionFiles
+from cellgate.sessions.files import SessionFiles, UploadSpace
+from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.principal import DEFAULT
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
@@ -293,9 +294,8 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    of_sessions = replace(settings.manager.session, installer=installer, lane=lanes.record)
-    shared = replace(settings.manager, session=of_sessions)
-    manager = SessionManager(journal, pool, catalog, workspaces, shared)
+    parts = SharedParts(pool, workspaces, installer, lanes.record)
+    manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, settings.storage_reserve, lanes.files)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
@@ -305,10 +305,12 @@ def _build(
         journal,
         manager,
         workspaces,
-        staging,
         lanes,
-        reserve=settings.storage_reserve,
-        most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
+        UploadSpace(
+            staging,
+            reserve=settings.storage_reserve,
+            most=half_of_disk(staging) if settings.upload_space is None else settings.upload_space,
+        ),
     )
     stack.push_async_callback(files.close)
     jobs = Jobs(staging, settings.storage_reserve, lanes.files)

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,17 +25,18 @@ from msgspec import structs
 
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.clock import now
 from cellgate.record.events import EventLog
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.session import Session
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.contents import content_of
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, KernelDied
-from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
+from cellgate_kernels.kernel import Kernel, KernelLauncher
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.messages import Message
 from cellgate_kernels.provisioners.folders import SOCKETS
@@ -70,7 +71,7 @@ LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
 _NO_OUTPUT = frozenset({"queued", "file"})
 _OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at"})
 
-MakeSession = Callable[[SessionRow, SessionLimits, KernelProfile, EventLog], Session]
+MakeSession = Callable[[SessionSpec], Session]
 
 
 class Backlog:
@@ -142,24 +143,30 @@ def _key(event_type: str, fields: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode([event_type, fields], order="deterministic")
 
 
+@dataclass(frozen=True, slots=True)
+class SentBefore:
+    """A cell that a previous gateway sent: its row and recorded events, and its messages since.
+
+    `missed`: from the kernel's spool; `backlog`: those that arrive now.
+    """
+
+    row: ExecutionRow
+    events: Sequence[Mapping[str, Any]]
+    missed: Sequence[Spooled]
+    backlog: Backlog
+
+
 class AdoptedRun(ExecutionRun):
     """A cell that a previous gateway sent. It is not sent again; missed messages are processed first."""
 
-    def __init__(
-        self,
-        row: ExecutionRow,
-        events: Sequence[Mapping[str, Any]],
-        missed: Sequence[Spooled],
-        backlog: Backlog,
-        log: EventLog,
-        settings: ExecutionSettings,
-        cell_timeout: float,
-    ) -> None:
+    def __init__(self, sent: SentBefore, context: RunContext, cell_timeout: float) -> None:
+        row = sent.row
+        events = sent.events
         queued = events[0]
         self._names = tuple((name, "") for name in queued.get("env", ()))
         self._recorded = RecordedOutputs(events)
-        self._missed = missed
-        self._backlog = backlog
+        self._missed = sent.missed
+        self._backlog = sent.backlog
         started_at = next((event["at"] for event in events if event["type"] == "started"), now())
         passed = _seconds(started_at, now())
         timeout = queued.get("timeout", cell_timeout)
@@ -177,8 +184,7 @@ class AdoptedRun(ExecutionRun):
             idempotency = (row.idempotency_key, row.request_hash)
         super().__init__(
             request,
-            log,
-            settings,
+            context,
             number=row.number,
             timeout=None if timeout is None else max(0.0, timeout - passed),
             idempotency=idempotency,
@@ -293,7 +299,7 @@ class Recovery:
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
-            session = self._make(row, limits, kernel.profile, log)
+            session = self._make(SessionSpec(row, limits, kernel.profile, log, self._journal))
             last = await self._journal.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
@@ -321,9 +327,8 @@ class Recovery:
             if len(events) > 1 and not missed:
                 raise KernelDied("What its running cell did in between is not known.")
             if missed:
-                return AdoptedRun(
-                    execution, events, missed, backlog, log, self._settings, limits.cell_timeout
-                )
+                sent = SentBefore(execution, events, missed, backlog)
+                return AdoptedRun(sent, RunContext(log, self._settings), limits.cell_timeout)
         return None
 
     async def _events(self, execution: ExecutionRow) -> Any:

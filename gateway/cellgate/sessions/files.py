@@ -49,31 +49,36 @@ class Incoming:
     uploads: list[Upload] = field(default_factory=list)
 
 
-class SessionFiles:
-    """The files of all sessions. Methods raise NotFound for anything that is not the principal's.
+@dataclass(frozen=True, slots=True)
+class UploadSpace:
+    """Where uploads in progress are, in bytes.
 
-    `staging`: the folder for uploads in progress; `reserve`: bytes of its disk to keep free; `most`: the
-    limit of all uploads together, in bytes.
+    `folder`: on the workspaces' file system; `reserve`: how much of its disk stays free; `most`: the limit of
+    all uploads together.
     """
+
+    folder: Path
+    reserve: int
+    most: int
+
+
+class SessionFiles:
+    """The files of all sessions. Methods raise NotFound for anything that is not the principal's."""
 
     def __init__(
         self,
         journal: Journal,
         manager: SessionManager,
         workspaces: WorkspaceStore,
-        staging: Path,
         lanes: ThreadLanes,
-        *,
-        reserve: int,
-        most: int,
+        space: UploadSpace,
     ) -> None:
         self._journal = journal
         self._manager = manager
         self._workspaces = workspaces
-        self._staging = staging
         self._lanes = lanes
-        self._reserve = reserve
-        self._ledger = Ledger(staging, reserve, most)
+        self._space = space
+        self._ledger = Ledger(space.folder, space.reserve, space.most)
         self._listings = Listings(lanes.bulk)
         self._incoming: set[Incoming] = set()
         self._uploads = 0
@@ -136,7 +141,7 @@ class SessionFiles:
         """A new upload into the reserved space. Raises QueueFull and StorageError."""
         if self._uploads >= MAX_UPLOADS:
             raise QueueFull(f"{MAX_UPLOADS} uploads are in progress; try again", retry_after=5)
-        upload = Upload(self._staging, incoming.reservation, self._reserve, self._lanes.files)
+        upload = Upload(self._space.folder, incoming.reservation, self._space.reserve, self._lanes.files)
         self._uploads += 1
         self._incoming.add(incoming)
         incoming.uploads.append(upload)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,24 @@ from cellgate_kernels.tasks import Supervisor
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class KernelCallbacks:
+    """What a session does for its kernels.
+
+    `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
+    `room` returns once more of a kernel's output can be accepted.
+    """
+
+    room: Callable[[], Awaitable[None]]
+    attend: Callable[[Kernel], None]
+    exited: Callable[[Kernel], None]
+
+
 class SessionKernel:
     """Holds at most one kernel at a time.
 
-    `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
-    `room` returns once more of a kernel's output can be accepted. Attaching and removing a kernel always run
-    to completion, even if the caller is cancelled, so its files are never left half moved.
+    Attaching and removing a kernel always run to completion, even if the caller is cancelled, so its files
+    are never left half moved.
     """
 
     def __init__(
@@ -38,9 +51,7 @@ class SessionKernel:
         pool: KernelPool,
         files: KeptFolder,
         packages: SessionPackages,
-        room: Callable[[], Awaitable[None]],
-        attend: Callable[[Kernel], None],
-        exited: Callable[[Kernel], None],
+        callbacks: KernelCallbacks,
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
@@ -50,9 +61,7 @@ class SessionKernel:
         self._profile = profile
         self._pool = pool
         self._files = files
-        self._room = room
-        self._attend_to = attend
-        self._exited = exited
+        self._callbacks = callbacks
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
@@ -106,8 +115,8 @@ class SessionKernel:
         return kernel
 
     def _attend(self, kernel: Kernel) -> None:
-        self._attend_to(kernel)
-        kernel.exited.add_done_callback(lambda _: self._exited(kernel))
+        self._callbacks.attend(kernel)
+        kernel.exited.add_done_callback(lambda _: self._callbacks.exited(kernel))
 
     async def changed_files(self) -> list[dict[str, Any]]:
         """Changes of the files since the last call; see `WorkspaceWatch.changes`."""
@@ -189,7 +198,7 @@ class SessionKernel:
     async def _hold_back(self, kernel: Kernel) -> None:
         kernel.connection.pause()
         try:
-            await self._room()
+            await self._callbacks.room()
         except StorageError as error:
             # Whoever waits for the session's next commit gets this error.
             logger.debug("A kernel is not held back any more: %s", error.message)

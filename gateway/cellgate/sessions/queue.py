@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from cellgate.errors import NotFound, QueueFull
 from cellgate.execution.request import ExecuteRequest
-from cellgate.execution.run import ExecutionRun, ExecutionSettings, Host
-from cellgate.record.events import EventLog
+from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 
@@ -129,32 +128,25 @@ class ExecutionQueue:
 class SessionRuns:
     """A session's executions. `current`: the running cell, set by the session; `made`: how many so far."""
 
-    def __init__(self, queue: ExecutionQueue) -> None:
+    def __init__(self, queue: ExecutionQueue, context: RunContext) -> None:
         self.current: ExecutionRun | None = None
         self.made = 0
         self._queue = queue
+        self._context = context
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
 
     def make(
-        self,
-        request: ExecuteRequest,
-        log: EventLog,
-        settings: ExecutionSettings,
-        timeout: float | None,
-        idempotency: tuple[str, str] | None,
-        host: Host,
+        self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None
     ) -> ExecutionRun:
-        """A new execution, recorded as queued behind all others."""
+        """A new execution, recorded as queued after all others."""
         self.made += 1
         run = ExecutionRun(
             request,
-            log,
-            settings,
+            self._context,
             number=self.made,
             timeout=timeout,
             idempotency=idempotency,
-            host=host,
         )
         run.queued(len(self._queue) + (self.current is not None))
         return run

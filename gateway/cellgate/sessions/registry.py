@@ -21,20 +21,20 @@ from cellgate.execution.checks import check_env, check_session_key
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
-from cellgate.files.workspace import WorkspaceStore, folder_name, folder_of, new_folder
+from cellgate.files.workspace import folder_name, folder_of, new_folder
 from cellgate.record.clock import now
 from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of
+from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.principal import Principal
 from cellgate.sessions.session import Session
-from cellgate.sessions.state import SessionSettings, SessionState
+from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
-from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.stored import StoredKernel
@@ -76,16 +76,15 @@ class SessionManager:
     def __init__(
         self,
         journal: Journal,
-        pool: KernelPool,
         catalog: KernelspecCatalog,
-        workspaces: WorkspaceStore,
+        parts: SharedParts,
         settings: ManagerSettings,
     ) -> None:
         self.settings = settings
         self._journal = journal
-        self._pool = pool
         self._catalog = catalog
-        self._workspaces = workspaces
+        self._parts = parts
+        self._workspaces = parts.workspaces
         self._live: dict[Owned, Session] = {}
         self._tasks = Supervisor()
         self._opening: dict[Owned, asyncio.Task[Session]] = {}
@@ -126,11 +125,8 @@ class SessionManager:
         self._live[session.row.principal, session.row.key] = session
         session.over.add_done_callback(lambda _: self._forget(session))
 
-    def _make_session(
-        self, row: SessionRow, limits: SessionLimits, profile: KernelProfile, log: EventLog
-    ) -> Session:
-        settings = self.settings.session
-        return Session(row, limits, profile, log, self._journal, self._pool, self._workspaces, settings)
+    def _make_session(self, spec: SessionSpec) -> Session:
+        return Session(spec, self._parts, self.settings.session)
 
     def start(self) -> None:
         """Start culling sessions that are idle or too old."""
@@ -323,7 +319,7 @@ class SessionManager:
         if former is not None:
             metadata = row.metadata if body.metadata is not None else former.metadata
             row = replace(row, created_at=former.created_at, metadata=metadata)
-        log = EventLog(self._journal, row.id, key, lane=self.settings.session.lane)
+        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         made = 0
         if former is not None:
             # The last events of the session's previous life may still be waiting to be written.
@@ -332,7 +328,7 @@ class SessionManager:
             log.reopen()
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
-        session = self._make_session(row, limits, profile, log)
+        session = self._make_session(SessionSpec(row, limits, profile, log, self._journal))
         await session.open(made)
         self._add(session)
         return session
@@ -367,10 +363,8 @@ class SessionManager:
             folder=new_folder(),
         )
         store = MemoryStore() if store is None else store
-        log = EventLog(store, row.id, row.key, lane=self.settings.session.lane)
-        session = Session(
-            row, limits, profile, log, store, self._pool, self._workspaces, self.settings.session
-        )
+        log = EventLog(store, row.id, row.key, lane=self._parts.lane)
+        session = self._make_session(SessionSpec(row, limits, profile, log, store))
         await session.open(0)
         self._add(session)
         return session
@@ -403,8 +397,7 @@ class SessionManager:
         if last is None:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
-        lane = self.settings.session.lane
-        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=lane)
+        log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
         log.close()
         return log
 

@@ -22,24 +22,23 @@ from cellgate.channels.door import Door
 from cellgate.errors import NotRecorded, ShuttingDown
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
-from cellgate.execution.run import ExecutionRun
-from cellgate.files.workspace import WorkspaceStore, folder_of
+from cellgate.execution.run import ExecutionRun, RunContext
+from cellgate.files.workspace import folder_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
-from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.kernel_slot import SessionKernel
+from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
+from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
-from cellgate.sessions.state import SessionRecord, SessionSettings, SessionState
+from cellgate.sessions.state import SessionRecord, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
 from cellgate_kernels.errors import CellgateError, GatewayFault
 from cellgate_kernels.execution import Status
-from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message
 from cellgate_kernels.outputs import COMM_EVENTS
-from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor, outcome
 
 logger = logging.getLogger(__name__)
@@ -69,37 +68,34 @@ class CellHook(Protocol):
 class Session:
     """A live session. Created by ``registry.SessionManager``, over when `end` returns."""
 
-    def __init__(
-        self,
-        row: SessionRow,
-        limits: SessionLimits,
-        profile: KernelProfile,
-        log: EventLog,
-        store: EventStore,
-        pool: KernelPool,
-        workspaces: WorkspaceStore,
-        settings: SessionSettings,
-    ) -> None:
-        self.log = log
-        self.record = SessionRecord(row, limits, log, store, settings.gateway_version)
+    def __init__(self, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> None:
+        self.log = spec.log
+        self.record = SessionRecord(spec, settings.gateway_version)
         self.started = asyncio.get_running_loop().time()
         self.door = Door(self, settings.channels)
         self._tasks = Supervisor(self._ids, self._failed)
-        self._widgets = WidgetMessages(log)
-        exited = self._tasks.guard(self._exited, "death of a kernel")
-        packages = SessionPackages(row.id, settings.installer, self._ids)
-        files = workspaces.of(folder_of(row))
-        self._store = store
-        self.slot = SessionKernel(profile, pool, files, packages, self._room, self._attend, exited)
-        log.overfull = self.slot.hold_back
+        self._widgets = WidgetMessages(spec.log)
+        self._store = spec.store
+        self.slot = SessionKernel(
+            spec.profile,
+            parts.pool,
+            parts.workspaces.of(folder_of(spec.row)),
+            SessionPackages(spec.row.id, parts.installer, self._ids),
+            KernelCallbacks(
+                room=self._room,
+                attend=self._attend,
+                exited=self._tasks.guard(self._exited, "death of a kernel"),
+            ),
+        )
+        spec.log.overfull = self.slot.hold_back
         self._stop_door: Callable[[], None] | None = None
         # Hooks that run before a cell is sent and after it has ended.
         self._hooks: tuple[CellHook, ...] = ()
-        if settings.installer is not None:
+        if parts.installer is not None:
             self._hooks = (CellPackages(self.slot),)
         self._settings = settings
         self._queue = ExecutionQueue()
-        self._runs = SessionRuns(self._queue)
+        self._runs = SessionRuns(self._queue, RunContext(spec.log, settings.execution, self))
         self._worker: asyncio.Task[None] | None = None
         self._revivals = 0
         self._faults = 0
@@ -368,7 +364,7 @@ class Session:
         self.check_open()
         self._queue.check_room(room)
         self.record.check_writable()
-        run = self._runs.make(request, self.log, self._settings.execution, timeout, idempotency, self)
+        run = self._runs.make(request, timeout, idempotency)
         run.save()
         self.record.touch(run.created_at)
         return run

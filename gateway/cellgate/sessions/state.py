@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from cellgate.channels.client import ChannelSettings
 from cellgate.errors import Conflict, StorageFull
-from cellgate.execution.limits import Ceilings, SessionLimits
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
-from cellgate.packages.installer import Installer
+from cellgate.execution.run import ExecutionRun
 from cellgate.record.clock import now
-from cellgate.record.events import EventLog, EventStore
 from cellgate.record.facts import brief
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of
+from cellgate.sessions.parts import SessionSpec
 from cellgate_kernels.kernel import Kernel
-from cellgate_kernels.threads import Lane
 
 
 class SessionState(StrEnum):
@@ -37,45 +33,22 @@ class SessionState(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """Settings shared by all sessions. Durations in seconds.
-
-    Without an `installer`, no session gets packages. `lane`: threads for large events.
-    """
-
-    execution: ExecutionSettings
-    channels: ChannelSettings
-    max_queue: int = 64
-    gateway_version: str = ""
-    installer: Installer | None = None
-    ceilings: Ceilings = field(default_factory=Ceilings)
-    lane: Lane | None = None
-
-
 class SessionRecord:
     """A live session's row and state. Anybody may read the attributes; change them through the methods."""
 
-    def __init__(
-        self,
-        row: SessionRow,
-        limits: SessionLimits,
-        log: EventLog,
-        store: EventStore,
-        gateway_version: str,
-    ) -> None:
-        self.row = row
-        self.limits = limits
-        self.log = log
+    def __init__(self, spec: SessionSpec, gateway_version: str) -> None:
+        self.row = spec.row
+        self.limits = spec.limits
+        self.log = spec.log
         self.state = SessionState.STARTING
         self.cause: str | None = None
-        self.last_activity = row.last_activity
+        self.last_activity = spec.row.last_activity
         self._time = asyncio.get_running_loop().time
         self.idle_since = self._time()
-        self._store = store
+        self._store = spec.store
         self._gateway_version = gateway_version
         self._introduction: dict[str, Any] = {}
-        self._recorded = row.state, row.cause
+        self._recorded = spec.row.state, spec.row.cause
 
     def touch(self, at: str | None = None) -> None:
         """Note that the session was used, `at` the given time or now."""

@@ -15,7 +15,7 @@ import pytest
 
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.results import ResultBuilder, encoded_result
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.http import base
 from cellgate.http.base import BaseHandler, decode_heavy
 from cellgate.record import events
@@ -124,7 +124,8 @@ async def test_an_end_with_a_long_error_is_written_in_a_thread(
     monkeypatch.setattr(events, "_make", watched)
     for size in (10, 2 * MIB):
         log = EventLog(MemoryStore(), 1, "s", lane=lane)
-        run = ExecutionRun(ExecuteRequest("1"), log, ExecutionSettings(OutputCaps()), number=1, timeout=None)
+        context = RunContext(log, ExecutionSettings(OutputCaps()))
+        run = ExecutionRun(ExecuteRequest("1"), context, number=1, timeout=None)
         run.machine.kernel_lost(Status.ERROR, None)
         run.machine.error = {"ename": "E", "evalue": "x" * size, "traceback": []}
         run.finish("idle", replaced=False)

@@ -9,7 +9,7 @@ import pytest
 
 from cellgate.errors import StorageFull
 from cellgate.execution.request import ExecuteRequest
-from cellgate.execution.run import ExecutionRun, ExecutionSettings
+from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record import survey as surveys
 from cellgate.record.chain import GENESIS
 from cellgate.record.events import EventLog, MemoryStore
@@ -134,8 +134,8 @@ async def test_a_session_records_so_many_widgets_and_no_more(monkeypatch: pytest
     store = MemoryStore()
     log = EventLog(store, 1, "s")
     listener = widgets.WidgetMessages(log)
-    settings = ExecutionSettings(OutputCaps())
-    run = ExecutionRun(ExecuteRequest("code"), log, settings, number=1, timeout=None, host=OfRun(listener))
+    context = RunContext(log, ExecutionSettings(OutputCaps()), OfRun(listener))
+    run = ExecutionRun(ExecuteRequest("code"), context, number=1, timeout=None)
     run.machine.msg_id = "ours"
     run.machine.sent()
     for number in range(5):

@@ -1,0 +1,55 @@
+"""What sessions are made of: the settings and the parts that all of them share, and what each one is given.
+
+Values only. ``server.assembly`` builds the first two, once; ``registry`` describes each session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cellgate.channels.client import ChannelSettings
+from cellgate.execution.limits import Ceilings, SessionLimits
+from cellgate.execution.run import ExecutionSettings
+from cellgate.files.workspace import WorkspaceStore
+from cellgate.packages.installer import Installer
+from cellgate.record.events import EventLog, EventStore
+from cellgate.record.rows import SessionRow
+from cellgate_kernels.kernel import KernelProfile
+from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.threads import Lane
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """Settings shared by all sessions. Durations in seconds."""
+
+    execution: ExecutionSettings
+    channels: ChannelSettings
+    max_queue: int = 64
+    gateway_version: str = ""
+    ceilings: Ceilings = field(default_factory=Ceilings)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedParts:
+    """The parts of the gateway that all sessions use.
+
+    Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
+    encoded on the event loop.
+    """
+
+    pool: KernelPool
+    workspaces: WorkspaceStore
+    installer: Installer | None = None
+    lane: Lane | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """One session: its row, its limits, the kernels it gets, its event log, and the store of that log."""
+
+    row: SessionRow
+    limits: SessionLimits
+    profile: KernelProfile
+    log: EventLog
+    store: EventStore
