@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import sys
@@ -67,6 +68,12 @@ def _sharing(item: pytest.Function) -> str:
 def fuzz(request: pytest.FixtureRequest) -> Fuzz:
     """Runs a fuzz target for as long as ``--fuzz-seconds`` says."""
     return Fuzz(request.config.getoption("--fuzz-seconds"))
+
+
+def pytest_collection_finish() -> None:
+    """All that was imported and collected stays to the end: no later collection of garbage looks at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_configure() -> None:
