@@ -27,6 +27,7 @@ from cellgate.record.verify_store import check_record
 from tests.pure.record.conftest import Chain, all_events, session_row
 from tests.pure.record.recorded import Recorded, text
 from tests.pure.record.test_redo import crashed, synced
+from tests.support.examples import share
 
 CELLS = 8
 
@@ -93,7 +94,7 @@ async def test_one_flipped_bit_anywhere_costs_one_commit_and_is_told(killed: Pat
     log = beside(killed).read_bytes()
     starts = [place for place in used(log) if log[place : place + 4] == b"CGR2"]
     choice = random.Random(7)
-    for number, position in enumerate(sorted(choice.sample(used(log), 24))):
+    for number, position in enumerate(share(sorted(choice.sample(used(log), 24)))):
         copy = tmp_path / f"copy-{number}" / killed.name
         shutil.copytree(killed.parent, copy.parent)
         changed = bytearray(log)
@@ -125,7 +126,7 @@ async def test_a_log_that_is_cut_anywhere_is_told(killed: Path, tmp_path: Path) 
     ends += [end for end in places if log[end : end + 4] == b"CGR2"][1:]
     assert len(ends) == CELLS
     choice = random.Random(8)
-    for end in [*ends, places.stop, *choice.sample(places, 8)]:
+    for end in share([*ends, places.stop, *choice.sample(places, 8)]):
         for name, content in (("cut", log[:end]), ("zeros", log[:end].ljust(len(log), b"\0"))):
             copy = tmp_path / f"{name}-{end}" / killed.name
             shutil.copytree(killed.parent, copy.parent)

@@ -25,6 +25,7 @@ from cellgate.record.survey import ListedRows, Survey
 from cellgate_kernels.threads import Lane
 from tests.pure.record.conftest import MOMENT
 from tests.pure.record.recorded import IMAGE, Recorded, image, text
+from tests.support.examples import share
 
 CELLS = 4
 SAID = Export(gateway_version="0.1.0", exported_at=MOMENT, cap=None)
@@ -140,7 +141,8 @@ async def test_a_purge_at_any_step_breaks_the_export_off(
     kept = path.with_name("kept.sqlite")
     with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(kept)) as target:
         source.backup(target)
-    for step in range(1, counter.steps + 1):
+    steps = sorted({1, *share(range(1, counter.steps + 1))})
+    for step in steps:
         copy = copied(kept, f"at-once-{step}")
         purger = Purger(copy, stored[0].id, step)
         if step > last_look:  # too late: all of it was read
@@ -150,7 +152,7 @@ async def test_a_purge_at_any_step_breaks_the_export_off(
                 made(copy, make, stored, purger)
     monkeypatch.setattr(purge, "STEP_ROWS", 3)
     broken = 0
-    for step in range(1, counter.steps + 1):
+    for step in steps:
         copy = copied(kept, f"bit-by-bit-{step}")
         try:
             assert made(copy, make, stored, Purger(copy, stored[0].id, step, at_once=False)) == whole
