@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
@@ -52,11 +50,13 @@ async def _parts(failure: Exception) -> AsyncGenerator[bytes, None]:
     raise failure
 
 
+HANDLERS = {r"/v1/sessions/(\w+)/notebook": Download, r"/v1/sessions/(\w+)/bundle": Plain}
+
+
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     """Where both are served."""
-    handlers = {r"/v1/sessions/(\w+)/notebook": Download, r"/v1/sessions/(\w+)/bundle": Plain}
-    async with listening(handlers) as (port, _):
+    async with listening(HANDLERS) as (port, _):
         yield port
 
 
@@ -95,19 +95,3 @@ async def test_our_client_says_so_and_leaves_what_was_there(
             await (gateway.notebook if kind == "notebook" else gateway.bundle)(failure, target)
     assert raised.value.reason == "connection_lost"
     assert (os.listdir(tmp_path), target.read_text()) == (["exported"], "as it was")  # noqa: PTH208
-
-
-@pytest.mark.parametrize("failure", FAILURES)
-@pytest.mark.parametrize("option", ["--to=ipynb", "--bundle"])
-async def test_the_command_says_so_and_leaves_no_file(
-    port: int, failure: str, option: str, tmp_path: Path
-) -> None:
-    command = [str(Path(sys.executable).with_name("cellgate")), "export", failure, option]
-    command.append(f"--url=http://127.0.0.1:{port}")
-    done = await asyncio.to_thread(
-        subprocess.run, command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode not in {0, None}
-    assert "ended early" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert os.listdir(tmp_path) == []  # noqa: PTH208

@@ -8,9 +8,7 @@ import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
 
 from cellgate.errors import QueueFull, StorageError, StorageFull
 from cellgate.jobs.job_files import PART, JobFile
@@ -44,27 +42,6 @@ async def test_what_a_job_wrote_is_read_in_parts(tmp_path: Path, lane: Lane) -> 
 async def test_the_room_that_the_record_needs_is_left(tmp_path: Path, lane: Lane) -> None:
     with JobFile(tmp_path, 1 << 60, lane) as given, pytest.raises(StorageFull):
         await given.take(parts())
-
-
-async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane) -> None:
-    jobs = Jobs(tmp_path, 0, lane)
-    with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
-        await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
-        with pytest.raises(StorageFull):
-            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=none)
-        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=enough)
-        assert b"x = 1" in await enough.read()
-
-
-async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: Path, lane: Lane) -> None:
-    jobs = Jobs(tmp_path, 0, lane)
-    with jobs.file() as given, jobs.file() as made:
-        full = os.open("/dev/full", os.O_RDWR)
-        os.dup2(full, made.file.fileno())
-        os.close(full)
-        await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
-        with pytest.raises(StorageFull):
-            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
 
 
 async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(

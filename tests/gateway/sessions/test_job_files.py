@@ -1,0 +1,36 @@
+"""What jobs make, each in its own process, leaves the record its room on the disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from cellgate.jobs.job_files import JobFile
+from cellgate.jobs.jobs import Jobs
+from cellgate.wire.errors import StorageFull
+from cellgate_kernels.threads import Lane
+
+
+async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane) -> None:
+    jobs = Jobs(tmp_path, 0, lane)
+    with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
+        await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
+        with pytest.raises(StorageFull):
+            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=none)
+        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=enough)
+        assert b"x = 1" in await enough.read()
+
+
+async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: Path, lane: Lane) -> None:
+    jobs = Jobs(tmp_path, 0, lane)
+    with jobs.file() as given, jobs.file() as made:
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, made.file.fileno())
+        os.close(full)
+        await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
+        with pytest.raises(StorageFull):
+            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
