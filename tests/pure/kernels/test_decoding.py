@@ -18,17 +18,17 @@ SLOW = [
     b"1.7976931348623157e308",
     b"1.2345678901234567890123e-300",
 ]
-GENEROUS = 4.0
-"""Seconds of a processor; reading these the slow way takes six and more."""
+GENEROUS = 0.9
+"""Seconds of a processor; reading these the slow way takes more than one."""
 
 
 @pytest.mark.parametrize("number", SLOW)
 def test_floats_at_the_ends_of_the_range_are_read_at_the_cost_of_others(number: bytes) -> None:
-    frame = b'{"data":[' + b",".join([number] * 900_000) + b"]}"
+    frame = b'{"data":[' + b",".join([number] * 200_000) + b"]}"
     begun = thread_time()
     values = read_content(frame)["data"]
     assert thread_time() - begun < GENEROUS
-    assert values == [float(number)] * 900_000
+    assert values == [float(number)] * 200_000
 
 
 def test_what_is_read_on_the_loop_holds_few_numbers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ def pins(lock: Path) -> list[Requirement]:
     return [Requirement(line.partition("--hash")[0]) for line in lines if line[:1].isalnum()]
 
 
+@functools.cache
 def chosen(lock: Path, python: str) -> dict[str, str]:
     """The versions that are installed on Linux by this version of Python."""
     minor = ".".join(python.split(".")[:2])
@@ -74,7 +76,7 @@ def test_uv_is_the_one_of_ci_s_lock() -> None:
 def test_everything_has_hashes_and_no_index_is_named(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text
-    assert not re.search(r"^\s*(?:-|[^#]*\s@\s)(?!-hash=)", text, re.MULTILINE)
+    assert not re.search(r"^[ \t]*(?:-|[^#\n]*\s@\s)(?!-hash=)", text, re.MULTILINE)
     entries = [line for line in text.replace("\\\n", " ").splitlines() if line[:1].isalnum()]
     assert entries
     assert [entry for entry in entries if not re.search(r"==\S+.* --hash=sha256:[0-9a-f]{64}", entry)] == []

@@ -192,7 +192,7 @@ async def test_a_journal_that_is_closed_while_a_purge_begins_ends(
 
 async def test_many_purges_in_a_row_share_their_end(journal: Journal, path: Path) -> None:
     """While others commit: each is removed at once, and all bytes are gone in the end."""
-    sessions = [await secret(journal, f"gone-{number}", rows=2) for number in range(60)]
+    sessions = [await secret(journal, f"gone-{number}", rows=2) for number in range(30)]
     stays = Recorded(journal, "stays")
     over = asyncio.Event()
 
