@@ -16,11 +16,11 @@ from cellgate.sessions.session import Session
 from cellgate_kernels.execution import Execution
 from cellgate_kernels.pool import KernelPool
 from tests.core.machine import Sessions
+from tests.support.examples import SHARE, examples
 
 SETTINGS = settings(
-    max_examples=50,
+    examples(50),
     stateful_step_count=30,
-    deadline=None,
     database=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -84,25 +84,66 @@ async def nobody_told(session: Session, wish: Any) -> None:
     await session._replace_kernel(wish.cause)
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "mistake"),
-    [
-        (EventLog, "release", not_committed),
-        (ExecutionRun, "finish", ended_twice),
-        (ExecutionQueue, "cancel_all", lost),
-        (ExecutionQueue, "put", out_of_order),
-        (Execution, "kernel_lost", without_a_cause),
-        (KernelPool, "release", kept),
-        (EventLog, "_chained_to", broken_chain),
-        (ExecutionRun, "_escalate", no_deadline),
-        (Session, "_do_restart", nobody_told),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
-)
-def test_a_mistake_is_found(
-    owner: type, name: str, mistake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+Step = tuple[str, dict[str, Any]]
+"""A rule and what it is given."""
+
+
+def submit(code: str, timeout: float | None = None) -> Step:
+    return "submit", {"key": "a", "code": code, "timeout": timeout, "turns": 6}
+
+
+def submit_many(*codes: str) -> Step:
+    return "submit_many", {"key": "a", "codes": list(codes), "turns": 6}
+
+
+DELETE: Step = ("delete", {"key": "a", "turns": 6})
+RESTART: Step = ("restart", {"key": "a", "turns": 6})
+
+MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
+    (EventLog, "release", not_committed, [submit("hello")]),
+    (ExecutionRun, "finish", ended_twice, [submit("hello")]),
+    (ExecutionQueue, "cancel_all", lost, [submit_many("slow 20", "hello"), DELETE]),
+    (ExecutionQueue, "put", out_of_order, [submit_many("slow 0.5", "hello", "hello again")]),
+    (Execution, "kernel_lost", without_a_cause, [submit("dies")]),
+    (KernelPool, "release", kept, [submit("hello"), DELETE]),
+    (EventLog, "_chained_to", broken_chain, [submit("hello")]),
+    (ExecutionRun, "_escalate", no_deadline, [submit("never", timeout=0.1)]),
+    (Session, "_do_restart", nobody_told, [submit("hello"), RESTART]),
+]
+"""Whose method each takes the place of, and steps that show it."""
+NAMES = [mistake.__name__ for _, _, mistake, _ in MISTAKES]
+FOUND = (AssertionError, RuntimeError, TimeoutError, BaseExceptionGroup)
+
+
+def take(steps: list[Step]) -> None:
+    """These steps, and the end with all its checks."""
+    machine = Sessions()
+    try:
+        machine.open(max_kernels=2, max_queue=4, patient=True)
+        for rule, given in steps:
+            getattr(machine, rule)(**given)
+            machine.nothing_complains()
+    finally:
+        machine.teardown()
+
+
+@pytest.mark.parametrize(("owner", "name", "mistake", "steps"), MISTAKES, ids=NAMES)
+def test_the_steps_that_show_a_mistake_do_so(
+    owner: type, name: str, mistake: Callable[..., Any], steps: list[Step], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    take(steps)
+    monkeypatch.setattr(owner, name, mistake)
+    with pytest.raises(FOUND):
+        take(steps)
+
+
+@pytest.mark.skipif(SHARE < 1, reason="a search takes all its examples; a quick look takes the steps above")
+@pytest.mark.parametrize(("owner", "name", "mistake", "steps"), MISTAKES, ids=NAMES)
+def test_a_mistake_is_found(
+    owner: type, name: str, mistake: Callable[..., Any], steps: list[Step], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the search, which is given no steps."""
     monkeypatch.setattr(owner, name, mistake)
     without_shrinking = settings(SETTINGS, max_examples=300, derandomize=True, phases=[Phase.generate])
-    with pytest.raises((AssertionError, RuntimeError, TimeoutError, BaseExceptionGroup)):
+    with pytest.raises(FOUND):
         run_state_machine_as_test(Sessions, settings=without_shrinking)
