@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,6 +25,7 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
 from tests.fuzz.budget import Fuzz
+from tests.support.commands import INSTALLED
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
@@ -102,7 +104,7 @@ def stop_cleanly(gateway: GatewayProcess) -> None:
 
 
 @contextmanager
-def serving(data_dir: Path, backend: str = "process", **options: object) -> Iterator[GatewayProcess]:
+def serving(data_dir: Path, backend: str = "process", **options: Any) -> Iterator[GatewayProcess]:
     """A gateway with options; it must stop cleanly, unless what it is for has failed."""
     process = GatewayProcess(data_dir, backend, **options)
     try:
@@ -131,7 +133,8 @@ def lane() -> Iterator[Lane]:
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway for all tests that need no options of their own; use a `session` key of your own."""
-    with serving(tmp_path_factory.mktemp("gateway") / "data", "auto", docker_url=NO_ENGINE) as process:
+    data = tmp_path_factory.mktemp("gateway") / "data"
+    with serving(data, "auto", command=INSTALLED, docker_url=NO_ENGINE, pool_size=1) as process:
         yield process
 
 
@@ -140,7 +143,7 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
     """Starts gateways with options; each is stopped, and must have stopped cleanly, at the test's end."""
     started: list[GatewayProcess] = []
 
-    def start(data_dir: Path | None = None, backend: str = "process", **options: object) -> GatewayProcess:
+    def start(data_dir: Path | None = None, backend: str = "process", **options: Any) -> GatewayProcess:
         process = GatewayProcess(data_dir or tmp_path / f"data-{len(started)}", backend, **options)
         started.append(process)
         return process

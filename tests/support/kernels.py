@@ -102,7 +102,9 @@ def own_processes() -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            if not {"serve", "dockerd", "containerd"} & set(child.cmdline()):
+            words = child.cmdline()
+            forks = any("multiprocessing" in word for word in words)
+            if not forks and not {"serve", "dockerd", "containerd"} & set(words):
                 found += [child, *child.children(recursive=True)]
     return found
 

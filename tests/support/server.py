@@ -1,17 +1,16 @@
 """A real gateway process for tests, and a plain HTTP client for it.
 
 The process is what a user starts: ``cellgate serve`` in a process group of its own, with its output in a
-file and a deadline for everything. The client is the standard library's, so that a test sees the bytes.
+file and a deadline for everything; it is forked, unless a test is about its start. The client is the standard
+library's, so that a test sees the bytes.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
+
+from tests.support.commands import Forked, environment
 
 T = TypeVar("T")
 
@@ -53,7 +54,8 @@ class Response:
 class GatewayProcess:
     """A running ``cellgate serve``. Every option is a keyword: pool_size=1 becomes --ServeApp.pool_size=1.
 
-    `command`: another installation's ``cellgate``; `cwd`: the folder that it is started in.
+    Without `pool_size` and `burst_size` no kernel is started before it is asked for.
+    `command`: an installed ``cellgate``, to start it instead of forking; `cwd`: the folder to start in.
     """
 
     def __init__(
@@ -68,26 +70,30 @@ class GatewayProcess:
         self.data_dir = data_dir
         self.log = data_dir.with_suffix(".log")
         self.token = TOKEN
-        words = [f"--ServeApp.{name}={value}" for name, value in options.items()]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("CELLGATE_")}
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(
-                [
-                    command or Path(sys.executable).with_name("cellgate"),
-                    "serve",
-                    "--port=0",
-                    f"--data-dir={data_dir}",
-                    *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
-                    f"--backend={backend}",
-                    *words,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                cwd=cwd,
-                start_new_session=True,
-            )
+        # On demand, each kernel that a test does not use is one too many.
+        options = {"pool_size": 0, "burst_size": 0} | options
+        words = [
+            "serve",
+            "--port=0",
+            f"--data-dir={data_dir}",
+            *([] if options.get("no_auth") else [f"--token={TOKEN}"]),
+            f"--backend={backend}",
+            *(f"--ServeApp.{name}={value}" for name, value in options.items()),
+        ]
+        self.process: Forked | subprocess.Popen[bytes]
+        if command is None:
+            self.process = Forked(words, output=self.log, cwd=cwd)
+        else:
+            with self.log.open("ab") as output:
+                self.process = subprocess.Popen(
+                    [command, *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=environment(),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
         try:
             self.url = self._wait_until_serving()
         except BaseException:

@@ -14,6 +14,7 @@ from traitlets.utils.importstring import import_item
 from cellgate.cli.base import BaseApp
 from cellgate.cli.completing import forms_of
 from cellgate.cli.main import CellgateApp
+from tests.support.commands import cellgate
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess
 from tests.support.terminal import Terminal
@@ -45,9 +46,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The three scripts as the command prints them, named after their shells."""
     folder = tmp_path_factory.mktemp("scripts")
     for name in ("bash", "zsh", "fish"):
-        command = [Path(sys.executable).with_name("cellgate"), "completion", name]
-        printed = subprocess.run(command, env=environment(), capture_output=True, timeout=60, check=True)
-        (folder / name).write_bytes(printed.stdout)
+        (folder / name).write_text(cellgate("completion", name, env=environment()).stdout)
     return folder
 
 
@@ -73,6 +72,21 @@ def fish(scripts: Path, line: str, *, gateway: GatewayProcess | None = None, fol
     return sorted(each.partition("\t")[0] for each in filter(None, done.stdout.split("\n")))
 
 
+def offered(line: str, folder: Path) -> list[str]:
+    """What the command offers at the end of the line to the scripts' function, which no shell calls here."""
+    answer = folder / "offered"
+    asking = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    cellgate(env=environment() | asking, cwd=folder)
+    return sorted(filter(None, (each.rstrip(" ") for each in answer.read_text().split("\n"))))
+
+
 def options_of(command: str) -> set[str]:
     """The options of a command, as its class says."""
     app: type[BaseApp] = import_item(CellgateApp.subcommands[command][0])
@@ -88,9 +102,10 @@ def test_every_command_and_every_option_is_known(scripts: Path, tmp_path: Path) 
     assert bash(scripts, "", folder=tmp_path) == sorted(CellgateApp.subcommands)
     assert bash(scripts, "-", folder=tmp_path) == ["--help", "--help-all", "--version", "-h"]
     assert fish(scripts, "cellgate ", folder=tmp_path) == sorted(CellgateApp.subcommands)
+    assert bash(scripts, "verify", "-", folder=tmp_path) == offered("cellgate verify -", tmp_path)
     for command in CellgateApp.subcommands:
-        offered = {option for option in bash(scripts, command, "-", folder=tmp_path) if "." not in option}
-        assert offered == options_of(command), command
+        known = {option for option in offered(f"cellgate {command} -", tmp_path) if "." not in option}
+        assert known == options_of(command), command
 
 
 def test_settings_without_an_option_are_known_by_their_class(scripts: Path, tmp_path: Path) -> None:

@@ -6,16 +6,14 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import INSTALLED, cellgate, environment
 from tests.support.server import TOKEN, GatewayProcess
-
-CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 
 
 class Shell:
@@ -23,24 +21,12 @@ class Shell:
 
     def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
         self.folder = folder
-        self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")},
-            "CELLGATE_URL": gateway.url,
-            "CELLGATE_TOKEN": TOKEN,
-            "XDG_CONFIG_HOME": str(folder / "config"),
-        }
+        self.environment = environment(
+            CELLGATE_URL=gateway.url, CELLGATE_TOKEN=TOKEN, XDG_CONFIG_HOME=str(folder / "config")
+        )
 
     def call(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [CELLGATE, *argv],
-            cwd=self.folder,
-            env=self.environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        return cellgate(*argv, stdin=stdin, cwd=self.folder, env=self.environment, timeout=90)
 
 
 @pytest.fixture
@@ -100,7 +86,7 @@ def test_what_fails_leaves_with_1_and_says_why(shell: Shell, session: str) -> No
 def test_ctrl_c_interrupts_the_code(shell: Shell, gateway: GatewayProcess, session: str) -> None:
     code = "import time\nprint('on', flush=True)\ntime.sleep(60)"
     with subprocess.Popen(
-        [CELLGATE, "exec", code, "--session", session],
+        [INSTALLED, "exec", code, "--session", session],
         cwd=shell.folder,
         env=shell.environment,
         stdout=subprocess.PIPE,
@@ -163,12 +149,11 @@ def test_files_go_in_and_out(shell: Shell, session: str) -> None:
 def on_terminal(shell: Shell, *argv: str) -> bytes:
     """What a command that succeeds shows on a terminal."""
     ours, theirs = pty.openpty()
-    environment = {**shell.environment, "TERM": "xterm", "COLUMNS": "100"}
     try:
         with subprocess.Popen(
-            [CELLGATE, *argv],
+            [INSTALLED, *argv],
             cwd=shell.folder,
-            env=environment,
+            env={**shell.environment, "TERM": "xterm", "COLUMNS": "100"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=theirs,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp_types import ImageContent, TextContent
 
+from tests.support.commands import INSTALLED, cellgate, environment
 from tests.support.server import TOKEN, GatewayProcess, until
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -25,11 +24,11 @@ SHOW = f"display({{'image/png': '{PNG}', 'text/plain': '<a picture>'}}, raw=True
 @asynccontextmanager
 async def serving(gateway: GatewayProcess, folder: Path, *words: str) -> AsyncIterator[Client]:
     """A client of a server process of its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
-    environment |= {"CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
-    command = str(Path(sys.executable).with_name("cellgate"))
     parameters = StdioServerParameters(
-        command=command, args=["mcp", "--notebooks", str(folder), *words], env=environment, cwd=folder
+        command=str(INSTALLED),
+        args=["mcp", "--notebooks", str(folder), *words],
+        env=environment(CELLGATE_URL=gateway.url, CELLGATE_TOKEN=TOKEN),
+        cwd=folder,
     )
     async with asyncio.timeout(100), Client(parameters) as client:
         yield client
@@ -182,15 +181,7 @@ async def test_a_call_that_is_taken_back_takes_its_cell_with_it(
 
 
 @pytest.mark.parametrize("words", [("--notebooks", "no-such-folder"), ("--max-text", "5"), ("word",)])
-async def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tuple[str, ...]) -> None:
-    process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).with_name("cellgate"),
-        *("mcp", "--url", gateway.url, *words),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        cwd=tmp_path,
-    )
-    out, said = await asyncio.wait_for(process.communicate(), 60)
-    assert (process.returncode, out) == (2, b"")
-    assert said.startswith(b"cellgate: ")
+def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = cellgate("mcp", "--url", gateway.url, *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cellgate: ")

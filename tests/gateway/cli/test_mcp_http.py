@@ -6,9 +6,6 @@ import asyncio
 import http.client
 import itertools
 import json
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ImageContent
 
 from tests.gateway.cli.test_mcp import PNG, SHOW, call
+from tests.support.commands import Forked, cellgate
 from tests.support.server import TOKEN, GatewayProcess, until
 
 ENDLESS = "print('on', flush=True)\nwhile True: pass"
@@ -40,36 +38,14 @@ class McpServer:
     """A running ``cellgate mcp --http``."""
 
     def __init__(self, gateway_url: str, folder: Path, *words: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
         self.log = folder / "mcp.log"
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    Path(sys.executable).with_name("cellgate"),
-                    *(
-                        "mcp",
-                        "--http",
-                        "--port",
-                        "0",
-                        "--url",
-                        gateway_url,
-                        "--data-dir",
-                        str(folder),
-                        *words,
-                    ),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                cwd=folder,
-                start_new_session=True,
-            )
+        serve = ["mcp", "--http", "--port=0", f"--url={gateway_url}", f"--data-dir={folder}", *words]
+        self.process = Forked(serve, output=self.log, cwd=folder)
         self.url = until(self._announced, "the server does not serve", 60)
         self.host = self.url.removeprefix("http://").removesuffix("/mcp")
 
     def _announced(self) -> str:
-        text = self.log.read_text()
+        text = self.log.read_text() if self.log.exists() else ""
         assert self.process.poll() is None, text
         return text.partition("serving MCP at ")[2].partition("\n")[0]
 
@@ -316,18 +292,16 @@ async def test_the_end_of_the_server_is_that_of_its_sessions(
     "words", [("--session", "x"), ("--idle-timeout", "0"), ("--ip", "203.0.113.1"), ("--port", "70000")]
 )
 def test_wrong_usage_is_told(gateway: GatewayProcess, tmp_path: Path, words: tuple[str, ...]) -> None:
-    command = [Path(sys.executable).with_name("cellgate"), "mcp", "--http", "--url", gateway.url, *words]
-    done = subprocess.run(command, capture_output=True, timeout=60, cwd=tmp_path, check=False)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert done.stderr.startswith(b"cellgate: ")
+    done = cellgate("mcp", "--http", "--url", gateway.url, *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cellgate: ")
 
 
 def test_a_gateway_without_tokens_is_not_opened_to_the_network(
     start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
     free = start_gateway(no_auth=True)
-    command = [Path(sys.executable).with_name("cellgate"), "mcp", "--http", "--url", free.url]
     words = ["--port", "0", "--ip", "0.0.0.0"]
-    done = subprocess.run([*command, *words], capture_output=True, timeout=60, cwd=tmp_path, check=False)
+    done = cellgate("mcp", "--http", "--url", free.url, *words, cwd=tmp_path)
     assert done.returncode == 2
-    assert b"serve on loopback only" in done.stderr
+    assert "serve on loopback only" in done.stderr

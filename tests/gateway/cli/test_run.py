@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -21,8 +20,7 @@ import pytest
 from nbformat import v4
 
 from cellgate.client import Event, Finished, Gateway, GatewayError, Stream
-
-CELLGATE = str(Path(sys.executable).with_name("cellgate"))
+from tests.support.commands import INSTALLED, cellgate
 
 
 @dataclass(frozen=True)
@@ -33,19 +31,11 @@ class Place:
     folder: Path
 
     def call(self, *argv: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [CELLGATE, *argv],
-            cwd=self.folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+        return cellgate(*argv, cwd=self.folder, env=self.environment, timeout=timeout)
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [CELLGATE, *argv],
+            [INSTALLED, *argv],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -81,7 +71,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     }
     with (root / "log").open("w") as log:
         server = subprocess.Popen(
-            [CELLGATE, "serve", "--port", "0", "--pool-size", "1"], env=variables, stdout=log, stderr=log
+            [INSTALLED, "serve", "--port", "0", "--pool-size", "1"], env=variables, stdout=log, stderr=log
         )
     try:
         deadline = time.monotonic() + 60
@@ -309,7 +299,7 @@ def test_on_a_terminal_a_bar_shows_the_way_and_outputs_stand_above_it(place: Pla
     place.write("a.py", "# %%\nprint('one')\n# %%\nimport time\nprint('two')\ntime.sleep(0.5)\n")
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [CELLGATE, "run", "a.py"],
+        [INSTALLED, "run", "a.py"],
         cwd=place.folder,
         env={**place.environment, "TERM": "xterm", "COLUMNS": "100"},
         stdin=theirs,

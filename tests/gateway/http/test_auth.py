@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import StartGateway, serving
+from tests.support.commands import announced, refusal, serve
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, Response, until
 
 PAGE = "https://notebooks.example.org"
 
 
-@contextmanager
-def serve(data_dir: Path, *words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A ``cellgate serve`` with just these words and variables, its output in a pipe; ended afterwards."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
-    process = subprocess.Popen(
-        [
-            Path(sys.executable).with_name("cellgate"),
-            *("serve", "--port=0", f"--data-dir={data_dir}", "--pool-size=0", *words),
-        ],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=kept | environment,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
-def announced(data_dir: Path, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What gateway.json says, once the gateway serves."""
-    path = data_dir / "gateway.json"
-
-    def written() -> bool:
-        assert process.poll() is None, process.communicate()
-        return path.exists()
-
-    until(written, "the gateway does not serve")
-    found = json.loads(path.read_text())
-    assert isinstance(found, dict)
-    return found
+def starting(data_dir: Path, *words: str) -> list[str]:
+    """The words of a ``cellgate serve`` that disturbs no other and starts no kernel by itself."""
+    return ["--port=0", f"--data-dir={data_dir}", "--pool-size=0", *words]
 
 
 def client(url: str) -> GatewayProcess:
@@ -75,16 +40,6 @@ def block(process: subprocess.Popen[str]) -> str:
         assert line, "the gateway has ended"
         text += line
     return text
-
-
-def refused_to_start(data_dir: Path, *words: str) -> str:
-    """The one line with which ``cellgate serve`` refuses these words, by exit code 2."""
-    with serve(data_dir, *words) as process:
-        output, error = process.communicate(timeout=30)
-    assert process.returncode == 2, output + error
-    assert output == ""
-    assert error.count("\n") == 1
-    return error
 
 
 def unauthenticated(answer: Response) -> None:
@@ -385,7 +340,7 @@ def test_no_kernel_inherits_the_gateway_s_environment(tmp_path: Path) -> None:
     """Not even one without isolation, when the token came by a variable."""
     data = tmp_path / "data"
     secrets = {"CELLGATE_TOKEN": TOKEN, "AWS_SECRET_ACCESS_KEY": "a-cloud-secret"}
-    with serve(data, "--backend=process", **secrets) as process:
+    with serve(*starting(data, "--backend=process"), **secrets) as process:
         known = announced(data, process)
         assert known["token"] == TOKEN
         seen = client(known["url"])
@@ -399,7 +354,7 @@ def test_no_kernel_inherits_the_gateway_s_environment(tmp_path: Path) -> None:
 
 def test_without_a_token_one_is_made_and_printed_with_all_one_needs(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serve(data, "--backend=process") as process:
+    with serve(*starting(data, "--backend=process")) as process:
         text = block(process)
         known = announced(data, process)
         assert f"serves at {known['url']}" in text
@@ -412,7 +367,7 @@ def test_without_a_token_one_is_made_and_printed_with_all_one_needs(tmp_path: Pa
         seen = client(known["url"])
         assert seen.get("/v1/info", token=known["token"]).status == 200
         unauthenticated(seen.get("/v1/info", token=None))
-    with serve(data, "--backend=process") as process:
+    with serve(*starting(data, "--backend=process")) as process:
         assert known["token"] not in block(process), "each start makes a new token"
 
 
@@ -433,16 +388,16 @@ def test_the_token_s_file_is_the_user_s_alone(gateway: GatewayProcess, tmp_path:
     (data / "gateway.json").write_text("{}")
     (data / "gateway.new").write_text("{}")
     (data / "gateway.new").chmod(0o644)
-    with serve(data, "--backend=process") as process:
+    with serve(*starting(data, "--backend=process")) as process:
         block(process)
-        until(lambda: announced(data, process).get("pid") == process.pid, "not announced")
+        announced(data, process)
         assert stat.S_IMODE((data / "gateway.json").stat().st_mode) == 0o600
     assert not (data / "gateway.json").exists()
 
 
 def test_without_authentication_nobody_needs_a_token_on_loopback(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serve(data, "--backend=process", "--no-auth") as process:
+    with serve(*starting(data, "--backend=process", "--no-auth")) as process:
         assert "none is asked for" in block(process)
         seen = client(announced(data, process)["url"])
         assert seen.get("/v1/info", token=None).status == 200
@@ -453,13 +408,16 @@ def test_without_authentication_nobody_needs_a_token_on_loopback(tmp_path: Path)
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "localhost.example.org"])
 def test_without_authentication_no_other_machine_is_served(tmp_path: Path, address: str) -> None:
-    error = refused_to_start(tmp_path / "data", "--no-auth", f"--ip={address}", "--allow-unsandboxed")
+    words = ("--no-auth", f"--ip={address}", "--allow-unsandboxed")
+    code, error = refusal(*starting(tmp_path / "data", *words))
+    assert code == 2
     assert "without a token" in error
     assert address in error
 
 
 def test_kernels_without_isolation_are_served_to_no_other_machine(tmp_path: Path) -> None:
-    error = refused_to_start(tmp_path / "data", "--backend=process", "--ip=0.0.0.0")
+    code, error = refusal(*starting(tmp_path / "data", "--backend=process", "--ip=0.0.0.0"))
+    assert code == 2
     assert "--allow-unsandboxed" in error
     assert "0.0.0.0" in error
 
@@ -467,13 +425,14 @@ def test_kernels_without_isolation_are_served_to_no_other_machine(tmp_path: Path
 def test_kernels_without_isolation_are_served_to_others_when_one_insists(tmp_path: Path) -> None:
     data = tmp_path / "data"
     words = ("--backend=process", "--ip=0.0.0.0", "--allow-unsandboxed")
-    with serve(data, *words) as process:
+    with serve(*starting(data, *words)) as process:
         assert "NOT ISOLATED" in block(process)
         assert announced(data, process)["url"].startswith("http://127.0.0.1:")
 
 
 @pytest.mark.parametrize("token", ["short", "with\nnewline", "ümläut-token"])
 def test_a_token_that_no_header_carries_is_refused(tmp_path: Path, token: str) -> None:
-    error = refused_to_start(tmp_path / "data", "--backend=process", f"--token={token}")
+    code, error = refusal(*starting(tmp_path / "data", "--backend=process", f"--token={token}"))
+    assert code == 2
     assert "token" in error
     assert token not in error

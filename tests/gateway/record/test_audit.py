@@ -20,18 +20,16 @@ from cellgate.record.verify import check_bundle, check_notebook
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.install import create_environment, install_kernelspec
 from tests.conftest import StartGateway
+from tests.support import commands
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess, until
 
 STUBBORN = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(60)"
-COMMAND = str(Path(sys.executable).with_name("cellgate"))
 
 
-def cellgate(*words: object, status: int = 0) -> str:
+def cellgate(*words: str | Path, status: int = 0) -> str:
     """The output of a command that must leave with `status`."""
-    done = subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = commands.cellgate(*words)
     assert done.returncode == status, (done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -97,7 +95,7 @@ def test_a_signed_gateway_is_checked_live_crashed_and_by_others(
     body = {"code": "1/0"}
     for _ in range(2):
         gateway.post("/v1/sessions/a/execute", body, headers={"Idempotency-Key": "k"})
-    assert gateway.execute("a", STUBBORN, timeout=0.3)["kernel"]["replaced"]
+    assert gateway.execute("a", STUBBORN, timeout=1)["kernel"]["replaced"]
     assert gateway.execute("a", "import os; os._exit(3)")["status"] == "died"
     gateway.execute("a", "import threading, time\nthreading.Timer(0.3, print, ['late']).start()")
     gateway.post("/v1/sessions/a/restart")

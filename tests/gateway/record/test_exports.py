@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -15,9 +13,9 @@ import pytest
 
 from cellgate.jobs.convert import convert, extension_of
 from tests.conftest import StartGateway
+from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, Response, until
 
-CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 HOSTILE = """
 from IPython.display import HTML, Image, display
 import base64
@@ -131,8 +129,7 @@ def test_the_command_names_the_file_after_its_format(
     gateway: GatewayProcess, recorded: str, tmp_path: Path
 ) -> None:
     for form, ending in (("script", "py"), ("ipynb", "ipynb")):
-        command = [CELLGATE, "export", recorded, "--to", form, f"--data-dir={gateway.data_dir}"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        done = cellgate("export", recorded, "--to", form, f"--data-dir={gateway.data_dir}", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert (tmp_path / f"{recorded}.{ending}").stat().st_size > 0
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, until
 
 MARKER = "a-marker-to-be-purged-"
@@ -26,11 +25,6 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
     finally:
         process.stop()
         process.kill()
-
-
-def cellgate(*words: object) -> subprocess.CompletedProcess[str]:
-    program = [Path(sys.executable).with_name("cellgate"), *map(str, words)]
-    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)
 
 
 def holding(folder: Path) -> list[str]:

@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,9 +20,9 @@ from cellgate.replay.files import input_files
 from cellgate.replay.packages import installed_packages, pins
 from cellgate_kernels.errors import InvalidInput
 from tests.conftest import StartGateway, serving
+from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, until
 
-CELLGATE = str(Path(sys.executable).with_name("cellgate"))
 SAME = ["x = 20 + 1", "x * 2", "print('hello'); raise ValueError('<b>no</b>')"]
 CHANGING = [
     "object()",
@@ -448,8 +447,7 @@ def test_a_notebook_s_installed_packages_are_packages(package: object) -> None:
 
 def call(gateway: GatewayProcess, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """``cellgate replay``."""
-    command = [CELLGATE, "replay", *words, f"--data-dir={gateway.data_dir}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return cellgate("replay", *words, f"--data-dir={gateway.data_dir}", cwd=folder, timeout=100)
 
 
 def export(gateway: GatewayProcess, key: str, path: Path, **metadata: object) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import INSTALLED
 from tests.support.server import GatewayProcess
 
 FAULTY = """
@@ -44,7 +45,7 @@ def test_a_real_gateway_tells_of_a_fault_and_goes_on(
     """A collaborator of the worker fails, by code that the gateway is started with."""
     (tmp_path / "sitecustomize.py").write_text(FAULTY)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
-    gateway = GatewayProcess(tmp_path / "data", "process", pool_size=0, log_json=log_json)
+    gateway = GatewayProcess(tmp_path / "data", command=INSTALLED, log_json=log_json)
     try:
         for _ in range(2):
             result = gateway.execute("a-session", "open('fault', 'w').close(); 6 * 7")

@@ -10,11 +10,9 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import pytest
 
 from cellgate_kernels.stored import KernelStore
 from tests.conftest import StartGateway, assert_nothing_left
+from tests.support.commands import INSTALLED, announced, refusal, serve
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, send, until
 
@@ -123,7 +122,7 @@ def test_a_cell_that_ends_within_the_grace_is_answered_and_no_new_work_is_taken(
 def test_a_cell_that_outlasts_the_grace_is_ended_with_the_cause(
     start_gateway: StartGateway, number: signal.Signals
 ) -> None:
-    gateway = start_gateway(pool_size=2, shutdown_grace=0.2)
+    gateway = start_gateway(command=INSTALLED, pool_size=2, shutdown_grace=0.2)
     gateway.execute("idle", "open('kept.txt', 'w').write('kept')")
     with ThreadPoolExecutor() as threads:
         answer = threads.submit(gateway.execute, "a", ENDLESS)
@@ -152,7 +151,7 @@ def test_a_cell_that_outlasts_the_grace_is_ended_with_the_cause(
 
 
 def test_a_second_signal_ends_the_gateway_at_once(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, shutdown_grace=600)
+    gateway = start_gateway(command=INSTALLED, pool_size=1, shutdown_grace=600)
     gateway.hold("a")
     kernels = kernels_of(gateway)
     gateway.process.terminate()
@@ -253,36 +252,6 @@ def test_what_a_crash_left_of_kernels_is_removed(start_gateway: StartGateway, tm
 
 
 # ---- a start that can't be ---------------------------------------------------------------------------------
-
-
-@contextmanager
-def serve(*words: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A ``cellgate serve`` with just these words and variables, its output in pipes; ended afterwards."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
-    process = subprocess.Popen(
-        [Path(sys.executable).with_name("cellgate"), "serve", *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=kept | environment,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=30)
-
-
-def refusal(*words: str) -> tuple[int, str]:
-    """Exit code, and the one line that says why ``cellgate serve`` did not start."""
-    with serve(*words) as process:
-        output, error = process.communicate(timeout=20)
-    assert output == ""
-    assert error.count("\n") == 1, error
-    assert error.startswith("cellgate: ")
-    return process.returncode, error
 
 
 def test_a_second_gateway_on_the_same_data_is_refused_and_disturbs_nothing(
@@ -440,12 +409,7 @@ def test_settings_come_from_the_environment_and_from_a_file(tmp_path: Path) -> N
         "CELLGATE__ServeApp__cell_timeout": "11",
     }
     with serve("--pool-size=0", **environment) as process:
-
-        def serving() -> bool:
-            assert process.poll() is None, process.communicate()
-            return (tmp_path / "data" / "gateway.json").exists()
-
-        until(serving, "the gateway does not serve")
+        announced(tmp_path / "data", process)
         with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
             status, info = ask(connection, "GET", "/v1/info")
     assert status == 200
