@@ -27,8 +27,7 @@ from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.record.clock import now
-from cellgate.record.events import EventLog
+from cellgate.record.events import EventLog, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts

@@ -19,7 +19,7 @@ from cellgate.cli.base import CommandApp, UsageError
 from cellgate.cli.printed import printed
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
-from cellgate.record.clock import now
+from cellgate.record.events import now
 from cellgate.replay.cells import RecordedCell, recorded_cells
 from cellgate.replay.environment import (
     EnvironmentCheck,

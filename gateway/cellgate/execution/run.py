@@ -23,8 +23,7 @@ from cellgate.execution.cell_environment import RESTORING, setting
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.results import ResultBuilder
-from cellgate.record.clock import now
-from cellgate.record.events import EventLog
+from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.execution import Execution, Outcome, Status

@@ -6,11 +6,9 @@ It knows no SQL (that is ``schema``) and decides nothing about when to write (th
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import StorageError
@@ -72,14 +70,3 @@ class Database:
         if connection is not None:
             await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
         self._thread.shutdown()
-
-
-def has_room(folder: Path, reserve: int) -> bool:
-    """Whether the file system of `folder` has `reserve` bytes left; True where it does not report that.
-
-    One system call of microseconds on a local file system, which SQLite's WAL needs anyway.
-    """
-    if not reserve:
-        return True
-    found = os.statvfs(folder)
-    return not found.f_blocks or found.f_bavail * found.f_frsize >= reserve

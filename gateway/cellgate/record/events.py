@@ -15,16 +15,17 @@ and wait for their place in the chain; so do the rows that must not be stored be
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from functools import partial
+from datetime import UTC, datetime
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.clock import now
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
+from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -103,7 +104,22 @@ UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _countable(count: object) -> bool:
-    return count is None or (isinstance(count, int) and storable(count))
+    return count is None or (isinstance(count, int) and -LARGEST <= count <= LARGEST)
+
+
+def now() -> str:
+    """The current time as events give it: RFC 3339 UTC with six decimals and `Z`, which any client can parse.
+
+    Rows and models have their times in the same form.
+    """
+    seconds, microseconds = divmod(time.time_ns() // 1000, 1_000_000)
+    return f"{_second(seconds)}.{microseconds:06}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    # A cell has about six events, mostly within one second: format its date only once.
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _make(event: dict[str, Any], head: bytes) -> tuple[bytes, bytes]:

@@ -21,7 +21,7 @@ from cellgate.errors import RecordGone, StorageError
 from cellgate.record import export
 from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.chain import Verification
-from cellgate.record.clock import now
+from cellgate.record.events import now
 from cellgate.record.export import Reading
 from cellgate.record.journal import Journal
 from cellgate.record.keys import SigningKey

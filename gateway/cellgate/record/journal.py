@@ -16,23 +16,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record import purge, schema, upkeep
 from cellgate.record.backlog import ROW_COST, Backlog, Group, cost
-from cellgate.record.database import Database, has_room
+from cellgate.record.database import Database
 from cellgate.record.eraser import Eraser, Purge
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
 from cellgate.record.queries import Queries
 from cellgate.record.redo import MOST_BYTES, RedoLog
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, check_execution, check_session
+from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
 from cellgate.record.schema import Sync
+from cellgate.record.space import free
 from cellgate.record.syncing import Syncer
 from cellgate_kernels.errors import GatewayFault
 from cellgate_kernels.limits import KIB, MIB
@@ -76,11 +75,12 @@ class _Opened:
 class Journal(Queries):
     """The rows of all sessions in one file. Create it with `open`, and `close` it at the end."""
 
-    def __init__(self, path: Path, opened: _Opened, limit: int, room_left: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, opened: _Opened, limit: int, reserve: int) -> None:
         super().__init__(path, opened.reader)
         begun = opened.begun
         self._lock = opened.lock
-        self._room_left = room_left
+        self._folder = path.parent
+        self._disk_reserve = reserve
         self._writer = opened.writer
         self._redo = opened.redo_log
         self._last_id = begun.last_session
@@ -147,9 +147,8 @@ class Journal(Queries):
             redo_log = await asyncio.to_thread(make, path, begun.number)
             if redo_log.takes:
                 redo_log = await _expected(writer, redo_log)
-            left = partial(has_room, path.parent, reserve)
             opened = _Opened(held, writer, reader, redo_log, begun)
-            journal = cls(path, opened, pending_bytes, left)
+            journal = cls(path, opened, pending_bytes, reserve)
         except BaseException as error:
             redo_log.close(clean=True)
             await reader.close()
@@ -175,15 +174,23 @@ class Journal(Queries):
 
         A row that the tables can't take ends the recording of its session, as by `refuse`.
         """
-        if self._takes(row.id, check_session(row)):
-            self._backlog.enqueued.sessions[row.id] = row
-            self._write_soon()
+        if not self._takes(row.id):
+            return
+        if not _storable(row.execution_count):
+            self.refuse(row.id, f"an execution count of {row.execution_count} can't be stored")
+            return
+        self._backlog.enqueued.sessions[row.id] = row
+        self._write_soon()
 
     def save_execution(self, row: ExecutionRow) -> None:
         """Enqueue the execution's row; in an earlier one it replaces `last_seq` and `status`."""
-        if self._takes(row.session_id, check_execution(row)):
-            self._backlog.enqueued.executions[row.session_id, row.id] = row
-            self._write_soon()
+        if not self._takes(row.session_id):
+            return
+        if not _storable(row.number, row.first_seq, row.last_seq or 0):
+            self.refuse(row.session_id, f"the numbers of execution {row.id} can't be stored")
+            return
+        self._backlog.enqueued.executions[row.session_id, row.id] = row
+        self._write_soon()
 
     def reserve(self, event_type: str, size: int) -> None:
         """Keep room for a row of about `size` bytes that is made later. Raises StorageFull like `append`."""
@@ -225,7 +232,7 @@ class Journal(Queries):
         execution are always taken: they are small, and limited by the number of these. So is a row for which
         room was `reserved`. A row of a session that is no longer recorded is dropped, and `commit` says so.
         """
-        if not self._takes(row.session_id, None):
+        if not self._takes(row.session_id):
             return
         size = cost(row)
         if not reserved:
@@ -273,11 +280,9 @@ class Journal(Queries):
             self._backlog.drop(session_id)
             self._measure()
 
-    def _takes(self, session_id: int, problem: str | None) -> bool:
+    def _takes(self, session_id: int) -> bool:
         if self._closed:
             raise StorageError("The record is closed")
-        if problem is not None:
-            self.refuse(session_id, problem)
         return session_id not in self._refused and session_id not in self._purging
 
     @property
@@ -321,13 +326,18 @@ class Journal(Queries):
             raise failure
         if self._failure is not None:
             raise self._failure
-        if not self._room_left():
+        if not self._disk_has_room:
             raise StorageFull("Too little space is left for the record; free some on the data folder's disk")
 
     @property
     def writable(self) -> bool:
         """Whether `check_writable` raises nothing."""
-        return self.healthy and self._room_left()
+        return self.healthy and self._disk_has_room
+
+    @property
+    def _disk_has_room(self) -> bool:
+        """Whether the reserve is free: one system call of microseconds on a local file system."""
+        return not self._disk_reserve or free(self._folder) >= self._disk_reserve
 
     @property
     def healthy(self) -> bool:
@@ -593,6 +603,11 @@ class Journal(Queries):
         """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()
         return await self._read(upkeep.overdue, before, most_bytes)
+
+
+def _storable(*numbers: int) -> bool:
+    """Whether columns of the tables can hold the numbers."""
+    return max(numbers) <= LARGEST and min(numbers) >= -LARGEST
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:

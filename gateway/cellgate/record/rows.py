@@ -104,22 +104,4 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 LARGEST = (1 << 63) - 1
-
-
-def storable(number: int) -> bool:
-    """Whether a column of the tables can hold the number."""
-    return -LARGEST <= number <= LARGEST
-
-
-def check_session(row: SessionRow) -> str | None:
-    """Why the tables can't take the row, None when they can."""
-    if storable(row.execution_count):
-        return None
-    return f"an execution count of {row.execution_count} can't be stored"
-
-
-def check_execution(row: ExecutionRow) -> str | None:
-    """Why the tables can't take the row, None when they can."""
-    if storable(row.number) and storable(row.first_seq) and (row.last_seq is None or storable(row.last_seq)):
-        return None
-    return f"the numbers of execution {row.id} can't be stored"
+"""The largest number that a column of the tables can hold; the smallest is its negative."""

@@ -17,8 +17,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
-from cellgate.record.clock import now
-from cellgate.record.events import MemoryStore
+from cellgate.record.events import MemoryStore, now
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.replay.cells import RecordedCell, recorded_cells
 from cellgate.replay.environment import (

@@ -26,8 +26,7 @@ from msgspec import structs
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
-from cellgate.record.clock import now
-from cellgate.record.events import EventLog
+from cellgate.record.events import EventLog, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.sessions.parts import SessionSpec

@@ -22,9 +22,8 @@ from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, m
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import folder_name, folder_of, new_folder
-from cellgate.record.clock import now
 from cellgate.record.eraser import Purge
-from cellgate.record.events import EventLog, MemoryStore
+from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of

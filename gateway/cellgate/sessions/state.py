@@ -15,7 +15,7 @@ from typing import Any
 
 from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.run import ExecutionRun
-from cellgate.record.clock import now
+from cellgate.record.events import now
 from cellgate.record.facts import brief
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of

@@ -9,9 +9,9 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
+from cellgate.errors import StorageFull
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
-from cellgate.wire.errors import StorageFull
 from cellgate_kernels.threads import Lane
 
 

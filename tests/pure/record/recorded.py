@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from cellgate.record.clock import now
-from cellgate.record.events import EventLog
+from cellgate.record.events import EventLog, now
 from cellgate.record.facts import brief
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
