@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
-import textwrap
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -83,20 +80,6 @@ async def to_tables(journal: Journal) -> None:
     """Commit, and have it written into the tables."""
     await journal.commit()
     await journal.applied()
-
-
-async def opened_elsewhere(path: Path) -> str:
-    """What a process says that opens the record, and ends."""
-    code = f"""
-        import asyncio, pathlib
-        from cellgate.record.journal import Journal
-        asyncio.run(Journal.open(pathlib.Path({str(path)!r})))
-    """
-    program = [sys.executable, "-c", textwrap.dedent(code)]
-    done = await asyncio.to_thread(
-        subprocess.run, program, capture_output=True, text=True, timeout=60, check=False
-    )
-    return done.stderr
 
 
 async def limit_pages(journal: Journal, pages: int) -> int:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sqlite3
 import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -33,13 +29,11 @@ from tests.pure.record.conftest import (
     eventually,
     execution_row,
     limit_pages,
-    opened_elsewhere,
     session_row,
     to_tables,
 )
 from tests.support.requirements import require
 
-PROJECT = Path(__file__).parents[3]
 BODY = b'{"seq":1}'
 
 
@@ -261,15 +255,6 @@ async def test_the_database_is_set_up_as_promised(path: Path, sync: schema.Sync,
     await journal.close()
 
 
-async def test_two_gateways_can_not_share_a_folder(path: Path, journal: Journal) -> None:
-    """Whether they are two processes or one; afterwards it is free again."""
-    with pytest.raises(StorageError, match="in use by another gateway"):
-        await Journal.open(path)
-    assert "in use by another gateway" in await opened_elsewhere(path)
-    await journal.close()
-    await (await Journal.open(path)).close()
-
-
 async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
     await (await Journal.open(path)).close()
     newer = VERSION + 1
@@ -316,61 +301,6 @@ async def test_a_closed_journal_takes_and_gives_nothing(path: Path) -> None:
 
 
 # ---- crashes ----------------------------------------------------------------------------------------------
-
-WRITER = """
-    import asyncio, itertools, pathlib, sys
-    from cellgate.record.journal import Journal
-    from tests.pure.record.conftest import Chain, execution_row, session_row
-
-    async def write(journal, session_id):
-        journal.save_session(session_row(session_id))
-        chain = Chain(session_id)
-        for number in itertools.count(1):
-            for _ in range(7):
-                journal.append(chain.next(f"e{number}", size=300))
-            journal.save_execution(execution_row(session_id, number, last_seq=chain.seq, status="ok"))
-            await journal.commit()
-            print(session_id, chain.seq, flush=True)
-            await asyncio.sleep(0)
-
-    async def main():
-        journal = await Journal.open(pathlib.Path(sys.argv[1]), sync=sys.argv[2])
-        await asyncio.gather(*(write(journal, journal.new_session_id()) for _ in range(3)))
-
-    asyncio.run(main())
-"""
-
-
-def killed_while_writing(path: Path, acknowledged: Path, sync: str) -> dict[int, int]:
-    """Let a process write and kill it; returns for each session up to which row it had a commit's answer."""
-    program = [sys.executable, "-c", textwrap.dedent(WRITER), str(path), sync]
-    with acknowledged.open("wb") as out, subprocess.Popen(program, stdout=out, cwd=PROJECT) as child:
-        try:
-            while acknowledged.read_bytes().count(b"\n") < 200:
-                assert child.poll() is None
-                time.sleep(0.01)
-        finally:
-            child.kill()
-    assert child.returncode == -signal.SIGKILL
-    complete = acknowledged.read_bytes().rpartition(b"\n")[0].splitlines()
-    return {int(session): int(seq) for session, seq in map(bytes.split, complete)}
-
-
-@pytest.mark.parametrize("sync", ["normal", "full"])
-async def test_what_was_committed_outlives_kill_9(path: Path, tmp_path: Path, sync: str) -> None:
-    """The file is sound, and has every row whose commit returned."""
-    last = await asyncio.to_thread(killed_while_writing, path, tmp_path / "acknowledged", sync)
-    assert len(last) == 3
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert db.execute("PRAGMA foreign_key_check").fetchall() == []
-    journal = await Journal.open(path)
-    for session_id, seq in last.items():
-        rows = await all_events(journal, session_id)
-        assert verify((row.seq, row.body, row.hash) for row in rows).valid
-        assert len(rows) >= seq
-        assert len(await journal.executions(session_id, limit=100_000)) == len(rows) // 7
-    await journal.close()
 
 
 # ---- failing storage --------------------------------------------------------------------------------------

@@ -18,38 +18,13 @@ from cellgate.record.journal import Journal
 from cellgate.record.lock import RecordLock
 from cellgate.record.redo import beside, last_beside
 from cellgate.record.verify_store import check_record
-from tests.pure.record.conftest import Chain, all_events, eventually, opened_elsewhere, session_row
+from tests.pure.record.conftest import Chain, all_events, eventually, session_row
 from tests.pure.record.test_redo import cells, crashed, in_tables, synced
-
-FILES = [
-    "record.sqlite",
-    "record.sqlite.lock",
-    "record.sqlite.redo",
-    "record.sqlite.last",
-    "record.sqlite-wal",
-]
 
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "WATCH_SECONDS", 0.02)
-
-
-@pytest.mark.parametrize("name", FILES)
-async def test_a_removed_file_lets_no_second_gateway_in(path: Path, name: str) -> None:
-    """Neither of this process nor of another one."""
-    journal = await Journal.open(path)
-    await cells(journal, Chain(journal.new_session_id()), 1)
-    path.with_name(name).unlink()
-    with pytest.raises(StorageError, match="in use by another gateway"):
-        await Journal.open(path)
-    assert "in use by another gateway" in await opened_elsewhere(path)
-    if name != "record.sqlite":
-        await journal.close()
-        await (await Journal.open(path)).close()
-        return
-    with pytest.raises(StorageError, match="removed or replaced"):
-        await closed_once_it_knows(journal)
 
 
 async def closed_once_it_knows(journal: Journal) -> None:
