@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sqlite3
+import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -55,6 +56,24 @@ def crashed(path: Path, folder: Path) -> Path:
     """What the files would be if the gateway were killed now: copies in a folder of their own."""
     shutil.copytree(path.parent, folder, ignore=shutil.ignore_patterns("*.lock", "*-shm"))
     return folder / path.name
+
+
+def crashed_in_one_moment(journal: Journal, path: Path, folder: Path) -> Path:
+    """The same while a journal writes: neither its writer nor the loop does anything between two files."""
+    stopped = threading.Event()
+    copied = threading.Event()
+
+    def stand_still(_: sqlite3.Connection) -> None:
+        stopped.set()
+        copied.wait()
+
+    standing = journal._writer._submit(stand_still)
+    stopped.wait()
+    try:
+        return crashed(path, folder)
+    finally:
+        copied.set()
+        standing.result()
 
 
 def in_tables(path: Path) -> int:
@@ -430,7 +449,7 @@ async def test_crashes_at_any_point_of_any_mixture_lose_nothing_committed(path: 
             else:
                 await asyncio.sleep(choice.random() / 50)
             if step > 0.9:
-                copy = crashed(path, tmp_path / f"crashed-{number}")
+                copy = crashed_in_one_moment(journal, path, tmp_path / f"crashed-{number}")
                 for one in chains:
                     assert whole(await events(copy, one.session_id), one), (number, one.session_id)
                 for session_id in purged:
