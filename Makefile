@@ -50,7 +50,7 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 # Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS))
-PYTEST = $(BIN)/python -m pytest --dist loadgroup
+PYTEST = $(BIN)/python -m pytest
 FAST := tests/pure tests/core
 LOCAL := tests/gateway tests/fuzz
 OTHER := tests/containers tests/clients

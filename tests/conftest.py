@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from docker.api.client import APIClient
+from xdist.scheduler import LoadScopeScheduling
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.container import ContainerSettings
@@ -39,31 +40,40 @@ StartGateway = Callable[..., GatewayProcess]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of this suite."""
-    parser.addoption("--crash-rounds", type=int, default=3, help="how often the gateway is killed under load")
+    parser.addoption("--crash-rounds", type=int, default=2, help="how often the gateway is killed under load")
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A fuzz target may take its seconds on top of the usual timeout; who shares a gateway stays together."""
+    """A fuzz target may take its seconds on top of the usual timeout."""
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
         assert isinstance(item, pytest.Function)
         if seconds and "fuzz" in item.fixturenames:
             item.add_marker(pytest.mark.timeout(usual + 2 * seconds))
-        if group := _sharing(item):
-            item.add_marker(pytest.mark.xdist_group(group))
 
 
-def _sharing(item: pytest.Function) -> str:
-    """The module and its fixtures' parameters: what a process of ``pytest -n`` makes once for all of them."""
-    known = item._fixtureinfo.name2fixturedefs
-    shared = [name for name in item.fixturenames if name in known and known[name][-1].scope == "module"]
-    if not shared:
-        return ""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    chosen = [str(parameters[name]) for name in sorted(shared) if name in parameters]
-    return "-".join([item.path.parent.name, item.path.stem, *chosen])
+class TogetherWhereShared(LoadScopeScheduling):
+    """What ``pytest -n`` runs in one process: a module that shares a fixture, else each test for itself.
+
+    Not ``--dist loadgroup``: it marks tests by a name that pytest 9.2 no longer reads, and groups nothing.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._shares: dict[str, bool] = {}
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.partition("::")[0]
+        if module not in self._shares:
+            text = (self.config.rootpath / module).read_text()
+            self._shares[module] = 'fixture(scope="module"' in text
+        return module if self._shares[module] else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherWhereShared:
+    """The order in which processes get tests: modules that share much first."""
+    return TogetherWhereShared(config, log)
 
 
 @pytest.fixture

@@ -148,12 +148,17 @@ async def no_leaks(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["process", "sandbox"])
+each_backend = pytest.mark.parametrize("backend", ["process", "sandbox"], indirect=True)
+"""For tests of what the backends do each in their own way; the others are on the sandbox alone."""
+
+
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
-    """Each local backend."""
-    if request.param == "sandbox":
+    """The sandbox, or what a test is parametrised with."""
+    name = str(getattr(request, "param", "sandbox"))
+    if name == "sandbox":
         request.getfixturevalue("sandbox")
-    return str(request.param)
+    return name
 
 
 @pytest.fixture

@@ -101,7 +101,7 @@ def test_steps_are_told_and_a_second_set_up_has_none(
 def test_packages_that_can_t_be_installed_end_in_uv_s_own_words(
     tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "requirements.txt").write_text(f"{tmp_path}/no-such-package\n")
+    (tmp_path / "requirements.txt").write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n")
     assert cellgate(words) == 1
     error = capsys.readouterr().err
     assert "no-such-package" in error

@@ -226,8 +226,8 @@ def test_ended_sessions_give_their_kernels_back(strict: GatewayProcess) -> None:
 
 def test_requests_that_meet_an_ending_session_are_served(start_gateway: StartGateway) -> None:
     gateway = start_gateway(idle_timeout=0.1, cull_interval=0.05)
-    for number in range(20):
+    for number in range(10):
         answer = gateway.post("/v1/sessions/s/execute", {"code": f"{number}"})
         assert answer.status == 200, answer.body
         assert answer.json()["text"] == str(number)
-        time.sleep(0.1 + number * 0.005)  # each request comes a little later into the session's end
+        time.sleep(0.1 + number * 0.01)  # each request comes a little later into the session's end

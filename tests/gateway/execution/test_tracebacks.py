@@ -24,12 +24,10 @@ print(done.stdout if done.returncode == 0 else done.stderr)
 """
 
 
-@pytest.fixture(params=["process", "sandbox"])
-def backend(request: pytest.FixtureRequest, start_gateway: StartGateway) -> GatewayProcess:
-    """A gateway of each local backend, with the default limits of a kernel."""
-    if request.param == "sandbox":
-        request.getfixturevalue("sandbox")
-    return start_gateway(backend=request.param)
+@pytest.fixture
+def backend(sandbox: None, start_gateway: StartGateway) -> GatewayProcess:
+    """A gateway with sandboxes, with the default limits of a kernel."""
+    return start_gateway(backend="sandbox")
 
 
 def plain(text: str) -> str:
@@ -77,3 +75,7 @@ def test_a_deadline_shows_where_the_code_was(backend: GatewayProcess) -> None:
         "",
         "KeyboardInterrupt: ",
     ]
+
+
+def test_a_deadline_shows_where_the_code_of_a_plain_process_was(start_gateway: StartGateway) -> None:
+    test_a_deadline_shows_where_the_code_was(start_gateway())

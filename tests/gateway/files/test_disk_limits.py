@@ -14,7 +14,7 @@ from tests.support.server import GatewayProcess, surviving
 
 def bounding(data_dir: Path, backend: str, runtime: str = "") -> AbstractContextManager[GatewayProcess]:
     """A gateway whose kernels have 64 MiB of disk."""
-    return serving(data_dir, backend, runtime=runtime, pool_size=1, burst_size=1, memory="512m", disk="64m")
+    return serving(data_dir, backend, runtime=runtime, memory="512m", disk="64m")
 
 
 @pytest.fixture(scope="module")

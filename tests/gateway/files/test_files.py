@@ -348,7 +348,7 @@ def test_deep_folders_and_odd_names_do_not_stop_a_listing(gateway: GatewayProces
 
 
 def test_a_large_file_passes_without_memory(start_gateway: Callable[..., GatewayProcess]) -> None:
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     gateway.execute("s", "1")
     process = psutil.Process(gateway.process.pid)
     before = process.memory_info().rss
@@ -393,7 +393,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(gateway: GatewayProcess, sessi
 @pytest.fixture
 def small(start_gateway: Callable[..., GatewayProcess]) -> GatewayProcess:
     """A gateway whose workspaces hold a megabyte."""
-    return start_gateway(pool_size=1, disk="1m")
+    return start_gateway(disk="1m")
 
 
 def test_a_workspace_has_a_quota(small: GatewayProcess) -> None:
@@ -431,7 +431,7 @@ def test_what_is_not_there_or_not_ones_own_is_404(gateway: GatewayProcess, sessi
 def test_files_of_an_ended_session_are_there_until_they_are_deleted(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
-    gateway = start_gateway(pool_size=1, idle_timeout=0.3, cull_interval=0.05)
+    gateway = start_gateway(idle_timeout=0.3, cull_interval=0.05)
     put(gateway, "s", "f", b"1")
     until(lambda: gateway.get("/v1/sessions/s").json()["state"] == "ended", "the session has not ended")
     assert gateway.get("/v1/sessions/s/files/f").body == b"1"

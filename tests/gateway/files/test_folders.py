@@ -20,7 +20,7 @@ def record_files(data: Path) -> list[Path]:
 
 def stopped(data: Path, session: str, code: str, *, kill: bool = False) -> None:
     """A life of a gateway in which this session runs this cell."""
-    gateway = GatewayProcess(data, "process", pool_size=0)
+    gateway = GatewayProcess(data, "process")
     try:
         assert gateway.execute(session, code)["status"] == "ok"
         if not kill:
@@ -57,7 +57,7 @@ def test_a_restored_record_gives_no_session_anothers_files(tmp_path: Path, *, cr
     for path in backup.iterdir():
         shutil.copy2(path, data)
 
-    gateway = GatewayProcess(data, "process", pool_size=0)
+    gateway = GatewayProcess(data, "process")
     try:
         assert gateway.execute("new", "import os; os.listdir()")["text"] == "[]"
         assert files(gateway, "new") == []

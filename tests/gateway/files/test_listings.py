@@ -21,7 +21,7 @@ for n in range(400):
 
 def test_huge_listings_hold_up_nobody(start_gateway: StartGateway) -> None:
     """200 GiB in sparse files, and eight listings of it whose clients leave: uploads and cells go on."""
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     gateway.execute("huge", HUGE)
     gateway.execute("other", "1")
 
@@ -48,7 +48,7 @@ def test_huge_listings_hold_up_nobody(start_gateway: StartGateway) -> None:
 
 
 def test_a_listing_that_is_read_ends_although_it_is_huge(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     assert put(gateway, "huge", "own", b"1").status == 201
     gateway.execute("huge", HUGE)
     answers = together(4, lambda _: gateway.get("/v1/sessions/huge/files"))
@@ -61,7 +61,7 @@ def test_a_listing_that_is_read_ends_although_it_is_huge(start_gateway: StartGat
 
 def test_a_hash_of_an_upload_is_known(start_gateway: StartGateway) -> None:
     """However large it is: it was hashed on its way in."""
-    gateway: GatewayProcess = start_gateway(pool_size=0)
+    gateway: GatewayProcess = start_gateway()
     data = bytes(257 * MIB)
     uploaded = put(gateway, "a", "f", data).json()["sha256"]
     assert gateway.get("/v1/sessions/a/files").json()["files"][0]["sha256"] == uploaded

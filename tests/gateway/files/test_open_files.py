@@ -43,7 +43,7 @@ def started(request: pytest.FixtureRequest, place: Path, backend: str) -> Iterat
     """A gateway without warm kernels."""
     if backend != "process":
         request.getfixturevalue(backend)
-    with serving(place, backend, pool_size=0) as gateway:
+    with serving(place, backend) as gateway:
         yield gateway
 
 
@@ -129,7 +129,7 @@ def test_what_a_former_gateway_left_goes_at_the_start(place: Path) -> None:
     (data / "run" / "left").mkdir(parents=True)
     (data / "uploads").mkdir()
     (data / "uploads" / "left").touch()
-    with serving(data, pool_size=0, packages="numpy") as gateway:
+    with serving(data, packages="numpy") as gateway:
         assert folders(gateway) == set()
         assert list((data / "uploads").iterdir()) == []
         assert [path for folder in places for path in folder.iterdir() if is_leftover(path.name)] == []

@@ -168,7 +168,7 @@ def test_a_saved_block_is_an_upload_too(gateway: GatewayProcess, small: str) -> 
 
 
 def test_all_uploads_together_have_a_limit(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=0, upload_space="20m")
+    gateway = start_gateway(upload_space="20m")
     for session in ("a", "b"):
         gateway.execute(session, "1")
     refused = put(gateway, "a", "f", bytes(21 * MIB))
@@ -187,9 +187,7 @@ def test_all_uploads_together_have_a_limit(start_gateway: StartGateway) -> None:
 
 def test_uploads_leave_the_reserve_of_the_disk(disk: Path) -> None:
     """Refused before a byte is read where the length is known, and while it is written where it is not."""
-    gateway = GatewayProcess(
-        disk / "data", "process", pool_size=0, storage_reserve="4m", upload_space="1g", max_disk="1g"
-    )
+    gateway = GatewayProcess(disk / "data", "process", storage_reserve="4m", upload_space="1g", max_disk="1g")
     try:
         gateway.execute("a", "1")
         told = os.statvfs(disk)

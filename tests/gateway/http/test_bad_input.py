@@ -749,7 +749,7 @@ def test_bad_requests_sent_ahead_are_answered_in_order(gateway: GatewayProcess) 
 
 def test_clients_that_leave_in_their_body_leave_nothing_behind(start_gateway: StartGateway) -> None:
     """Their requests are over when they have gone, not when the gateway stops, and are no failures."""
-    gateway = start_gateway(pool_size=0)
+    gateway = start_gateway()
     request = head(gateway, "POST /v1/sessions HTTP/1.1", "Content-Length: 500") + b'{"session": "half"'
     for _ in range(20):
         with closing(connect(gateway)) as connection:
@@ -764,7 +764,7 @@ def test_clients_that_leave_in_their_body_leave_nothing_behind(start_gateway: St
 def test_a_client_that_sends_half_a_body_and_waits_does_not_hinder_the_end(
     start_gateway: StartGateway,
 ) -> None:
-    gateway = start_gateway(pool_size=0)
+    gateway = start_gateway()
     with closing(connect(gateway)) as connection:
         connection.sendall(head(gateway, "POST /v1/sessions HTTP/1.1", "Content-Length: 500") + b"{")
         assert gateway.get("/healthz").status == 200
@@ -806,7 +806,7 @@ OBJECTS = st.lists(st.sampled_from(sorted(FIELDS)), max_size=4, unique=True).fla
 def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway whose only kernel is taken, so that what is valid can't start another one."""
     data = tmp_path_factory.mktemp("full") / "data"
-    with serving(data, pool_size=1, max_kernels=1, claim_timeout=0.1) as gateway:
+    with serving(data, max_kernels=1, claim_timeout=0.1) as gateway:
         until(lambda: gateway.get("/readyz").status == 200, "no kernel becomes ready")
         assert gateway.post("/v1/sessions", {"session": "holder"}).status == 201
         yield gateway

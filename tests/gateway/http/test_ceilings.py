@@ -46,7 +46,6 @@ def capped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
     """A gateway with small ceilings, some of them below its defaults."""
     with serving(
         tmp_path_factory.mktemp("capped") / "data",
-        pool_size=1,
         max_memory="512m",
         max_cpus=1.5,
         max_pids=300,
@@ -133,11 +132,11 @@ def test_a_gateway_that_is_told_nothing_has_the_machines_ceilings(gateway: Gatew
 def test_a_session_of_former_ceilings_is_replayed_within_those_of_today(
     start_gateway: StartGateway, tmp_path: Path
 ) -> None:
-    former = start_gateway(tmp_path / "data", pool_size=0)
+    former = start_gateway(tmp_path / "data")
     former.post("/v1/sessions", {"session": "s", "limits": {"memory": "700m", "cell_timeout": 100}})
     former.execute("s", "print('a')", timeout=90)
     former.stop()
-    today = start_gateway(tmp_path / "data", pool_size=0, max_memory="512m", max_cell_timeout=30)
+    today = start_gateway(tmp_path / "data", max_memory="512m", max_cell_timeout=30)
     answer = today.post("/v1/sessions/s/replay")
     assert answer.status == 200
     assert [cell["verdict"] for cell in answer.json()["cells"]] == ["equal"]

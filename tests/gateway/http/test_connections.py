@@ -123,7 +123,7 @@ def problem(answer: bytes) -> tuple[int, str]:
 
 
 def test_a_thousand_half_open_requests_end_nothing(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, head_timeout=3)
+    gateway = start_gateway(head_timeout=3)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         halves = [client.connect(HALF_HEAD) for _ in range(500)]
@@ -138,7 +138,7 @@ def test_a_thousand_half_open_requests_end_nothing(start_gateway: StartGateway) 
 
 def test_a_head_that_comes_byte_by_byte_is_cut_off(start_gateway: StartGateway) -> None:
     """Also the second one of a connection, which may wait for its first byte much longer."""
-    gateway = start_gateway(pool_size=0, head_timeout=1, connection_idle_timeout=60)
+    gateway = start_gateway(head_timeout=1, connection_idle_timeout=60)
     with clients(gateway) as client:
         connection = client.connect(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200 OK" in connection.recv(4096)
@@ -153,7 +153,7 @@ def test_a_head_that_comes_byte_by_byte_is_cut_off(start_gateway: StartGateway) 
 
 def test_a_head_that_begins_behind_a_request_has_its_own_time(start_gateway: StartGateway) -> None:
     """Its bytes came together with the request before it, and no more come."""
-    gateway = start_gateway(pool_size=0, head_timeout=1, connection_idle_timeout=60)
+    gateway = start_gateway(head_timeout=1, connection_idle_timeout=60)
     with clients(gateway) as client:
         whole = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
         said = ended(client.connect(whole + HALF_HEAD))
@@ -163,7 +163,7 @@ def test_a_head_that_begins_behind_a_request_has_its_own_time(start_gateway: Sta
 
 
 def test_an_idle_connection_is_closed(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=0, connection_idle_timeout=1)
+    gateway = start_gateway(connection_idle_timeout=1)
     with clients(gateway) as client:
         connection = client.connect(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert ended(connection).startswith(b"HTTP/1.1 200 OK")
@@ -210,7 +210,7 @@ def test_a_thousand_requests_at_once_on_one_connection_are_answered_in_order(gat
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_body_without_progress_is_cut_off(start_gateway: StartGateway, *, chunked: bool) -> None:
-    gateway = start_gateway(pool_size=1, body_timeout=4, body_rate=100)
+    gateway = start_gateway(body_timeout=4, body_rate=100)
     gateway.execute("other", "1")
     kind = b"Transfer-Encoding: chunked\r\n\r\n" if chunked else b"Content-Length: 1000\r\n\r\n"
     piece = b"1\r\n \r\n" if chunked else b" "
@@ -228,7 +228,7 @@ def test_a_body_without_progress_is_cut_off(start_gateway: StartGateway, *, chun
 
 
 def test_a_slow_body_that_makes_progress_comes_in(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=0, body_timeout=1, body_rate=100)
+    gateway = start_gateway(body_timeout=1, body_rate=100)
     with clients(gateway) as client:
         head = b"PUT /v1/sessions/a/files/f HTTP/1.1\r\n" + AUTHORIZED + b"Connection: close\r\n"
         connection = client.connect(head + b"Content-Length: 900\r\n\r\n")
@@ -275,7 +275,7 @@ HALF_FRAMES = {
 
 @pytest.mark.parametrize("name", HALF_FRAMES)
 def test_half_a_message_on_a_websocket_is_cut_off(start_gateway: StartGateway, name: str) -> None:
-    gateway = start_gateway(pool_size=1, body_timeout=1, body_rate=100)
+    gateway = start_gateway(body_timeout=1, body_rate=100)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         idle = client.websocket("other")
@@ -293,7 +293,7 @@ def test_half_a_message_on_a_websocket_is_cut_off(start_gateway: StartGateway, n
 
 def test_a_client_that_leaves_in_its_handshake_leaves_no_traceback(start_gateway: StartGateway) -> None:
     """In a body that a handshake should not have, with a token or without; `stop` looks into the log."""
-    gateway = start_gateway(pool_size=0)
+    gateway = start_gateway()
     gateway.execute("other", "1")
     for path in (b"/v1/sessions/other/ws", b"/api/kernels/x/channels"):
         for head in (AUTHORIZED, b"Host: 127.0.0.1\r\n"):
@@ -307,7 +307,7 @@ def test_a_client_that_leaves_in_its_handshake_leaves_no_traceback(start_gateway
 
 
 def test_unfinished_messages_have_a_limit_together(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, client_memory="20m")
+    gateway = start_gateway(client_memory="20m")
     gateway.execute("other", "1")
     with clients(gateway) as client:
         small = client.websocket("other")
@@ -330,7 +330,7 @@ def test_unfinished_messages_have_a_limit_together(start_gateway: StartGateway) 
 
 def test_an_answer_that_nobody_reads_is_given_up(start_gateway: StartGateway) -> None:
     """A file, sent past tornado's buffers, and an answer through them; a reader that pauses gets all."""
-    gateway = start_gateway(pool_size=0, answer_timeout=3, body_rate=0)
+    gateway = start_gateway(answer_timeout=3, body_rate=0)
     assert put(gateway, "a", "large", bytes(64 * MIB)).status == 201
     printed = gateway.execute("a", "print('x' * 9_000_000)")["execution"].encode()
     with clients(gateway) as client:
@@ -354,7 +354,7 @@ def test_an_answer_that_nobody_reads_is_given_up(start_gateway: StartGateway) ->
 
 def test_a_jupyter_client_may_read_as_late_as_it_likes(start_gateway: StartGateway) -> None:
     """What waits for it has limits of its own: it is not cut off, as others are."""
-    gateway = start_gateway(pool_size=1, answer_timeout=1)
+    gateway = start_gateway(answer_timeout=1)
     gateway.execute("a", "1")
     with raw_socket(gateway, "a") as client:
         gateway.execute("a", "print('x' * 9_000_000)")
@@ -372,7 +372,7 @@ def test_a_jupyter_client_may_read_as_late_as_it_likes(start_gateway: StartGatew
 
 
 def test_who_waits_without_a_request_makes_room(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, max_connections=20, head_timeout=60)
+    gateway = start_gateway(max_connections=20, head_timeout=60)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         for _ in range(100):
@@ -382,7 +382,7 @@ def test_who_waits_without_a_request_makes_room(start_gateway: StartGateway) -> 
 
 
 def test_strangers_make_room_for_those_with_a_token(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, max_connections=20)
+    gateway = start_gateway(max_connections=20)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         known = client.connect(
@@ -400,7 +400,7 @@ def test_strangers_make_room_for_those_with_a_token(start_gateway: StartGateway)
 
 
 def test_when_all_connections_work_a_new_one_is_told(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, max_connections=10)
+    gateway = start_gateway(max_connections=10)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         for _ in range(10):
@@ -419,7 +419,7 @@ def _answers(gateway: GatewayProcess) -> bool:
 
 
 def test_one_address_may_have_its_part(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=0, max_connections=100, connections_per_address=5)
+    gateway = start_gateway(max_connections=100, connections_per_address=5)
     gateway.execute("other", "1")
     with clients(gateway) as client:
         for _ in range(5):
@@ -428,7 +428,7 @@ def test_one_address_may_have_its_part(start_gateway: StartGateway) -> None:
 
 
 def test_without_open_files_the_log_stays_short_and_service_comes_back(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=1, max_connections=4000)
+    gateway = start_gateway(max_connections=4000)
     gateway.execute("other", "1")
     used = len(list(Path(f"/proc/{gateway.process.pid}/fd").iterdir()))
     _, hard = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
@@ -465,7 +465,7 @@ def test_limits_beyond_the_open_files_that_are_allowed_are_told() -> None:
 
 def test_a_gateway_tells_of_connections_that_it_can_t_have(start_gateway: StartGateway) -> None:
     """They are not lowered: most connections need no second file."""
-    gateway = start_gateway(pool_size=0, max_connections=100_000)
+    gateway = start_gateway(max_connections=100_000)
     files, _ = resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE)
     log = gateway.log.read_text()
     assert log.count("may open") == 1

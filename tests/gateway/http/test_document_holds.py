@@ -52,7 +52,7 @@ TAKING = [label for label, each in OPERATIONS.items() if each.query or each.body
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway of few kernels, none of which is waited for."""
     folder = tmp_path_factory.mktemp("described") / "data"
-    with serving(folder, pool_size=1, max_kernels=6, claim_timeout=0.5) as gateway:
+    with serving(folder, max_kernels=6, claim_timeout=0.5) as gateway:
         yield gateway
 
 

@@ -325,7 +325,7 @@ def test_strangers_and_unknown_sessions_are_refused_before_the_upgrade(gateway: 
 
 def test_what_a_follower_saw_is_in_the_record_after_a_crash(start_gateway: Any) -> None:
     """The numbers of lost events would go to others, which a client that comes back would never see."""
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     gateway.submit("a", CODE.format(EVENTS, 0.001))
     path = "/v1/sessions/a/events"
     until(lambda: gateway.get(path).status == 200, "the session is not there")
@@ -333,7 +333,7 @@ def test_what_a_follower_saw_is_in_the_record_after_a_crash(start_gateway: Any) 
     follower = ndjson(gateway, "a", seq(seen[-1]))
     seen += [next(follower) for _ in range(50)]
     gateway.kill()
-    again = start_gateway(gateway.data_dir, pool_size=0)
+    again = start_gateway(gateway.data_dir)
     whole = seen + take(ndjson(again, "a", seq(seen[-1])), again.recorded("a")[-1]["seq"] - len(seen))
     assert [json.loads(event) for event in whole] == again.recorded("a")
     assert [json.loads(event)["type"] for event in whole[-2:]] == ["finished", "session"]

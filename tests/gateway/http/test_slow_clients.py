@@ -30,7 +30,7 @@ Opened = Callable[[GatewayProcess], socket.socket]
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway that waits for its clients longer than any test takes, with a session that shows much."""
-    with serving(tmp_path_factory.mktemp("patient") / "data", pool_size=2, keep_alive=0.5) as process:
+    with serving(tmp_path_factory.mktemp("patient") / "data", keep_alive=0.5) as process:
         assert process.execute("large", LARGE)["status"] == "ok"
         put = process.request(
             "PUT",
@@ -170,7 +170,7 @@ def test_others_go_on_beside_many_unread_answers(patient: GatewayProcess, kind: 
         # More than are made at once, or than there are threads; conversions are slow.
         for _ in range(3 if "format" in path else 8):
             stack.enter_context(unread(patient, path, **headers))
-        together(4, lambda _: used_by_others(patient))
+        together(2, lambda _: used_by_others(patient))
 
 
 def test_others_go_on_beside_unread_channels(patient: GatewayProcess) -> None:
@@ -180,7 +180,7 @@ def test_others_go_on_beside_unread_channels(patient: GatewayProcess) -> None:
             stack.enter_context(unread(patient, "/api/kernels/channels/channels", **UPGRADE))
         for _ in range(2):
             assert patient.execute("channels", LARGE)["status"] == "ok"
-        together(4, lambda _: used_by_others(patient))
+        together(2, lambda _: used_by_others(patient))
     patient.delete("/v1/sessions/channels")
 
 
@@ -188,7 +188,7 @@ def test_others_go_on_beside_unread_channels(patient: GatewayProcess) -> None:
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway that gives its clients little time, with the same session."""
     folder = tmp_path_factory.mktemp("impatient") / "data"
-    with serving(folder, pool_size=2, keep_alive=0.5, answer_timeout=SILENCE) as process:
+    with serving(folder, keep_alive=0.5, answer_timeout=SILENCE) as process:
         assert process.execute("large", LARGE)["status"] == "ok"
         octets = {"Content-Type": "application/octet-stream"}
         path = "/v1/sessions/large/files/large.bin"
@@ -238,7 +238,7 @@ def test_what_nobody_reads_is_closed_and_leaves_nothing(impatient: GatewayProces
 
 def test_a_client_that_leaves_ends_what_is_made_for_it(start_gateway: StartGateway) -> None:
     """Also a conversion that runs in a process of its own."""
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     gateway.execute("large", LARGE)
     process = psutil.Process(gateway.process.pid)
 
@@ -259,7 +259,7 @@ def test_a_client_that_leaves_ends_what_is_made_for_it(start_gateway: StartGatew
 
 def test_a_stop_does_not_wait_for_exports(start_gateway: StartGateway) -> None:
     """Neither for those that are being made nor for those that nobody reads; none of them looks whole."""
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     for _ in range(3):
         gateway.execute("large", LARGE)
     with ExitStack() as stack:
@@ -277,7 +277,7 @@ def test_a_stop_does_not_wait_for_exports(start_gateway: StartGateway) -> None:
 
 def test_a_stop_ends_what_clients_leave_unread_without_a_word(start_gateway: StartGateway) -> None:
     """A WebSocket and a download: their requests end with their connections, not with the process."""
-    gateway = start_gateway(pool_size=1)
+    gateway = start_gateway()
     gateway.execute("large", LARGE + "\nopen('large.bin', 'wb').write(bytes(64 << 20))")
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
     with (

@@ -11,6 +11,8 @@ from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
 
+NOTHING = "# No package, and because of --hash= no pip either: it takes seconds.\n"
+
 
 def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path, tmp_path: Path) -> None:
     installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
@@ -40,7 +42,7 @@ def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
     assert Path(spec["argv"][1]).is_file()
     assert set(spec["metadata"]["kernel_provisioner"]["config"]) == {"readable", "reserved"}
     requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# nothing\n")
+    requirements.write_text(NOTHING)
     bare = create_environment(tmp_path, lambda _: None, requirements=requirements)
     assert install_kernelspecs(bare, tmp_path) == []
     assert list((data_folder(tmp_path) / "kernels").iterdir()) == []
@@ -48,7 +50,7 @@ def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
 
 def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
-    requirements.write_text("# nothing\n")
+    requirements.write_text(NOTHING)
     said: list[str] = []
     environment = create_environment(tmp_path, said.append, requirements=requirements)
     assert (environment / "bin" / "python").exists()
@@ -59,7 +61,7 @@ def test_an_environment_is_made_once_and_anew_when_it_was_not_finished(tmp_path:
     assert create_environment(tmp_path, said.append, requirements=requirements) == environment
     assert len(said) == made
     assert leftover.exists()
-    requirements.write_text("./not-there-at-all\n")
+    requirements.write_text(f"{NOTHING}./not-there-at-all\n")
     with pytest.raises(BackendUnavailable, match="not-there-at-all"):
         create_environment(tmp_path, said.append, requirements=requirements)
     assert not leftover.exists()

@@ -32,10 +32,9 @@ from cellgate_kernels.provisioners.base import OOM_SCORE, CellgateProvisioner, K
 from cellgate_kernels.provisioners.child import find_program
 from cellgate_kernels.provisioners.process import ProcessProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from tests.support.kernels import own_processes
+from tests.support.kernels import each_backend, own_processes
 
 DEADLINE = 60.0
-in_sandbox = pytest.mark.parametrize("backend", ["sandbox"], indirect=True)
 one_backend = pytest.mark.parametrize("backend", ["process"], indirect=True)
 PYTHON3 = KernelProfile("python3")
 
@@ -170,6 +169,7 @@ async def test_the_first_cell_of_a_ready_kernel_works_at_once_and_loses_no_outpu
         await asyncio.gather(one(), one())
 
 
+@each_backend
 async def test_a_ready_kernel_knows_what_it_is(launcher: KernelLauncher, backend: str) -> None:
     kernel = await launcher.start(PYTHON3)
     try:
@@ -226,7 +226,6 @@ async def test_the_last_words_of_a_program_that_ends_are_in_the_message(
     assert len(message) < 1000
 
 
-@in_sandbox
 async def test_a_sandbox_that_can_not_be_made_is_explained_once_and_in_short(
     monkeypatch: pytest.MonkeyPatch, launcher: KernelLauncher, tmp_path: Path
 ) -> None:
@@ -247,7 +246,6 @@ async def test_a_sandbox_that_can_not_be_made_is_explained_once_and_in_short(
     assert len(failure.value.message) < 1000
 
 
-@in_sandbox
 async def test_nothing_runs_in_a_sandbox_before_the_oom_killer_would_take_it_first(
     monkeypatch: pytest.MonkeyPatch, launcher: KernelLauncher, catalog: KernelspecCatalog
 ) -> None:
@@ -265,6 +263,7 @@ async def test_nothing_runs_in_a_sandbox_before_the_oom_killer_would_take_it_fir
     assert failure.value.message.endswith(f"last words: {OOM_SCORE}")
 
 
+@each_backend
 async def test_a_program_killed_by_a_signal_is_told_so(
     launcher: KernelLauncher, catalog: KernelspecCatalog
 ) -> None:
@@ -342,6 +341,7 @@ async def test_a_cancelled_start_leaves_nothing(
     assert start.cancelled()
 
 
+@each_backend
 async def test_a_backend_that_is_not_installed_says_so(
     launcher: KernelLauncher, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +354,7 @@ async def test_a_backend_that_is_not_installed_says_so(
 # ---- interrupt, exit, shutdown
 
 
+@each_backend
 async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(launcher: KernelLauncher) -> None:
     kernel = await launcher.start(PYTHON3)
     try:
@@ -383,6 +384,7 @@ async def test_an_interrupt_ends_the_cell_and_keeps_the_kernel(launcher: KernelL
         ),
     ],
 )
+@each_backend
 async def test_a_kernel_that_ends_by_itself_tells_how(
     launcher: KernelLauncher, code: str, ended: KernelExit
 ) -> None:
@@ -396,6 +398,7 @@ async def test_a_kernel_that_ends_by_itself_tells_how(
         await kernel.discard()
 
 
+@each_backend
 async def test_shutdown_ends_the_kernel_once_however_often_it_is_asked(
     launcher: KernelLauncher, folders: KernelFolders
 ) -> None:
@@ -560,6 +563,7 @@ async def test_files_that_are_spared_stay(launcher: KernelLauncher, folders: Ker
 # ---- what a profile asks for
 
 
+@each_backend
 async def test_a_profiles_environment_and_limits_reach_the_kernel(launcher: KernelLauncher) -> None:
     limits = ResourceLimits(memory=512 * MIB, cpus=2, disk=100 * MIB)
     kernel = await launcher.start(KernelProfile("python3", limits, (("API_KEY", "žluť=1"), ("EMPTY", ""))))
@@ -607,6 +611,7 @@ async def test_a_module_that_can_not_be_preloaded_fails_the_start_with_its_name(
         await new_launcher(preload=["no_such_module"]).start(PYTHON3)
 
 
+@each_backend
 async def test_a_kernel_needs_nothing_of_our_environment(
     launcher: KernelLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:

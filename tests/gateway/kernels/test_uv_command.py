@@ -183,9 +183,18 @@ def installed(environment: Path) -> set[str]:
     return {path.name.partition("-")[0] for path in environment.glob("lib/python*/site-packages/*.dist-info")}
 
 
-def test_the_index_of_pip_s_configuration_is_asked(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+def test_the_index_of_pip_s_configuration_is_asked_and_the_folder_of_the_call_is_not_obeyed(
+    tmp_path: Path, pip_conf: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pip, which comes from Python itself: seconds that the set-ups of the other tests spare."""
     pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
-    environment = create_environment(tmp_path, print, requirements=requirements(tmp_path, "apple"))
+    (called_in := tmp_path / "elsewhere").mkdir()
+    (called_in / "uv.toml").write_text("no-such-setting = 1\n")
+    for module in ("pip", "venv"):
+        (called_in / f"{module}.py").write_text("raise SystemExit('a stray module was run')\n")
+    requirements(called_in, "apple")
+    monkeypatch.chdir(called_in)
+    environment = create_environment(tmp_path, print, requirements=Path("requirements.txt"))
     assert installed(environment) >= {"apple", "pear", "pip"}
     assert "/simple/apple/" in index.asked
     assert list(environment.glob("lib/python*/site-packages/apple/__pycache__/*.pyc"))
@@ -220,19 +229,6 @@ def test_what_the_list_has_no_hash_of_is_refused(tmp_path: Path, pip_conf: Path,
     path = requirements(tmp_path, hashed("apple", index.folder))
     with pytest.raises(BackendUnavailable, match="pear"):
         create_environment(tmp_path, print, requirements=path)
-
-
-def test_the_folder_that_the_set_up_is_called_in_is_not_obeyed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (called_in := tmp_path / "elsewhere").mkdir()
-    (called_in / "uv.toml").write_text("no-such-setting = 1\n")
-    for module in ("pip", "venv"):
-        (called_in / f"{module}.py").write_text("raise SystemExit('a stray module was run')\n")
-    (called_in / "nothing.txt").write_text("# No package at all.\n")
-    monkeypatch.chdir(called_in)
-    environment = create_environment(tmp_path, lambda _: None, requirements=Path("nothing.txt"))
-    assert (environment / "bin" / "python").exists()
 
 
 def test_settings_of_pip_that_cannot_be_read_are_not_taken_for_none(

@@ -75,7 +75,7 @@ def forging(
 ) -> AbstractContextManager[GatewayProcess]:
     """A gateway without warm kernels: the first that is started is the attacker's."""
     address = index.url.replace("//", f"//operator:{PASSWORD}@")
-    return serving(data_dir, backend, packages="*", package_index=address, pool_size=0, **options)
+    return serving(data_dir, backend, packages="*", package_index=address, **options)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_module_placed_by_an_upload_tells_nothing_either(
     start_gateway: Any, index: Index, foreign: Index, backend: str
 ) -> None:
     """Without isolation a path leads into another session's files."""
-    gateway = start_gateway(backend=backend, packages="*", package_index=index.url, pool_size=0)
+    gateway = start_gateway(backend=backend, packages="*", package_index=index.url)
     first = gateway.request("PUT", "/v1/sessions/first/files/sitecustomize.py", FORGERY.encode())
     assert first.status == 201, first.body
     folder = gateway.execute("first", "import os; print(os.getcwd())")["stdout"].strip()

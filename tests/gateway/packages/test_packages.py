@@ -53,15 +53,12 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     index.close()
 
 
-@pytest.fixture(scope="module", params=["process", "sandbox"])
+@pytest.fixture(scope="module")
 def any_gateway(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, index: Index
+    sandbox: None, tmp_path_factory: pytest.TempPathFactory, index: Index
 ) -> Iterator[GatewayProcess]:
-    """A gateway of each local backend that allows everything of the index."""
-    backend = request.param
-    if backend == "sandbox":
-        request.getfixturevalue("sandbox")
-    yield from gateway_for(tmp_path_factory.mktemp(f"packages-{backend}") / "data", backend, index)
+    """A gateway with sandboxes that allows everything of the index."""
+    yield from gateway_for(tmp_path_factory.mktemp("packages-sandbox") / "data", "sandbox", index)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +69,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Iterator[
 def gateway_for(data: Path, backend: str, index: Index) -> Iterator[GatewayProcess]:
     options = {} if backend == "docker" else {"docker_url": NO_ENGINE}
     with serving(
-        data, backend, packages="*", package_index=index.url, package_disk="2m", pool_size=1, **options
+        data, backend, packages="*", package_index=index.url, package_disk="2m", **options
     ) as process:
         yield process
 
@@ -154,8 +151,6 @@ def test_pip_in_a_cell_finds_what_was_got_for_it(any_gateway: GatewayProcess, ke
 
 
 def test_a_kernel_cannot_change_what_others_get(any_gateway: GatewayProcess, key: str) -> None:
-    if any_gateway.get("/v1/info").json()["isolation"] == "none":
-        pytest.skip("a plain process may write wherever its user may")
     install(any_gateway, key, "apple==1.0")
     attack = (
         "import apple, os\n"
@@ -184,7 +179,7 @@ def test_an_ended_session_leaves_no_packages(any_gateway: GatewayProcess, key: s
 
 
 def test_without_a_policy_nothing_is_installed(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(pool_size=0)
+    gateway = start_gateway()
     answer = install(gateway, "s", "apple")
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     answer = gateway.post("/v1/sessions/s/execute", {"code": "1", "packages": "auto"})
@@ -199,7 +194,7 @@ def test_without_a_policy_nothing_is_installed(start_gateway: StartGateway) -> N
 def test_only_allowed_names_may_be_asked_for_and_what_they_need_comes_along(
     start_gateway: StartGateway, index: Index
 ) -> None:
-    gateway = start_gateway(packages="Banana", package_index=index.url, pool_size=0)
+    gateway = start_gateway(packages="Banana", package_index=index.url)
     answer = install(gateway, "s", "banana", "cherry")
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     assert "cherry" in answer.json()["detail"]
@@ -313,7 +308,7 @@ def test_a_full_disk_is_told_and_leaves_room_for_the_next(index: Index, tmp_path
     folder = tmp_path / "disk"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=10m,mode=0700", "tmpfs", str(folder))
-    options = {"packages": "*", "package_index": index.url, "pool_size": 0, "storage_reserve": 0}
+    options = {"packages": "*", "package_index": index.url, "storage_reserve": 0}
     try:
         with serving(folder / "data", **options) as process:
             for name in ("too-large-to-download", "too-large-to-unpack"):
@@ -333,7 +328,7 @@ def test_an_index_that_fails_is_named(gateway: GatewayProcess, settled: str, ind
 
 
 def test_an_index_that_never_answers_has_its_time(start_gateway: StartGateway, index: Index) -> None:
-    gateway = start_gateway(packages="*", package_index=index.url, package_timeout=2, pool_size=0)
+    gateway = start_gateway(packages="*", package_index=index.url, package_timeout=2)
     index.hang.add("slow")
     answer = install(gateway, "s", "slow")
     assert (answer.status, answer.reason) == (503, "package_index_unavailable")
@@ -362,7 +357,7 @@ def test_an_install_ends_with_its_session(gateway: GatewayProcess, key: str, ind
 
 
 def test_a_gateway_stops_in_the_middle_of_an_install(start_gateway: StartGateway, index: Index) -> None:
-    gateway = start_gateway(packages="*", package_index=index.url, pool_size=0)
+    gateway = start_gateway(packages="*", package_index=index.url)
     gateway.execute("s", "1")
     thread, answers = _begin(gateway, "s", index)
     stop_cleanly(gateway)
@@ -417,7 +412,7 @@ def test_installs_at_once_do_not_disturb_each_other(gateway: GatewayProcess, key
 
 
 def test_the_cache_keeps_its_size(start_gateway: StartGateway, index: Index) -> None:
-    gateway = start_gateway(packages="*", package_index=index.url, package_cache="2m", pool_size=0)
+    gateway = start_gateway(packages="*", package_index=index.url, package_cache="2m")
     install(gateway, "s", "apple==1.0")
     install(gateway, "s", "large")
     wheels = gateway.data_dir / "packages" / "wheels"
@@ -503,11 +498,11 @@ def test_a_replay_without_the_packages_is_refused_and_says_why(
     start_gateway: StartGateway, index: Index, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
-    gateway = start_gateway(data, packages="*", package_index=index.url, pool_size=0)
+    gateway = start_gateway(data, packages="*", package_index=index.url)
     install(gateway, "s", "apple==1.0")
     gateway.execute("s", "import apple; print(apple.VERSION)")
     stop_cleanly(gateway)
-    gateway = start_gateway(data, pool_size=0)
+    gateway = start_gateway(data)
     answer = gateway.post("/v1/sessions/s/replay", {}, timeout=PATIENCE)
     assert (answer.status, answer.reason) == (409, "environment_differs")
     assert "apple 1.0 -> absent" in answer.json()["detail"]
@@ -556,7 +551,7 @@ async def test_a_model_installs_packages(gateway: GatewayProcess, key: str, tmp_
 
 
 def test_a_package_of_the_real_index(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(packages="humanize", pool_size=0)
+    gateway = start_gateway(packages="humanize")
     answer = install(gateway, "s", "humanize")
     if answer.status != 200:
         require("packages", answer.body.decode())
