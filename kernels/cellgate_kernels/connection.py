@@ -178,12 +178,16 @@ class KernelConnection:
 
         A request has one follower; a later one replaces it.
         """
-        attendant = _Attendant(received, None, room, failed)
-        self._followers[msg_id] = attendant
+        follower: _Attendant | None
+        self._followers[msg_id] = follower = _Attendant(received, None, room, failed)
 
         def stop() -> None:
-            if self._followers.get(msg_id) is attendant:
+            nonlocal follower
+            if follower is not None and self._followers.get(msg_id) is follower:
                 del self._followers[msg_id]
+            # Who follows usually keeps this function. If it kept the follower in turn, the two would form a
+            # cycle, and each cell would leave some thirty objects to the garbage collector.
+            follower = None
 
         return stop
 

@@ -17,9 +17,8 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from cellgate_kernels.contents import comm_event, content_of, count_of, error_of, fields_of, text_of
-from cellgate_kernels.messages import Channel, Message, TooComplex
+from cellgate_kernels.messages import Channel, Message, TooComplex, weight_of
 from cellgate_kernels.outputs import KernelEvent, OutputLimiter, byte_size
-from cellgate_kernels.structure import weigh_small
 
 Events = tuple[KernelEvent, ...]
 
@@ -233,7 +232,7 @@ class Execution:
             # The cap counts text, not its JSON escapes. A large text has already been cut at the cap.
             size = max(byte_size(fields["text"]), message.weight)
         elif event_type != "error":
-            size = max(size, message.weight or weigh_small(message.content_frame))
+            size = max(size, weight_of(message))
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
     def _on_comm(self, message: Message) -> Events:
@@ -246,7 +245,7 @@ class Execution:
             event = comm_event(message)
         except TooComplex:
             return self.limiter.leave_out(event_type, message.left_out or size)
-        size = max(size, message.weight or weigh_small(message.content_frame))
+        size = max(size, weight_of(message))
         return () if event is None else self.limiter.admit(event, size)
 
     def _on_error(self, message: Message) -> Events:

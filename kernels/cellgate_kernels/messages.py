@@ -21,7 +21,7 @@ import msgspec
 
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.structure import is_too_deep
+from cellgate_kernels.structure import FLAT_BYTES, LIGHT_BYTES, is_too_deep, weigh_small
 
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
@@ -91,7 +91,7 @@ def read_content(frame: bytes, msg_type: str = "message") -> dict[str, Any]:
         raise MalformedMessage(f"content of {msg_type} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise MalformedMessage(f"content of {msg_type} is not an object")
-    if is_too_deep(frame, content):
+    if len(frame) > FLAT_BYTES and is_too_deep(frame, content):
         raise TooComplex(f"content of {msg_type} is nested too deep")
     return content
 
@@ -178,7 +178,7 @@ class Message(msgspec.Struct, frozen=True, eq=False):
 
         Small content is decoded again at each call; see `read_content`.
         """
-        if not self.readable:
+        if self.unread or self.left_out:
             raise TooComplex(f"content of {self.msg_type} is too large or too complex to be read")
         if self.decoded is not None:
             return dict(self.decoded)
@@ -203,6 +203,13 @@ def size_of(message: Message) -> int:
     """Bytes of a message's content and buffers."""
     size = len(message.content_frame)
     return size + sum(map(len, message.buffers)) if message.buffers else size
+
+
+def weight_of(message: Message) -> int:
+    """About how many bytes a message's content takes in memory once decoded; 0 if hardly more than now."""
+    if message.weight or len(message.content_frame) <= LIGHT_BYTES:
+        return message.weight
+    return weigh_small(message.content_frame)
 
 
 def new_message(

@@ -28,6 +28,11 @@ INLINE_CONTAINERS = 2_000
 INLINE_ELEMENTS = 2_000
 """Larger content is not read on the event loop: decoding it, a millisecond, would delay others noticeably."""
 
+FLAT_BYTES = 2 * DEEPEST
+"""A frame of as many bytes can't be too deep, because each level opens and closes: ask no further."""
+LIGHT_BYTES = INLINE_CONTAINERS
+"""A frame of as many bytes takes little more than these in memory, whatever it is: ask no further."""
+
 CONTAINER_COST = 64
 ELEMENT_COST = 16
 """The least bytes of memory that a container and one of its elements take."""
@@ -65,9 +70,7 @@ def weigh(frame: bytes) -> int | None:
 
 
 def weigh_small(frame: bytes) -> int:
-    """As `weigh` for frames that are not heavy, at little cost: strings are not recognised."""
-    if len(frame) <= INLINE_CONTAINERS:
-        return 0
+    """As `weigh` for frames that are neither heavy nor light, at little cost: strings are not recognised."""
     return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))
 
 
@@ -117,8 +120,6 @@ def _outside_of_strings(frame: bytes) -> tuple[int, int, int]:
 
 def is_too_deep(frame: bytes, value: Any) -> bool:
     """Whether `value`, decoded from `frame`, has more than `DEEPEST` levels."""
-    if len(frame) <= 2 * DEEPEST:  # each level opens and closes
-        return False
     containers = _count(frame, b"[") + _count(frame, b"{")
     if containers <= DEEPEST:
         return False

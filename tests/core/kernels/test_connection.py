@@ -11,6 +11,7 @@ import socket
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -572,6 +573,30 @@ async def local(
     yield connection, peer
     connection.close()
     peer.close()
+
+
+async def test_a_follower_that_has_stopped_is_freed_at_once(
+    local: tuple[KernelConnection, Peer],
+) -> None:
+    """It keeps the function that stops it: the garbage collector is not needed to free the two."""
+    connection, _ = local
+
+    class Follower:
+        def __init__(self) -> None:
+            self.stop = connection.follow("id", self.receive)
+
+        def receive(self, message: Message) -> None:
+            raise AssertionError(message)
+
+    follower = Follower()
+    freed = weakref.ref(follower)
+    gc.disable()
+    try:
+        follower.stop()
+        del follower
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_kernel_that_opens_its_sockets_anew_is_found_again(
