@@ -1,13 +1,14 @@
 """Detects what a cell did to the workspace's files by comparing their states before and after it.
 
 States are compared, not contents: size, times and inode number (`FileState.identity`). A few files are
-scanned directly, because a thread would cost a cell more than the scan; many files in a thread. It records
-nothing.
+scanned directly, because a thread would cost a cell more than the scan; many files in a thread; an empty
+workspace, as most are, needs no scan. It records nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ class WorkspaceWatch:
         Each as `{"path", "size", "sha256", "action"}`. Deleted files, and those beyond 256 MiB in total, have
         no hash.
         """
+        if not self._known and _is_empty(root):
+            return []
         found, complete = tree.scan(root, FEW_ENTRIES)
         if not complete:
             found, complete = await asyncio.to_thread(tree.scan, root)
@@ -61,6 +64,15 @@ class WorkspaceWatch:
         changes = await asyncio.to_thread(_describe, root, sorted(changed, key=lambda c: c[0])[:MAX_CHANGES])
         gone = [{"path": path, "size": None, "sha256": None, "action": "deleted"} for path in deleted]
         return (changes + gone)[:MAX_CHANGES]
+
+
+def _is_empty(folder: Path) -> bool:
+    """Whether there is nothing in it; False if it can't be read."""
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
 
 
 def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dict[str, Any]]:
