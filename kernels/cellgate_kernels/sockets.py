@@ -110,6 +110,7 @@ class LocalSocket:
         self._guarded_readable = guard(self._readable, "kernel's socket")
         self._guarded_writable = guard(self._writable, "kernel's socket")
         self._guarded_deliver = guard(self._deliver, "kernel's messages")
+        self._guarded_wake = guard(self.wake, "kernel's socket")
         self._delay = _RETRY_SECONDS
         self._timer: asyncio.TimerHandle | None = None
         if len(os.fsencode(path)) > _LONGEST_PATH:
@@ -217,7 +218,7 @@ class LocalSocket:
                 if decoder.more:
                     break
                 return
-            size += sum(map(len, frames))
+            size += decoder.received
             self._receive(frames, decoder.left_out)
         self._delivery = self._loop.call_soon(self._guarded_deliver)
 
@@ -275,7 +276,7 @@ class LocalSocket:
     def rest(self, seconds: float) -> None:
         """See `ChannelSocket`."""
         if self._ready and self._resting is None:
-            self._resting = self._loop.call_later(seconds, guarded(self.wake, "kernel's socket"))
+            self._resting = self._loop.call_later(seconds, self._guarded_wake)
             self._watch()
 
     def wake(self) -> None:

@@ -76,8 +76,9 @@ class Decoder:
     how long a large one after them may be. A message is also passed over when the `budget` for unfinished
     bytes has no room left for it.
 
-    `ready`: whether the other side is ready and takes messages. `left_out`: how many bytes of the message
-    that `next` has just returned are missing, because it was passed over. `more`: whether `next` returned
+    `ready`: whether the other side is ready and takes messages. `received`: how many bytes the message had
+    that `next` has just returned; `left_out`: how many of them are missing, because it was passed over.
+    `more`: whether `next` returned
     None before looking at all the data, to let others have their turn.
     """
 
@@ -88,6 +89,7 @@ class Decoder:
         most_next: Callable[[Sequence[bytes]], int] | None = None,
     ) -> None:
         self.ready = False
+        self.received = 0
         self.left_out = 0
         self.more = False
         self._most_bytes = most_bytes
@@ -214,6 +216,7 @@ class Decoder:
                 self._pass_over()
         if flags & _MORE:
             return None
+        self.received = self._size
         self.left_out = max(1, self._size - sum(map(len, frames))) if self._passed_over else 0
         self._frames, self._size, self._passed_over = [], 0, False
         return frames

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST_FILES, MOST_HOPS = 40, 8
+MOST_FILES, MOST_HOPS = 31, 8
 
 
 def test_a_cell_enters_few_files_and_a_message_takes_few_calls() -> None:

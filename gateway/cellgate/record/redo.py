@@ -408,26 +408,3 @@ def _make(path: Path, content: bytes) -> int:
         draft.unlink(missing_ok=True)
         raise
     return descriptor
-
-
-def sync_files(redo: int | None, record: Path) -> None:
-    """Sync what was committed: what the tables have, the log, and the rows that went from it into the tables.
-
-    Raises OSError. It waits for the disk, so it must not run on the event loop.
-    """
-    try:
-        # SQLite locks other files than this one, so closing it releases none of its locks.
-        wal = os.open(record.with_name(record.name + "-wal"), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        wal = None
-    try:
-        if wal is not None:
-            # Logged rows may follow on rows of a transaction that the log never had.
-            os.fdatasync(wal)
-        if redo is not None:
-            os.fdatasync(redo)
-            if wal is not None:
-                os.fdatasync(wal)
-    finally:
-        if wal is not None:
-            os.close(wal)

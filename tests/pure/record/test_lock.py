@@ -13,7 +13,7 @@ import pytest
 from cellgate.errors import StorageError
 from cellgate.record import journal as journal_module
 from cellgate.record import lock as lock_module
-from cellgate.record import redo, schema, syncing
+from cellgate.record import schema, syncing
 from cellgate.record.journal import Journal
 from cellgate.record.lock import RecordLock
 from cellgate.record.redo import beside, last_beside
@@ -230,11 +230,12 @@ async def test_the_log_keeps_rows_until_the_tables_have_them_for_good(
 ) -> None:
     """A disk that does not take them: what a loss of power would cost is in the log, and commits go on."""
     failing = True
+    really = syncing.sync_files
 
     def sync_files(descriptor: int | None, record: Path) -> None:
         if failing:
             raise OSError(5, "Input/output error")
-        redo.sync_files(descriptor, record)
+        really(descriptor, record)
 
     monkeypatch.setattr(syncing, "sync_files", sync_files)
     monkeypatch.setattr(syncing, "SYNC_SECONDS", 0.01)
