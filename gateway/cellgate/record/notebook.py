@@ -9,10 +9,11 @@ nbformat's own schema.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from cellgate.record import text
 from cellgate.record.keys import SigningKey
@@ -67,7 +68,7 @@ class Notebook:
     """
 
     def __init__(self, session: SessionRow, survey: Survey, rows: Rows, export: Export) -> None:
-        self._session = replace(session, **survey.facts.fields)
+        self._session = structs.replace(session, **survey.facts.fields)
         self._survey = survey
         self._rows = rows
         self._export = export

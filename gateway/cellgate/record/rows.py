@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,8 +12,7 @@ import msgspec
 from cellgate.record.chain import GENESIS
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRow:
+class SessionRow(msgspec.Struct, frozen=True):
     """A session as it is now; replaced as a whole when it changes. Times are RFC 3339 UTC with `Z`.
 
     `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
@@ -35,8 +33,8 @@ class SessionRow:
     limits: dict[str, Any]
     metadata: dict[str, Any]
     environment: dict[str, Any]
-    head_seq: int = field(default=0, compare=False)
-    head: bytes = field(default=GENESIS, compare=False)
+    head_seq: int = 0
+    head: bytes = GENESIS
     folder: str = ""
 
     @classmethod

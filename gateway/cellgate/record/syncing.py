@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.backlog import tell
-from cellgate.record.redo import RedoLog, sync_files
+from cellgate.record.redo import RedoLog
 from cellgate_kernels.tasks import Supervisor, guarded
 
 logger = logging.getLogger(__name__)

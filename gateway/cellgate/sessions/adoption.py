@@ -281,7 +281,9 @@ class Recovery:
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
-        log.then(partial(self._journal.save_session, replace(row, state="ended", cause="gateway_restart")))
+        log.then(
+            partial(self._journal.save_session, structs.replace(row, state="ended", cause="gateway_restart"))
+        )
         return None
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:

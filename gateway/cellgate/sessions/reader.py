@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from msgspec import structs
 
 from cellgate.errors import NotFound
 from cellgate.execution.checks import check_session_key
@@ -86,7 +87,7 @@ class Archive:
             return session.to_wire()
         row = self._manager.purging(principal, key)
         if row is not None:
-            return session_model(replace(row, state=PURGING))
+            return session_model(structs.replace(row, state=PURGING))
         return self._ended(await self.row(principal, key))
 
     def _ended(self, row: SessionRow) -> SessionModel:

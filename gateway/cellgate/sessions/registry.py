@@ -317,7 +317,7 @@ class SessionManager:
         )
         if former is not None:
             metadata = row.metadata if body.metadata is not None else former.metadata
-            row = replace(row, created_at=former.created_at, metadata=metadata)
+            row = structs.replace(row, created_at=former.created_at, metadata=metadata)
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         made = 0
         if former is not None:

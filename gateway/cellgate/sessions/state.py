@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import structs
 
 from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.run import ExecutionRun
@@ -61,7 +62,7 @@ class SessionRecord:
 
     def present(self) -> SessionRow:
         """The row with the current state and head."""
-        return replace(
+        return structs.replace(
             self.row,
             state=self.state,
             cause=self.cause,
@@ -82,7 +83,7 @@ class SessionRecord:
         }
         if self.row.folder:
             self._introduction["folder"] = self.row.folder
-        self.row = replace(self.row, isolation=kernel.isolation, environment=brief(environment))
+        self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Like `change`, but does nothing if state and cause are the same."""
@@ -131,7 +132,7 @@ class SessionRecord:
     def save(self, execution_count: int | None = None) -> None:
         """Write the row with the last recorded state: `busy` has no event of its own and is not recorded."""
         state, cause = self._recorded
-        self.row = replace(
+        self.row = structs.replace(
             self.row,
             state=state,
             cause=cause,

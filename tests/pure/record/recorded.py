@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from cellgate.record.events import EventLog, now
 from cellgate.record.facts import brief
@@ -47,7 +48,7 @@ class Recorded:
         self._save(state=state, cause=cause, last_activity=MOMENT)
 
     def _save(self, **fields: Any) -> None:
-        self.row = replace(self.row, **fields)
+        self.row = structs.replace(self.row, **fields)
         self._journal.save_session(self.row)
 
     def cell(self, code: str, *events: tuple[str, dict[str, Any]], **fields: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.notebook import Export, Notebook
@@ -194,7 +194,9 @@ def test_the_metadata_say_where_the_notebook_comes_from() -> None:
     ],
 )
 def test_of_a_strange_language_info_only_what_is_valid_is_kept(language: Any, kept: Any) -> None:
-    session = replace(SESSION, kernel="other", environment={"kernel_info": {"language_info": language}})
+    session = structs.replace(
+        SESSION, kernel="other", environment={"kernel_info": {"language_info": language}}
+    )
     notebook = notebook_of(Events(), session)
     assert notebook["metadata"].get("language_info") == kept
     assert notebook["metadata"]["kernelspec"]["display_name"] == "other"

@@ -6,11 +6,11 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from cellgate.errors import LogClosed, NotRecorded, StorageError
 from cellgate.record import schema
@@ -66,7 +66,7 @@ def same_execution_twice(journal: Journal, bad: Recorded) -> None:
 
 
 def same_key_twice(journal: Journal, bad: Recorded) -> None:
-    journal.save_session(replace(bad.row, id=journal.new_session_id(), key="good"))
+    journal.save_session(structs.replace(bad.row, id=journal.new_session_id(), key="good"))
     forked(journal, bad)
 
 
@@ -221,7 +221,7 @@ async def test_a_row_that_nothing_can_encode_costs_its_session_alone(journal: Jo
     """Neither the log nor the tables take it; the commits of others must not fail for it."""
     good, bad = await begun(journal)
     for fields in ({"cause": "\ud800"}, {"metadata": {"a": object()}}):
-        journal.save_session(replace(bad.row, **fields))
+        journal.save_session(structs.replace(bad.row, **fields))
         good.cell("2", text("2"))
         await journal.commit(good.row.id)
         with pytest.raises(NotRecorded):
