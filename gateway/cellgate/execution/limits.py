@@ -67,10 +67,8 @@ class Ceilings:
             raise InvalidInput(self._refusal(f"limits.{name}", name, value))
         return limits
 
-    def check_timeout(self, timeout: float | None) -> float | None:
+    def check_timeout(self, timeout: float) -> float:
         """A cell's own `timeout`, or InvalidInput when it is invalid or above its ceiling."""
-        if timeout is None:
-            return None
         if check_seconds(timeout, "timeout") > self.cell_timeout:
             raise InvalidInput(self._refusal("timeout", "cell_timeout", timeout))
         return float(timeout)

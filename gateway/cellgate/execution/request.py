@@ -60,7 +60,7 @@ def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -
     lines = None if body.stdin is None else tuple(check_text(x, "stdin", MAX_CODE_BYTES) for x in body.stdin)
     return ExecuteRequest(
         code=check_text(body.code, "code", MAX_CODE_BYTES),
-        timeout=ceilings.check_timeout(body.timeout),
+        timeout=None if body.timeout is None else ceilings.check_timeout(body.timeout),
         stdin=lines,
         silent=body.silent,
         env=check_env(body.env),

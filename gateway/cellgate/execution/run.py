@@ -169,8 +169,10 @@ class ExecutionRun:
     def queued(self, position: int) -> None:
         """Record that the execution waits at `position` (0: it is next)."""
         fields: dict[str, Any] = {"position": position, "code": self.request.code, "msg_id": self.msg_id}
-        fields |= {"silent": True} if self.request.silent else {}
-        fields |= {} if self.request.store_history else {"store_history": False}
+        if self.request.silent:
+            fields["silent"] = True
+        if not self.request.store_history:
+            fields["store_history"] = False
         if self.request.timeout is not None or self.request.message is not None:
             fields["timeout"] = self.timeout
         if self.request.cell_id is not None:
@@ -178,7 +180,8 @@ class ExecutionRun:
         if self.request.env:
             # Names only: values may be secrets, and the record is kept.
             fields["env"] = [name for name, _ in self.request.env]
-        fields |= {"idempotency": list(self.idempotency)} if self.idempotency else {}
+        if self.idempotency is not None:
+            fields["idempotency"] = list(self.idempotency)
         event = self.emit("queued", fields, size=len(self.request.code))
         self.first_seq, self.created_at = event["seq"], event["at"]
 

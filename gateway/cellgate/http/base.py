@@ -18,10 +18,18 @@ import msgspec
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
-from cellgate.errors import MethodNotAllowed, NotFound, TooLarge, UnsupportedMedia, problem_of, status_of
+from cellgate.errors import (
+    MethodNotAllowed,
+    NotAcceptable,
+    NotFound,
+    TooLarge,
+    UnsupportedMedia,
+    problem_of,
+    status_of,
+)
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import ClientStream
-from cellgate.http.operation import operation_of
+from cellgate.http.operation import Format, operation_of
 from cellgate.http.queries import read_query
 from cellgate.sessions.principal import Principal
 from cellgate.wire.base import Query
@@ -42,6 +50,8 @@ MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
 
+_JSON = frozenset({"", "*/*", "application/*", Format.JSON})
+_NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 encode = msgspec.json.Encoder().encode
@@ -144,6 +154,19 @@ class BaseHandler(RequestHandler):
         """The query parameters, as the method's `operation` declares them."""
         assert isinstance(self._query, kind)
         return self._query
+
+    def accepted(self) -> Format:
+        """The first format of the Accept header that is known here. Raises NotAcceptable."""
+        accept = self.request.headers.get("Accept", "*/*")
+        for part in accept.split(","):
+            kind = part.partition(";")[0].strip().lower()
+            if kind in _JSON:
+                return Format.JSON
+            if kind in _NDJSON:
+                return Format.NDJSON
+            if kind == Format.SSE:
+                return Format.SSE
+        raise NotAcceptable(f"Accept must name one of {', '.join(Format)}")
 
     @property
     def _needs_token(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeVar
 
 from cellgate.errors import (
@@ -42,6 +43,15 @@ Errors = tuple[type[CellgateError], ...]
 JSON, NDJSON, SSE = "application/json", "application/x-ndjson", "text/event-stream"
 ANY_TYPE, BYTES, HTML, TEXT = "*/*", "application/octet-stream", "text/html", "text/plain"
 FORM = "multipart/form-data"
+
+
+class Format(StrEnum):
+    """The formats of an answer that may be streamed, by media type."""
+
+    JSON = JSON
+    NDJSON = NDJSON
+    SSE = SSE
+
 
 ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
 """Errors of any request, whatever it asks for."""

@@ -1,7 +1,7 @@
 """Events to a client as they happen: NDJSON or Server-Sent Events, with keep-alives while it is quiet.
 
-The Accept header chooses the format. A stream reads from a cursor over the event log, so a slow client costs
-the gateway no memory; a client that leaves ends it. Source of the SSE format: WHATWG HTML,
+The Accept header chooses the format (``base``). A stream reads from a cursor over the event log, so a slow
+client costs the gateway no memory; a client that leaves ends it. Source of the SSE format: WHATWG HTML,
 "Server-sent events".
 """
 
@@ -10,27 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from enum import StrEnum
 from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from cellgate.errors import NotAcceptable, stream_problem_of
+from cellgate.errors import stream_problem_of
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
+from cellgate.http.operation import Format
 from cellgate.record.rows import EventRow
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 
 Batches = AsyncGenerator[list[EventRow], None]
-
-
-class Format(StrEnum):
-    """The formats of an answer, by media type."""
-
-    JSON = "application/json"
-    NDJSON = "application/x-ndjson"
-    SSE = "text/event-stream"
 
 
 KEEP_ALIVE = {Format.NDJSON: b'{"type":"keepalive"}\n', Format.SSE: b": keep-alive\n\n"}
@@ -64,19 +56,6 @@ class StreamingHandler(BaseHandler):
         super().on_connection_close()
         if not self._gone.done():
             self._gone.set_result(None)
-
-    def accepted(self) -> Format:
-        """The first format of the Accept header that is known here. Raises NotAcceptable."""
-        accept = self.request.headers.get("Accept", "*/*")
-        for part in accept.split(","):
-            kind = part.partition(";")[0].strip().lower()
-            if kind in {"", "*/*", "application/*", "application/json"}:
-                return Format.JSON
-            if kind in {Format.NDJSON, "application/ndjson", "application/jsonl"}:
-                return Format.NDJSON
-            if kind == Format.SSE:
-                return Format.SSE
-        raise NotAcceptable(f"Accept must name one of {', '.join(Format)}")
 
     async def stream(self, batches: Batches, form: Format) -> None:
         """Write all events of `batches` until they end or the client has gone."""

@@ -18,7 +18,8 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.http.operation import Format
+from cellgate.http.streaming import StreamingHandler
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow
 from cellgate_kernels.limits import KIB, MIB

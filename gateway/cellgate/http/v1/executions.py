@@ -15,8 +15,8 @@ from cellgate.execution.results import encoded_result
 from cellgate.execution.run import ExecutionRun
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
-from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, operation
-from cellgate.http.streaming import Format, StreamingHandler
+from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
+from cellgate.http.streaming import StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
 from cellgate.packages.settings import not_allowed
 from cellgate.sessions.registry import Accepted

@@ -9,8 +9,8 @@ from tornado.iostream import StreamClosedError
 
 from cellgate.errors import EnvironmentDiffers, JobFailed, NotAcceptable, stream_problem_of
 from cellgate.http.base import encode
-from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, operation
-from cellgate.http.streaming import KEEP_ALIVE, Format, StreamingHandler
+from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
+from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
 from cellgate.record.pages import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
