@@ -14,37 +14,72 @@ from cellgate.wire.base import Value
 from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Package
 from cellgate.wire.problems import Problem
 
-Next = Annotated[str | None, Meta(description="The `after` of the next page; null on the last.")]
-Number = Annotated[int | None, Meta(description="The `after` of the next page; null on the last.")]
+Next = Annotated[
+    str | None, Meta(description="The value of `after` for the next page; null on the last page.")
+]
+Number = Annotated[
+    int | None, Meta(description="The value of `after` for the next page; null on the last page.")
+]
+
+Path = Annotated[str, Meta(description="The file's path, relative to the workspace.")]
+Moment = Annotated[str, Meta(description="An RFC 3339 timestamp in UTC.")]
 
 # ---- sessions ---------------------------------------------------------------------------------------------
 
 
 class SessionModel(Value, frozen=True, kw_only=True):
-    """A session as the gateway describes it; times are RFC 3339 UTC."""
+    """A session, live or ended."""
 
-    session: Annotated[str, Meta(description="The key that its owner chose.")]
-    kernel: Annotated[str, Meta(description="The kernelspec.")] = ""
-    kernel_id: Annotated[str | None, Meta(description="The kernel of the moment.")] = None
-    state: Annotated[str, Meta(description="`starting`, `idle`, `busy`, `dead`, `ended` or `purging`.")] = ""
-    cause: Annotated[str | None, Meta(description="Why it is in this state, where that has a cause.")] = None
-    isolation: Annotated[
-        str | None, Meta(description="What is between the kernel and the machine: `gvisor`, `container`, ...")
+    session: Annotated[str, Meta(description="The session's key.")]
+    kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
+    kernel_id: Annotated[
+        str | None, Meta(description="The id of the current kernel; null if the session has none.")
     ] = None
-    created_at: str = ""
-    last_activity: str = ""
+    state: Annotated[
+        str,
+        Meta(description="The session's state: `starting`, `idle`, `busy`, `dead`, `ended` or `purging`."),
+    ] = ""
+    cause: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "Why the session is in this state, as a stable word; null if there is no particular reason."
+            )
+        ),
+    ] = None
+    isolation: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."
+            )
+        ),
+    ] = None
+    created_at: Moment = ""
+    last_activity: Moment = ""
     execution_count: int = 0
-    queue_length: Annotated[int, Meta(description="How many cells wait.")] = 0
-    limits: Annotated[dict[str, Any], Meta(description="Bytes, processors, processes, seconds.")] = {}
-    metadata: Annotated[dict[str, Any] | None, Meta(description="What its maker gave it.")] = {}
-    head: Annotated[str, Meta(description="The head of the hash chain of its record.")] = ""
+    queue_length: Annotated[
+        int, Meta(description="The number of cells in the queue, without the running one.")
+    ] = 0
+    limits: Annotated[
+        dict[str, Any],
+        Meta(description="The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
+    ] = {}
+    metadata: Annotated[
+        dict[str, Any] | None,
+        Meta(description="The metadata that the client gave when it created the session; null if none."),
+    ] = {}
+    head: Annotated[
+        str, Meta(description="The head of the hash chain of the session's record, in hexadecimal.")
+    ] = ""
     problem: Annotated[
-        str | UnsetType, Meta(description="Why it is not recorded any more; only sent if it is not.")
+        str | UnsetType,
+        Meta(description="Why the session is no longer recorded; absent while it is recorded."),
     ] = UNSET
 
 
 class SessionPage(Value, frozen=True, kw_only=True):
-    """A part of the list of sessions."""
+    """A page of sessions."""
 
     sessions: list[SessionModel]
     next: Next = None
@@ -56,23 +91,30 @@ class SessionPage(Value, frozen=True, kw_only=True):
 class FileChange(Value, frozen=True, kw_only=True):
     """A file that a cell or an upload created or changed."""
 
-    path: str
-    size: Annotated[int | None, Meta(description="Bytes.")] = 0
-    sha256: Annotated[str | None, Meta(description="Null where it was too much to hash.")] = None
-    action: Annotated[str | None, Meta(description="`created` or `changed`.")] = None
+    path: Path
+    size: Annotated[int | None, Meta(description="The file's size in bytes.")] = 0
+    sha256: Annotated[
+        str | None,
+        Meta(description="The content's SHA-256 in hexadecimal; null if there was too much to hash."),
+    ] = None
+    action: Annotated[str | None, Meta(description="What happened to the file: `created` or `changed`.")] = (
+        None
+    )
 
 
 class PackageChange(Package, frozen=True, kw_only=True):
     """A package that a cell installed or removed."""
 
-    action: Annotated[str | None, Meta(description="`installed` or `removed`.")] = None
+    action: Annotated[
+        str | None, Meta(description="What happened to the package: `installed` or `removed`.")
+    ] = None
 
 
 class Result(Value, frozen=True, kw_only=True):
-    """An execution with its outputs (as in nbformat). `text` is what a reader of the notebook would see.
+    """An execution with its outputs. `text` is what a reader of the notebook would see.
 
-    `status` is ok, error, timeout, interrupted, died or cancelled, and `cause` may say more. Before the end
-    it is queued or running, and the other fields hold what is known so far.
+    `status` is `ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`, and `cause` may say why. Until
+    the execution ends, `status` is `queued` or `running` and the other fields hold what is known so far.
     """
 
     session: str
@@ -83,16 +125,34 @@ class Result(Value, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
     started_at: str | None = None
     finished_at: str | None = None
-    duration_ms: Annotated[float | None, Meta(description="From sending the cell to its end.")] = None
-    queue_ms: Annotated[float | None, Meta(description="From the request to sending the cell.")] = None
-    truncated: Annotated[bool, Meta(description="Whether outputs were cut or left out.")] = False
+    duration_ms: Annotated[
+        float | None,
+        Meta(
+            description=(
+                "Milliseconds from sending the cell to the kernel until its end; null before the end."
+            )
+        ),
+    ] = None
+    queue_ms: Annotated[
+        float | None,
+        Meta(
+            description=(
+                "Milliseconds from the request until the cell was sent to the kernel; null before the end."
+            )
+        ),
+    ] = None
+    truncated: Annotated[bool, Meta(description="Whether some output was cut or left out.")] = False
     kernel: KernelInfo = KernelInfo()
-    outputs: Annotated[list[dict[str, Any]], Meta(description="As nbformat 4.5 has them.")] = []
+    outputs: Annotated[
+        list[dict[str, Any]], Meta(description="The outputs in the format of nbformat 4.5.")
+    ] = []
     stdout: str = ""
     stderr: str = ""
-    text: Annotated[str, Meta(description="All that there is to read, in order, without ANSI codes.")] = ""
-    files: Annotated[list[FileChange], Meta(description="What the cell wrote.")] = []
-    packages: Annotated[list[PackageChange], Meta(description="What the cell installed or removed.")] = []
+    text: Annotated[str, Meta(description="The text of all outputs, in order, without ANSI codes.")] = ""
+    files: Annotated[list[FileChange], Meta(description="The files that the cell created or changed.")] = []
+    packages: Annotated[
+        list[PackageChange], Meta(description="The packages that the cell installed or removed.")
+    ] = []
 
 
 class ExecutionModel(Value, frozen=True, kw_only=True):
@@ -100,15 +160,15 @@ class ExecutionModel(Value, frozen=True, kw_only=True):
 
     session: str
     execution: str
-    number: Annotated[int, Meta(description="Its place in the session's order, from 1.")]
+    number: Annotated[int, Meta(description="The execution's number in its session, from 1.")]
     status: str
-    created_at: str
-    first_seq: Annotated[int, Meta(description="The number of its first event.")]
-    last_seq: Annotated[int | None, Meta(description="The number of its last event so far.")]
+    created_at: Moment
+    first_seq: Annotated[int, Meta(description="The `seq` of its first event.")]
+    last_seq: Annotated[int | None, Meta(description="The `seq` of its last event so far.")]
 
 
 class ExecutionPage(Value, frozen=True, kw_only=True):
-    """A part of the list of a session's executions."""
+    """A page of a session's executions."""
 
     executions: list[ExecutionModel]
     next: Number = None
@@ -122,29 +182,31 @@ class BlocksResult(Value, frozen=True, kw_only=True):
 
     blocks: list[Result] = []
     exit_code: int
-    output: Annotated[str, Meta(description="The blocks' `text`.")] = ""
+    output: Annotated[str, Meta(description="The `text` of all blocks, in order.")] = ""
     problem: Problem | None = None
 
 
 class EventPage(Value, frozen=True, kw_only=True):
-    """The events that exist now."""
+    """The events recorded so far."""
 
     events: list[Event]
     next: Number = None
 
 
 class KeepAlive(Value, frozen=True, kw_only=True):
-    """Sent to keep a quiet stream alive."""
+    """A line without meaning, sent to keep a quiet stream's connection open."""
 
     type: Literal["keepalive"] = "keepalive"
 
 
 class Accepted(Value, frozen=True, kw_only=True):
-    """The answer to a command on a WebSocket."""
+    """A command on the WebSocket was accepted."""
 
     type: Literal["accepted"] = "accepted"
     execution: str | UnsetType = UNSET
-    id: Annotated[str | int | UnsetType, Meta(description="That of the command, if it had one.")] = UNSET
+    id: Annotated[
+        str | int | UnsetType, Meta(description="The `id` of the command; absent if the command had none.")
+    ] = UNSET
 
 
 # ---- files and packages -----------------------------------------------------------------------------------
@@ -153,14 +215,18 @@ class Accepted(Value, frozen=True, kw_only=True):
 class FileModel(Value, frozen=True, kw_only=True):
     """A file of a workspace."""
 
-    path: str
-    size: Annotated[int, Meta(description="Bytes.")] = 0
-    modified: str | None = None
-    sha256: Annotated[str | None, Meta(description="Null while it is not known.")] = None
+    path: Path
+    size: Annotated[int, Meta(description="The file's size in bytes.")] = 0
+    modified: Annotated[
+        str | None, Meta(description="When the file was last modified, an RFC 3339 timestamp in UTC.")
+    ] = None
+    sha256: Annotated[
+        str | None, Meta(description="The content's SHA-256 in hexadecimal; null until it has been computed.")
+    ] = None
 
 
 class FilePage(Value, frozen=True, kw_only=True):
-    """A part of the list of files. `complete` is false if there may be files that are not listed."""
+    """A page of files. `complete` is false if the workspace may have files that are not listed."""
 
     files: list[FileModel]
     next: Next = None
@@ -168,19 +234,19 @@ class FilePage(Value, frozen=True, kw_only=True):
 
 
 class FileChanges(Value, frozen=True, kw_only=True):
-    """The files of an uploaded form."""
+    """The files that an uploaded form contained."""
 
     files: list[FileChange]
 
 
 class Packages(Value, frozen=True, kw_only=True):
-    """The packages of a session in addition to its kernel's environment."""
+    """The packages that a session has in addition to its kernel's environment."""
 
     packages: list[Package]
 
 
 class PackageChanges(Value, frozen=True, kw_only=True):
-    """What a change to a session's packages did, and all that it has now."""
+    """What a change to a session's packages installed and removed, and the packages it has now."""
 
     installed: list[Package] = []
     removed: list[Package] = []
@@ -194,15 +260,25 @@ class ChainCheck(Value, frozen=True, kw_only=True):
     """Whether the hash chain of a session's rows is intact."""
 
     valid: bool
-    rows: Annotated[int, Meta(description="How many rows hold, from the first.")]
-    head: Annotated[str, Meta(description="The hash of the last of them.")]
-    first_bad: Annotated[int | UnsetType, Meta(description="Where the chain breaks.")] = UNSET
-    key: Annotated[str | UnsetType, Meta(description="The installation's public key.")] = UNSET
-    signature: Annotated[str | UnsetType, Meta(description="The key's signature of the head.")] = UNSET
+    rows: Annotated[int, Meta(description="The number of intact rows, counted from the first.")]
+    head: Annotated[str, Meta(description="The hash of the last intact row, in hexadecimal.")]
+    first_bad: Annotated[
+        int | UnsetType, Meta(description="The `seq` at which the chain breaks; absent if it is intact.")
+    ] = UNSET
+    key: Annotated[
+        str | UnsetType,
+        Meta(description="The installation's public key; absent if it has none or the chain is broken."),
+    ] = UNSET
+    signature: Annotated[
+        str | UnsetType,
+        Meta(
+            description="The key's signature of the head; absent if there is no key or the chain is broken."
+        ),
+    ] = UNSET
 
 
 class Changed(Value, frozen=True, kw_only=True):
-    """One part of the environment that differs from the recorded one; null where it is missing."""
+    """A part of the environment that differs from the recorded one; null where it is missing."""
 
     name: str
     recorded: str | None
@@ -212,7 +288,15 @@ class Changed(Value, frozen=True, kw_only=True):
 class EnvironmentReport(Value, frozen=True, kw_only=True):
     """Whether a replay ran in the recorded environment."""
 
-    agreement: Annotated[str, Meta(description="`same`, `different` or `unknown`.")]
+    agreement: Annotated[
+        str,
+        Meta(
+            description=(
+                "How the environments compare: `same`, `different`, or `unknown` if the record has "
+                "no package lock."
+            )
+        ),
+    ]
     changes: list[Changed]
 
 
@@ -226,34 +310,86 @@ class Pair(Value, frozen=True, kw_only=True):
 class RestoredFile(Value, frozen=True, kw_only=True):
     """An input file, and whether it was restored for the replay."""
 
-    path: str
+    path: Path
     restored: bool
-    reason: str | UnsetType = UNSET
+    reason: Annotated[
+        str | UnsetType, Meta(description="Why the file was not restored; absent if it was.")
+    ] = UNSET
 
 
 class DifferingPart(Value, frozen=True, kw_only=True):
     """One part of a cell that differs."""
 
-    part: str
-    note: str
-    judged: Annotated[bool, Meta(description="False where nobody can tell whether the result differs.")]
-    diff: Annotated[str | UnsetType, Meta(description="A unified diff.")] = UNSET
-    picture: Annotated[str | UnsetType, Meta(description="A PNG as a data URL.")] = UNSET
+    part: Annotated[str, Meta(description="The part, such as `stdout` or `output 1`.")]
+    note: Annotated[str, Meta(description="What differs, in words.")]
+    judged: Annotated[
+        bool, Meta(description="False if it cannot be decided whether this is a difference in the result.")
+    ]
+    diff: Annotated[
+        str | UnsetType, Meta(description="A unified diff of the texts; absent if there is none.")
+    ] = UNSET
+    picture: Annotated[
+        str | UnsetType,
+        Meta(description="An image of the difference, a PNG as a data URL; absent if there is none."),
+    ] = UNSET
+
+
+CellNumber = Annotated[
+    int, Meta(description="The cell's number among all cells of the notebook, Markdown included, from 1.")
+]
+RecordedExecution = Annotated[
+    str | None, Meta(description="The id of the recorded execution; null if the notebook names none.")
+]
 
 
 class CellReport(Value, frozen=True, kw_only=True):
     """The outcome of a cell in a replay."""
 
-    cell: int
-    execution: str | None
-    source: str
-    verdict: Annotated[str, Meta(description="`equal`, `normalised`, `unjudged`, `different` or `skipped`.")]
-    same: bool | None
-    status: Pair | UnsetType = UNSET
-    normalised: Annotated[list[str] | UnsetType, Meta(description="The rules that it took.")] = UNSET
-    reason: str | UnsetType = UNSET
-    difference: str | UnsetType = UNSET
-    differences: list[DifferingPart] | UnsetType = UNSET
+    cell: CellNumber
+    execution: RecordedExecution
+    source: Annotated[str, Meta(description="The cell's source code.")]
+    verdict: Annotated[
+        str, Meta(description="The verdict: `equal`, `normalised`, `unjudged`, `different` or `skipped`.")
+    ]
+    same: Annotated[
+        bool | None,
+        Meta(description="Whether the cell gave the same; null if it is `unjudged` or `skipped`."),
+    ]
+    status: Annotated[
+        Pair | UnsetType, Meta(description="How the cell ended; absent if it was not compared.")
+    ] = UNSET
+    normalised: Annotated[
+        list[str] | UnsetType,
+        Meta(description="The normalisation rules that were needed; absent if the cell was not compared."),
+    ] = UNSET
+    reason: Annotated[
+        str | UnsetType, Meta(description="Why the cell was skipped, or why a difference proves nothing.")
+    ] = UNSET
+    difference: Annotated[
+        str | UnsetType, Meta(description="All differences in one line; absent if there are none.")
+    ] = UNSET
+    differences: Annotated[
+        list[DifferingPart] | UnsetType, Meta(description="The differing parts; absent if there are none.")
+    ] = UNSET
+
+
+Tolerance = Annotated[
+    float,
+    Meta(description="How far apart two floating-point numbers could be, relative to the larger one."),
+]
+Worst = Annotated[
+    str,
+    Meta(description="The worst of the cells' verdicts: `different`, `unjudged`, `normalised` or `equal`."),
+]
+Same = Annotated[int, Meta(description="The number of cells that gave the same, normalised ones included.")]
+Normalised = Annotated[
+    int, Meta(description="The number of cells that gave the same only after normalising.")
+]
+Unjudged = Annotated[
+    int, Meta(description="The number of cells of which it cannot be decided whether they gave the same.")
+]
+Different = Annotated[int, Meta(description="The number of cells that gave something different.")]
+Skipped = Annotated[int, Meta(description="The number of cells that were not compared.")]
 
 
 class ReplayFacts(Value, frozen=True, kw_only=True):
@@ -263,7 +399,7 @@ class ReplayFacts(Value, frozen=True, kw_only=True):
     head: str
     kernel: str
     isolation: str | None
-    replayed_at: str
+    replayed_at: Moment
     gateway_version: str
     environment: EnvironmentReport
     hash_seed: Pair
@@ -273,13 +409,13 @@ class ReplayFacts(Value, frozen=True, kw_only=True):
 class ReplayReport(ReplayFacts, frozen=True, kw_only=True):
     """The findings of a replay, cell by cell."""
 
-    rtol: float
-    verdict: str
-    same: int
-    normalised: int
-    unjudged: int
-    different: int
-    skipped: int
+    rtol: Tolerance
+    verdict: Worst
+    same: Same
+    normalised: Normalised
+    unjudged: Unjudged
+    different: Different
+    skipped: Skipped
     cells: list[CellReport]
 
 
@@ -291,7 +427,7 @@ class NotebookFacts(Value, frozen=True, kw_only=True):
     replay_session: Annotated[str, Meta(description="The session in which the cells ran again.")]
     kernel: str
     isolation: str | None
-    replayed_at: str
+    replayed_at: Moment
     environment: EnvironmentReport
     hash_seed: Pair
     files: list[RestoredFile]
@@ -300,13 +436,13 @@ class NotebookFacts(Value, frozen=True, kw_only=True):
 class NotebookReport(NotebookFacts, frozen=True, kw_only=True):
     """The findings of `cellgate replay`, cell by cell: those of `ReplayReport`."""
 
-    rtol: float
-    verdict: str
-    same: int
-    normalised: int
-    unjudged: int
-    different: int
-    skipped: int
+    rtol: Tolerance
+    verdict: Worst
+    same: Same
+    normalised: Normalised
+    unjudged: Unjudged
+    different: Different
+    skipped: Skipped
     cells: list[CellReport]
 
 
@@ -314,16 +450,18 @@ class ReplayedCell(Value, frozen=True, kw_only=True):
     """A line of a streamed replay: a cell has run again, or was left out."""
 
     type: Literal["cell"] = "cell"
-    cell: int
-    execution: str | None
-    status: Annotated[str | None, Meta(description="How it ended now; null if it was not run.")]
+    cell: CellNumber
+    execution: RecordedExecution
+    status: Annotated[
+        str | None, Meta(description="How the cell ended in the replay; null if it was not run.")
+    ]
 
 
 # ---- the gateway ------------------------------------------------------------------------------------------
 
 
 class Ceilings(Value, frozen=True, kw_only=True):
-    """The most that a session or a cell may ask for: bytes, processors, processes, seconds."""
+    """The highest limits that may be requested: sizes in bytes, `cpus`, `pids`, and times in seconds."""
 
     memory: int
     cpus: float
@@ -350,19 +488,21 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
     kernelspecs: dict[str, KernelspecModel] = {}
     limits: dict[str, Any] = {}
     ceilings: Ceilings
-    packages: Annotated[list[str], Meta(description="Names that may be installed.")] = []
+    packages: Annotated[
+        list[str], Meta(description="The names of packages that sessions may install; `*` for any.")
+    ] = []
     pool: dict[str, Any] = {}
-    sessions: Annotated[dict[str, int], Meta(description="How many there are, by state.")] = {}
+    sessions: Annotated[dict[str, int], Meta(description="The number of live sessions in each state.")] = {}
 
 
 class Health(Value, frozen=True, kw_only=True):
-    """The process answers."""
+    """The gateway's process is running."""
 
     status: Literal["ok"] = "ok"
 
 
 class Readiness(Value, frozen=True, kw_only=True):
-    """Whether the gateway takes new work, and what is missing if it does not."""
+    """Whether the gateway accepts new work, and if not, what is missing."""
 
     status: Literal["ready", "not_ready"]
     missing: list[str]

@@ -18,80 +18,138 @@ from cellgate.wire.base import Value
 
 E = TypeVar("E", bound="Event")
 
-ExecutionCount = Annotated[int | None, Meta(description="The kernel's prompt number, where it gave one.")]
+ExecutionCount = Annotated[
+    int | None, Meta(description="The kernel's prompt number; null if the kernel reported none.")
+]
 MimeBundle = Annotated[
     dict[str, Any],
-    Meta(description="By MIME type: text, base64 for binary types, JSON as it is for JSON types."),
+    Meta(
+        description=(
+            "One representation per MIME type: text as a string, binary data in base64, JSON types as JSON."
+        )
+    ),
 ]
-DisplayMetadata = Annotated[dict[str, Any], Meta(description="By MIME type, as Jupyter has it.")]
-DisplayId = Annotated[str, Meta(description="Names the display, so that it can be changed later.")]
-Traceback = Annotated[list[str], Meta(description="Lines with ANSI colours.")]
-CommData = Annotated[dict[str, Any], Meta(description="With the `state`, or what of it has changed.")]
-CommId = Annotated[str, Meta(description="Names the comm.")]
-Buffers = Annotated[list[str], Meta(description="Binary parts of the state, in base64.")]
+DisplayMetadata = Annotated[
+    dict[str, Any],
+    Meta(
+        description=(
+            "Display metadata in Jupyter's format, such as an image's width and height by MIME type."
+        )
+    ),
+]
+DisplayId = Annotated[
+    str, Meta(description="The display's id, which later updates refer to; absent if it has none.")
+]
+Traceback = Annotated[
+    list[str], Meta(description="The traceback's lines, with ANSI colour codes; may be empty.")
+]
+CommData = Annotated[
+    dict[str, Any],
+    Meta(
+        description=(
+            "The comm message's data: `state` holds the widget's whole state, or the part that changed."
+        )
+    ),
+]
+CommId = Annotated[str, Meta(description="The comm's id, which all messages of one widget share.")]
+Buffers = Annotated[list[str], Meta(description="The binary parts of the state, in base64.")]
 
 
 class Event(Value, frozen=True, kw_only=True):
-    """A row of a session's record."""
+    """An event of a session, which is one row of its record."""
 
-    seq: Annotated[int, Meta(description="Rises by one within a session, from 1.")]
+    seq: Annotated[
+        int, Meta(description="The event's number in its session: 1 for the first, then one more each time.")
+    ]
     session: Annotated[str, Meta(description="The session's key.")]
     execution: Annotated[
-        str | None, Meta(description="The execution it belongs to; null for what happens to the session.")
+        str | None,
+        Meta(
+            description=(
+                "The id of the execution that the event belongs to; null for an event of the session itself."
+            )
+        ),
     ] = None
-    type: Annotated[str, Meta(description="Says which of the events this is.")]
-    at: Annotated[str, Meta(description="When it was recorded, RFC 3339 in UTC.")] = ""
+    type: Annotated[str, Meta(description="The type of the event; it determines the other fields.")]
+    at: Annotated[str, Meta(description="When the event was recorded, as an RFC 3339 timestamp in UTC.")] = ""
 
 
 class ErrorInfo(Value, frozen=True, kw_only=True):
-    """The exception that ended a cell. `traceback` is lines with ANSI colours."""
+    """The exception that ended a cell."""
 
-    ename: Annotated[str, Meta(description="The exception's class.")] = ""
-    evalue: Annotated[str, Meta(description="Its message.")] = ""
+    ename: Annotated[str, Meta(description="The name of the exception's class.")] = ""
+    evalue: Annotated[str, Meta(description="The exception's message.")] = ""
     traceback: Traceback = []
 
 
 class KernelInfo(Value, frozen=True, kw_only=True):
-    """The kernel after an execution; `replaced` means that its variables are lost."""
+    """The kernel's condition after an execution."""
 
-    state: Annotated[str, Meta(description="The session's state: `idle`, `busy`, `dead`, ...")] = ""
-    replaced: Annotated[bool, Meta(description="Whether the variables are lost.")] = False
+    state: Annotated[
+        str, Meta(description="The session's state after the execution: `idle`, `busy`, `dead`, ...")
+    ] = ""
+    replaced: Annotated[
+        bool,
+        Meta(description="Whether the kernel was replaced by a fresh one, so that its variables are lost."),
+    ] = False
 
 
 class Package(Value, frozen=True, kw_only=True):
-    """A package of a session in addition to its kernel's environment."""
+    """A package that a session has in addition to its kernel's environment."""
 
-    name: Annotated[str, Meta(description="As the index writes it.")]
-    version: Annotated[str, Meta(description="What is installed.")] = ""
-    sha256: Annotated[str, Meta(description="The hash of its wheel.")] = ""
-    requested: Annotated[bool, Meta(description="Whether it was asked for by name.")] = False
+    name: Annotated[str, Meta(description="The package's name as spelled by the index.")]
+    version: Annotated[str, Meta(description="The installed version.")] = ""
+    sha256: Annotated[str, Meta(description="The SHA-256 of its wheel, in hexadecimal.")] = ""
+    requested: Annotated[
+        bool, Meta(description="Whether it was requested by name, not only needed by another package.")
+    ] = False
 
 
 # ---- an execution -----------------------------------------------------------------------------------------
 
 
 class Queued(Event, frozen=True, kw_only=True):
-    """The execution was queued; `position` others are before it."""
+    """The execution was queued."""
 
     type: Literal["queued"] = "queued"
-    position: Annotated[int | None, Meta(description="How many executions are before it.")] = 0
-    code: Annotated[str, Meta(description="The cell.")] = ""
-    msg_id: Annotated[str, Meta(description="The id of the execute_request that the kernel gets.")] = ""
-    silent: Annotated[bool | UnsetType, Meta(description="Sent as true for a silent cell.")] = UNSET
+    position: Annotated[
+        int | None, Meta(description="The number of executions ahead of it; 0 if it is next.")
+    ] = 0
+    code: Annotated[str, Meta(description="The cell's source code.")] = ""
+    msg_id: Annotated[
+        str, Meta(description="The id of the `execute_request` message that is sent to the kernel.")
+    ] = ""
+    silent: Annotated[bool | UnsetType, Meta(description="True for a silent cell; absent otherwise.")] = UNSET
     store_history: Annotated[
-        bool | UnsetType, Meta(description="Sent as false where a Jupyter client wants no history.")
+        bool | UnsetType,
+        Meta(description="False if a Jupyter client asked not to store history; absent otherwise."),
     ] = UNSET
     timeout: Annotated[
-        float | UnsetType | None, Meta(description="Seconds it may run, where that is not the session's own.")
+        float | UnsetType | None,
+        Meta(
+            description=(
+                "Seconds the cell may run, null for no limit; absent if the session's `cell_timeout` applies."
+            )
+        ),
     ] = UNSET
     cell_id: Annotated[
-        str | UnsetType | None, Meta(description="A Jupyter client's own name of the cell.")
+        str | UnsetType | None,
+        Meta(description="The cell id that a Jupyter client sent; absent if it sent none."),
     ] = UNSET
     env: Annotated[
-        list[str] | UnsetType, Meta(description="Names of the variables it was given; values are not kept.")
+        list[str] | UnsetType,
+        Meta(
+            description=(
+                "The names of environment variables set for this cell; values are not recorded. "
+                "Absent if none."
+            )
+        ),
     ] = UNSET
     idempotency: Annotated[
-        list[str] | UnsetType, Meta(description="Its idempotency key, and the hash of its request.")
+        list[str] | UnsetType,
+        Meta(
+            description="The request's `Idempotency-Key` and the hash of the request; absent without a key."
+        ),
     ] = UNSET
 
 
@@ -100,19 +158,19 @@ class Started(Event, frozen=True, kw_only=True):
 
     type: Literal["started"] = "started"
     execution_count: ExecutionCount = None
-    code: Annotated[str, Meta(description="The cell.")] = ""
+    code: Annotated[str, Meta(description="The cell's source code.")] = ""
 
 
 class Stream(Event, frozen=True, kw_only=True):
-    """Text that the cell wrote to `name`, stdout or stderr."""
+    """The cell wrote text to stdout or stderr."""
 
     type: Literal["stream"] = "stream"
-    name: Annotated[str, Meta(description="`stdout` or `stderr`.")] = "stdout"
-    text: Annotated[str, Meta(description="As it was written, with ANSI codes.")] = ""
+    name: Annotated[str, Meta(description="The stream that was written to: `stdout` or `stderr`.")] = "stdout"
+    text: Annotated[str, Meta(description="The text as it was written, including ANSI codes.")] = ""
 
 
 class DisplayData(Event, frozen=True, kw_only=True):
-    """A displayed object, by MIME type; binary types in base64."""
+    """The cell displayed an object."""
 
     type: Literal["display_data"] = "display_data"
     data: MimeBundle = {}
@@ -126,7 +184,7 @@ class DisplayData(Event, frozen=True, kw_only=True):
 
 
 class UpdateDisplayData(DisplayData, frozen=True, kw_only=True):
-    """New content for an earlier display."""
+    """An earlier display got new content."""
 
     # A subclass so that isinstance finds all displays; only the value of `type` differs.
     type: Literal["update_display_data"] = "update_display_data"  # type: ignore[assignment]
@@ -140,18 +198,18 @@ class ExecuteResult(DisplayData, frozen=True, kw_only=True):
 
 
 class ClearOutput(Event, frozen=True, kw_only=True):
-    """The cell's outputs are cleared; with `wait`, only when the next one comes."""
+    """The cell's outputs were cleared."""
 
     type: Literal["clear_output"] = "clear_output"
-    wait: Annotated[bool, Meta(description="Whether to wait for the next output.")] = False
+    wait: Annotated[bool, Meta(description="Whether to keep the outputs until the next one arrives.")] = False
 
 
 class ErrorRaised(Event, frozen=True, kw_only=True):
     """The cell raised an exception."""
 
     type: Literal["error"] = "error"
-    ename: Annotated[str, Meta(description="The exception's class.")] = ""
-    evalue: Annotated[str, Meta(description="Its message.")] = ""
+    ename: Annotated[str, Meta(description="The name of the exception's class.")] = ""
+    evalue: Annotated[str, Meta(description="The exception's message.")] = ""
     traceback: Traceback = []
 
 
@@ -159,8 +217,8 @@ class InputRequest(Event, frozen=True, kw_only=True):
     """The cell waits for a line of input."""
 
     type: Literal["input_request"] = "input_request"
-    prompt: Annotated[str, Meta(description="What the cell shows before it.")] = ""
-    password: Annotated[bool, Meta(description="Whether what is typed should not be shown.")] = False
+    prompt: Annotated[str, Meta(description="The prompt that the cell shows.")] = ""
+    password: Annotated[bool, Meta(description="Whether the typed text should be hidden.")] = False
 
 
 class CommOpened(Event, frozen=True, kw_only=True):
@@ -168,13 +226,13 @@ class CommOpened(Event, frozen=True, kw_only=True):
 
     type: Literal["comm_open"] = "comm_open"
     comm_id: CommId = ""
-    target_name: Annotated[str, Meta(description="`jupyter.widget`.")] = ""
+    target_name: Annotated[str, Meta(description="The comm's target, `jupyter.widget`.")] = ""
     data: CommData = {}
     buffers: Buffers = []
 
 
 class CommMessage(Event, frozen=True, kw_only=True):
-    """A widget's state has changed; without an execution if a client changed it."""
+    """A widget's state changed. `execution` is null if a client changed it outside of a cell."""
 
     type: Literal["comm_msg"] = "comm_msg"
     comm_id: CommId = ""
@@ -183,81 +241,152 @@ class CommMessage(Event, frozen=True, kw_only=True):
 
 
 class CommClosed(Event, frozen=True, kw_only=True):
-    """A widget is gone."""
+    """A widget was closed."""
 
     type: Literal["comm_close"] = "comm_close"
     comm_id: CommId = ""
 
 
 class FileChanged(Event, frozen=True, kw_only=True):
-    """A file of the workspace was created, changed or deleted: by a cell, or without one by a client."""
+    """A file was created, changed or deleted in the workspace; `execution` is null if a client did it."""
 
     type: Literal["file"] = "file"
-    path: Annotated[str, Meta(description="Relative to the workspace.")] = ""
-    size: Annotated[int | None, Meta(description="Bytes; null for a file that is gone.")] = None
-    sha256: Annotated[str | None, Meta(description="Null where it was too much to hash, or is gone.")] = None
-    action: Annotated[str, Meta(description="`created`, `changed` or `deleted`.")] = "changed"
+    path: Annotated[str, Meta(description="The file's path, relative to the workspace.")] = ""
+    size: Annotated[int | None, Meta(description="The file's size in bytes; null if it was deleted.")] = None
+    sha256: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "The content's SHA-256 in hexadecimal; null if there was too much to hash or the "
+                "file is gone."
+            )
+        ),
+    ] = None
+    action: Annotated[
+        str, Meta(description="What happened to the file: `created`, `changed` or `deleted`.")
+    ] = "changed"
 
 
 class PackagesChanged(Event, frozen=True, kw_only=True):
     """Packages of the session were installed or removed."""
 
     type: Literal["packages"] = "packages"
-    action: Annotated[str, Meta(description="`installed` or `removed`.")] = "installed"
-    packages: Annotated[list[Package], Meta(description="Those that came or went.")] = []
+    action: Annotated[str, Meta(description="What happened to the packages: `installed` or `removed`.")] = (
+        "installed"
+    )
+    packages: Annotated[list[Package], Meta(description="The packages that were installed or removed.")] = []
 
 
 class Finished(Event, frozen=True, kw_only=True):
-    """The last event of an execution; fields are as in `Result`, without the outputs."""
+    """The execution has ended. The fields are those of a result, without the outputs."""
 
     type: Literal["finished"] = "finished"
     status: Annotated[
-        str, Meta(description="`ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")
+        str, Meta(description="How it ended: `ok`, `error`, `timeout`, `interrupted`, `died` or `cancelled`.")
     ] = ""
-    cause: Annotated[str | None, Meta(description="A stable word that says why, where there is one.")] = None
+    cause: Annotated[
+        str | None, Meta(description="The reason as a stable word; null if the status says it all.")
+    ] = None
     execution_count: ExecutionCount = None
-    error: Annotated[ErrorInfo | None, Meta(description="Of a cell that did not end well.")] = None
-    started_at: Annotated[str | None, Meta(description="Null for a cell that never ran.")] = None
-    finished_at: Annotated[str | None, Meta(description="When it ended.")] = None
-    duration_ms: Annotated[float | None, Meta(description="From sending the cell to its end.")] = None
-    queue_ms: Annotated[float | None, Meta(description="From the request to sending the cell.")] = None
-    truncated: Annotated[bool, Meta(description="Whether outputs were cut or left out.")] = False
-    kernel: Annotated[KernelInfo, Meta(description="The kernel afterwards.")] = KernelInfo()
+    error: Annotated[
+        ErrorInfo | None,
+        Meta(
+            description=(
+                "The exception that ended the cell, or what the gateway reports instead; null if "
+                "there is none."
+            )
+        ),
+    ] = None
+    started_at: Annotated[
+        str | None, Meta(description="When the kernel started the cell; null if it never did.")
+    ] = None
+    finished_at: Annotated[
+        str | None, Meta(description="When the execution ended, as an RFC 3339 timestamp in UTC.")
+    ] = None
+    duration_ms: Annotated[
+        float | None,
+        Meta(
+            description=(
+                "Milliseconds from sending the cell to the kernel until its end; null if the gateway "
+                "stopped before."
+            )
+        ),
+    ] = None
+    queue_ms: Annotated[
+        float | None,
+        Meta(
+            description=(
+                "Milliseconds from the request until the cell was sent to the kernel; null if the "
+                "gateway stopped before the end."
+            )
+        ),
+    ] = None
+    truncated: Annotated[bool, Meta(description="Whether some output was cut or left out.")] = False
+    kernel: Annotated[KernelInfo, Meta(description="The kernel's condition after the execution.")] = (
+        KernelInfo()
+    )
 
 
 # ---- the session ------------------------------------------------------------------------------------------
 
 
 class SessionChanged(Event, frozen=True, kw_only=True):
-    """The session's state has changed. With a new kernel the event has the facts that the notebook repeats.
+    """The session's state changed. The first event of each kernel also describes the session and the kernel.
 
-    Records of version 0.1.0 have only state, cause and kernel.
+    Records of version 0.1.0 have only `state`, `cause` and `kernel`.
     """
 
     type: Literal["session"] = "session"
-    state: Annotated[str, Meta(description="`starting`, `idle`, `busy`, `dead` or `ended`.")] = ""
+    state: Annotated[
+        str, Meta(description="The session's new state: `starting`, `idle`, `busy`, `dead` or `ended`.")
+    ] = ""
     cause: Annotated[
-        str | None, Meta(description="Why: `created`, `resumed`, `adopted`, or the cause of an end.")
+        str | None,
+        Meta(
+            description=(
+                "Why the state changed: `created`, `resumed`, `adopted`, or why the kernel or session ended."
+            )
+        ),
     ] = None
-    kernel: Annotated[str, Meta(description="The kernelspec.")] = ""
-    last_activity: Annotated[str | UnsetType, Meta(description="When it was last used.")] = UNSET
-    kernel_id: Annotated[str | UnsetType, Meta(description="The kernel of the moment.")] = UNSET
+    kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
+    last_activity: Annotated[
+        str | UnsetType, Meta(description="When the session was last used, as an RFC 3339 timestamp in UTC.")
+    ] = UNSET
+    kernel_id: Annotated[
+        str | UnsetType, Meta(description="The id of the kernel; sent whenever the session has one.")
+    ] = UNSET
     isolation: Annotated[
-        str | UnsetType | None, Meta(description="What is between the kernel and the machine.")
+        str | UnsetType | None,
+        Meta(
+            description=(
+                "What separates the kernel from the machine: `none`, `sandbox`, `container` or `gvisor`."
+            )
+        ),
     ] = UNSET
     limits: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="Bytes, processors, processes, seconds.")
+        dict[str, Any] | UnsetType,
+        Meta(description="The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
     ] = UNSET
-    principal: Annotated[str | UnsetType, Meta(description="Whose session it is.")] = UNSET
-    created_at: Annotated[str | UnsetType, Meta(description="When the session was made.")] = UNSET
-    metadata: Annotated[dict[str, Any] | UnsetType | None, Meta(description="What its maker gave it.")] = (
-        UNSET
-    )
+    principal: Annotated[
+        str | UnsetType, Meta(description="The name of the principal that owns the session.")
+    ] = UNSET
+    created_at: Annotated[
+        str | UnsetType, Meta(description="When the session was created, as an RFC 3339 timestamp in UTC.")
+    ] = UNSET
+    metadata: Annotated[
+        dict[str, Any] | UnsetType | None,
+        Meta(description="The metadata that the client gave when it created the session; null if none."),
+    ] = UNSET
     environment: Annotated[
-        dict[str, Any] | UnsetType, Meta(description="What the kernel runs in: versions, packages, image.")
+        dict[str, Any] | UnsetType,
+        Meta(description="The kernel's environment: versions, packages and image."),
     ] = UNSET
-    gateway_version: Annotated[str | UnsetType, Meta(description="Of the gateway that records.")] = UNSET
-    folder: Annotated[str | UnsetType, Meta(description="The name of its workspace's folder.")] = UNSET
+    gateway_version: Annotated[
+        str | UnsetType, Meta(description="The version of the gateway that records the session.")
+    ] = UNSET
+    folder: Annotated[
+        str | UnsetType, Meta(description="The name of the folder that keeps the session's files.")
+    ] = UNSET
 
 
 OF_EXECUTIONS: tuple[type[Event], ...] = (

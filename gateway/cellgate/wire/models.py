@@ -25,28 +25,43 @@ _KEY = {"pattern": f"^{SESSION_KEY.pattern}$"}
 
 
 class LimitsBody(Body, frozen=True, forbid_unknown_fields=True):
-    """`limits` of a request: absent fields keep the gateway's defaults."""
+    """Limits of a session; absent ones are the gateway's defaults."""
 
-    memory: str | int | None = None
-    cpus: float | None = None
-    pids: int | None = None
-    disk: str | int | None = None
-    cell_timeout: float | None = None
-    idle_timeout: float | None = None
-    lifetime: float | None = None
+    memory: Annotated[
+        str | int | None, Meta(description="The kernel's memory: bytes, or a size such as `512m`.")
+    ] = None
+    cpus: Annotated[float | None, Meta(description="The number of processors; may be a fraction.")] = None
+    pids: Annotated[int | None, Meta(description="The number of processes and threads.")] = None
+    disk: Annotated[
+        str | int | None, Meta(description="The workspace's size: bytes, or a size such as `1g`.")
+    ] = None
+    cell_timeout: Annotated[float | None, Meta(description="Seconds a cell may run.")] = None
+    idle_timeout: Annotated[
+        float | None, Meta(description="Seconds without use after which the session ends.")
+    ] = None
+    lifetime: Annotated[float | None, Meta(description="Seconds after which the session ends.")] = None
 
 
 class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
-    """A session to be created, or found if there is one with this key."""
+    """The session to create, or to find if one with this key exists."""
 
     session: Annotated[
-        str | None, Meta(description="The key; without one the gateway chooses.", extra_json_schema=_KEY)
+        str | None,
+        Meta(description="The session's key; if absent, the gateway makes one up.", extra_json_schema=_KEY),
     ] = None
-    kernel: Annotated[str | None, Meta(description="The kernelspec.")] = None
-    language: Annotated[str | None, Meta(description="A language, where no kernelspec is named.")] = None
-    env: Annotated[dict[str, str] | None, Meta(description="Environment variables of its kernels.")] = None
+    kernel: Annotated[
+        str | None, Meta(description="The name of the kernelspec; if absent, the gateway's default.")
+    ] = None
+    language: Annotated[
+        str | None, Meta(description="A language to choose the kernelspec by, instead of naming one.")
+    ] = None
+    env: Annotated[
+        dict[str, str] | None, Meta(description="Environment variables for the session's kernels.")
+    ] = None
     limits: LimitsBody | None = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Kept with it, up to 64 KiB.")] = None
+    metadata: Annotated[
+        dict[str, Any] | None, Meta(description="Any JSON object, at most 64 KiB, kept with the session.")
+    ] = None
 
 
 class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,32 +73,38 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Annotated[
         float | None,
         Meta(
-            description="Seconds that the cell may run; default: the session's `cell_timeout`.",
+            description="Seconds the cell may run; if absent, the session's `cell_timeout`.",
             extra_json_schema={"exclusiveMinimum": 0},
         ),
     ] = None
     stdin: Annotated[
         list[str] | None,
-        Meta(description="Lines that answer `input()`; when they are used up, it raises EOFError."),
+        Meta(description="Lines that answer calls of `input()`; after the last one, it raises `EOFError`."),
     ] = None
-    silent: Annotated[bool, Meta(description="Run without output and without counting.")] = False
+    silent: Annotated[
+        bool, Meta(description="Run the cell without output and without increasing the execution count.")
+    ] = False
     env: Annotated[
-        dict[str, str] | None, Meta(description="Environment variables for this cell alone (Python kernels).")
+        dict[str, str] | None,
+        Meta(description="Environment variables for this cell only; Python kernels only."),
     ] = None
-    language: Annotated[
-        str | None, Meta(description="What `code` is in, if not in the kernel's language.")
-    ] = None
+    language: Annotated[str | None, Meta(description="The language of `code`; if absent, the kernel's.")] = (
+        None
+    )
     tables: Annotated[
         int | None,
         Meta(
-            description="Show pandas' tables as data too, with so many of their first rows.",
+            description="Also show pandas DataFrames as data, with at most this many rows of each.",
             extra_json_schema={"minimum": 1, "maximum": MAX_TABLE_ROWS},
         ),
     ] = None
     packages: Annotated[
         str | None,
         Meta(
-            description="`auto`: install what the cell imports and is missing; `temporary`: for this cell.",
+            description=(
+                "Install missing packages that the cell imports: `auto` for the session, `temporary` "
+                "for this cell only."
+            ),
             extra_json_schema={"enum": ["auto", "temporary", None]},
         ),
     ] = None
@@ -102,25 +123,31 @@ class CellKeywords(TypedDict, total=False):
 
 
 class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
-    """A cell to be run in a session."""
+    """A cell to run in a session."""
 
-    code: Annotated[str, Meta(description="The cell.")]
+    code: Annotated[str, Meta(description="The cell's source code.")]
     on_disconnect: Annotated[
         str,
         Meta(
-            description="What becomes of the cell when its client leaves.",
+            description="What happens to the cell if the client disconnects.",
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),
     ] = "continue"
-    wait: Annotated[bool, Meta(description="False: answer 202 at once.")] = True
+    wait: Annotated[
+        bool, Meta(description="If false, answer 202 at once instead of waiting for the result.")
+    ] = True
 
 
 class OneShotBody(ExecuteBody, frozen=True, forbid_unknown_fields=True):
-    """A cell to be run in a fresh kernel."""
+    """A cell to run in a fresh kernel."""
 
-    kernel: Annotated[str | None, Meta(description="The kernelspec.")] = None
+    kernel: Annotated[
+        str | None, Meta(description="The name of the kernelspec; if absent, the gateway's default.")
+    ] = None
     limits: LimitsBody | None = None
-    record: Annotated[bool, Meta(description="Whether a session of it stays in the record.")] = False
+    record: Annotated[
+        bool, Meta(description="Whether the execution is kept in the record, in a session of its own.")
+    ] = False
 
 
 class BlockBody(Body, frozen=True, forbid_unknown_fields=True):
@@ -131,15 +158,19 @@ class BlockBody(Body, frozen=True, forbid_unknown_fields=True):
 
 
 class BlocksBody(Body, frozen=True, forbid_unknown_fields=True):
-    """Blocks to be run in order: either `markdown` or `blocks`."""
+    """Blocks of code to run in order, given either as `markdown` or as `blocks`."""
 
-    markdown: Annotated[str | None, Meta(description="A text whose fences are the blocks.")] = None
+    markdown: Annotated[
+        str | None, Meta(description="A Markdown text; its fenced code blocks that name a language are run.")
+    ] = None
     blocks: list[BlockBody] | None = None
-    timeout: Annotated[float | None, Meta(description="Seconds, for each block.")] = None
+    timeout: Annotated[
+        float | None, Meta(description="Seconds each block may run; if absent, the session's `cell_timeout`.")
+    ] = None
     on_disconnect: Annotated[
         str,
         Meta(
-            description="What becomes of the running block when its client leaves.",
+            description="What happens to the running block if the client disconnects.",
             extra_json_schema={"enum": ["continue", "interrupt"]},
         ),
     ] = "continue"
@@ -163,26 +194,29 @@ class Command(Body, frozen=True, forbid_unknown_fields=True):
     execute: ExecuteBody | None = None
     interrupt: bool = False
     input: SocketInput | None = None
-    id: Annotated[str | int | None, Meta(description="Comes back in the answer.")] = None
+    id: Annotated[str | int | None, Meta(description="Any id, repeated in the answer to this command.")] = (
+        None
+    )
 
 
 class PackagesBody(Body, frozen=True, forbid_unknown_fields=True):
-    """Packages to be installed and removed."""
+    """Packages to install and to uninstall."""
 
     install: Annotated[list[str], Meta(description='Requirements such as `"requests>=2"`.')] = []
-    uninstall: Annotated[list[str], Meta(description="Names.")] = []
-    upgrade: Annotated[bool, Meta(description="Whether newer versions are wanted, too.")] = False
+    uninstall: Annotated[list[str], Meta(description="Names of packages to uninstall.")] = []
+    upgrade: Annotated[bool, Meta(description="Whether to replace installed versions by newer ones.")] = False
     constraints: Annotated[
-        list[str], Meta(description="Limits of the versions of all that comes along.")
+        list[str], Meta(description="Constraints on the versions of all packages, including dependencies.")
     ] = []
 
 
 class ReplayBody(Body, frozen=True, forbid_unknown_fields=True):
     """How a session is replayed."""
 
-    anyway: Annotated[bool, Meta(description="Also where the environment differs from the recorded one.")] = (
-        False
-    )
+    anyway: Annotated[
+        bool, Meta(description="Whether to replay even if the environment differs from the recorded one.")
+    ] = False
     rtol: Annotated[
-        float, Meta(description="How far floating-point numbers may be apart, relative to the larger one.")
+        float,
+        Meta(description="How far apart two floating-point numbers may be, relative to the larger one."),
     ] = 0.0

@@ -15,11 +15,11 @@ from cellgate.wire.base import Value
 class Problem(Value, frozen=True, kw_only=True):
     """Why a request was refused or failed, `application/problem+json`."""
 
-    type: Annotated[str, Meta(description="`urn:cellgate:problem:` and the reason.")] = ""
+    type: Annotated[str, Meta(description="The URN `urn:cellgate:problem:` followed by the reason.")] = ""
     title: str = ""
-    status: Annotated[int, Meta(description="The HTTP status.")] = 0
-    detail: Annotated[str, Meta(description="What happened and what to do, for people.")] = ""
-    reason: Annotated[str, Meta(description="A stable word for programs.")] = "internal_error"
+    status: Annotated[int, Meta(description="The HTTP status code.")] = 0
+    detail: Annotated[str, Meta(description="What happened and what to do about it, in words.")] = ""
+    reason: Annotated[str, Meta(description="The reason as a stable word, for programs.")] = "internal_error"
 
 
 class StreamProblem(Value, frozen=True, kw_only=True):
@@ -30,7 +30,9 @@ class StreamProblem(Value, frozen=True, kw_only=True):
     status: int = 0
     detail: str = "The gateway's stream failed"
     reason: str = "internal_error"
-    id: Annotated[str | int | UnsetType, Meta(description="That of the command, if it had one.")] = UNSET
+    id: Annotated[
+        str | int | UnsetType, Meta(description="The `id` of the refused command; absent if it had none.")
+    ] = UNSET
 
 
 def problem(reason: str, status: int, detail: str) -> Problem:

@@ -17,36 +17,47 @@ MOST_COUNTED = 2**53
 State = Literal["starting", "idle", "busy", "dead", "ended"]
 ImagePlace = Literal["inline", "url", "none"]
 After = Annotated[
-    int, Meta(ge=0, le=MOST_COUNTED, description="The page or the stream begins after this number.")
+    int, Meta(ge=0, le=MOST_COUNTED, description="Only entries after this number are returned.")
 ]
-Outputs = Annotated[bool, Meta(description="Whether cells have their outputs.")]
+Outputs = Annotated[bool, Meta(description="Whether to include the outputs of cells.")]
 
 
 class ResultQuery(Query, frozen=True):
-    """How a result is shown."""
+    """How to present a result."""
 
-    plain: Annotated[bool, Meta(description="Whether ANSI codes are stripped.")] = False
+    plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
     max_text: Annotated[
         Annotated[int, Meta(ge=100, le=MOST_COUNTED)] | None,
-        Meta(description="Texts of more characters are cut in the middle, and say where the whole is."),
+        Meta(
+            description=(
+                "Texts with more characters are cut in the middle; a mark there names the URL of the "
+                "whole text."
+            )
+        ),
     ] = None
     images: Annotated[
-        ImagePlace, Meta(description="`url` tells only where each image is, `none` leaves images out.")
+        ImagePlace,
+        Meta(
+            description="Where images are: `inline` in the result, at a `url` that the output's metadata"
+            " names, or `none` to leave them out."
+        ),
     ] = "inline"
 
 
 class SessionsQuery(Query, frozen=True):
     """A page of sessions."""
 
-    state: Annotated[State | None, Meta(description="Only sessions in this state.")] = None
+    state: Annotated[State | None, Meta(description="Return only sessions in this state.")] = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    after: Annotated[str | None, Meta(description="The page begins after the session of this key.")] = None
+    after: Annotated[str | None, Meta(description="The page begins after the session with this key.")] = None
 
 
 class PurgeQuery(Query, frozen=True):
-    """How a session is ended."""
+    """How to end a session."""
 
-    purge: Annotated[bool, Meta(description="Whether its record goes too; for administrators.")] = False
+    purge: Annotated[
+        bool, Meta(description="Whether to remove the session's record as well; administrators only.")
+    ] = False
 
 
 class ExecutionsQuery(Query, frozen=True):
@@ -61,19 +72,26 @@ class EventsQuery(Query, frozen=True):
 
     after: Annotated[
         Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
-        Meta(description="The `seq` after which events are wanted; default: Last-Event-ID, or the first."),
+        Meta(
+            description=(
+                "The `seq` after which events are sent; if absent, `Last-Event-ID`, or 0 for all events."
+            )
+        ),
     ] = None
 
 
 class OutputQuery(Query, frozen=True):
-    """Which representation of an output."""
+    """Which representation of an output to return."""
 
-    plain: Annotated[bool, Meta(description="Whether ANSI codes are stripped.")] = False
-    type: Annotated[str | None, Meta(description="One of a display's MIME types.")] = None
+    plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
+    type: Annotated[
+        str | None,
+        Meta(description="The MIME type to return; if absent, an image if there is one, otherwise text."),
+    ] = None
 
 
 class NotebookQuery(Query, frozen=True):
-    """How a session is exported."""
+    """How to export a session."""
 
     format: Annotated[
         str, Meta(extra_json_schema={"enum": ["ipynb", "notebook", "html", "markdown", "script"]})
@@ -91,4 +109,4 @@ class FilesQuery(Query, frozen=True):
     """A page of files."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    after: Annotated[str, Meta(description="The page begins after this path.")] = ""
+    after: Annotated[str, Meta(description="The page begins after the file with this path.")] = ""
