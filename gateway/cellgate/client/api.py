@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from cellgate.client.blocking import Asynchronous
-from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, encode, given, session_path
+from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, cell_options, encode, given, session_path
 from cellgate.client.errors import InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import Server, lines
@@ -135,7 +135,7 @@ class Gateway(Asynchronous):
         if on_event is None:
             path = session_path(session, "execute")
             key = uuid.uuid4().hex
-            body = {"code": code, **given(**options)}
+            body = {"code": code, **cell_options(options)}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
         async with aclosing(self.stream_execute(session, code, **options)) as events:
@@ -157,7 +157,7 @@ class Gateway(Asynchronous):
         Leaving the iteration early closes the connection (use `contextlib.aclosing`); `on_disconnect`,
         ``continue`` or ``interrupt``, decides what happens to the cell then.
         """
-        body = given(code=code, on_disconnect=on_disconnect, **options)
+        body = given(code=code, on_disconnect=on_disconnect) | cell_options(options)
         request = self._calls.exchange(
             "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
         )
@@ -357,6 +357,7 @@ class Session(Asynchronous):
         **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. A notebook displays the result."""
+        cell_options(options)
         return await self._gateway.execute(await self.opened(), code, on_event=on_event, **options)
 
     async def stream(self, code: str, **options: Unpack[CellKeywords]) -> AsyncGenerator[Event]:
@@ -364,6 +365,7 @@ class Session(Asynchronous):
 
         Options as of `Gateway.execute`.
         """
+        cell_options(options)
         events = self._gateway.stream_execute(await self.opened(), code, on_disconnect="interrupt", **options)
         async with aclosing(events):
             async for event in events:

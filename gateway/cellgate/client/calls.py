@@ -19,6 +19,7 @@ import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.transport import Answer, Body, Server
+from cellgate.wire.models import CellKeywords
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
@@ -129,6 +130,19 @@ def session_path(session: str, *more: str) -> str:
 def given(**fields: Any) -> dict[str, Any]:
     """The fields that are not None."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def cell_options(options: CellKeywords) -> dict[str, Any]:
+    """A cell's options that are not None. Raises TypeError for others, as Python does for wrong keywords.
+
+    Python does not compare keywords with a TypedDict. Unchecked, a misspelt one would start a kernel before
+    the gateway refused it, and any other field of the request, such as `wait`, would go through.
+    """
+    unknown = sorted(options.keys() - CellKeywords.__annotations__.keys())
+    if unknown:
+        known = ", ".join(CellKeywords.__annotations__)
+        raise TypeError(f"a cell has no option {unknown[0]!r}; known are: {known}")
+    return given(**options)
 
 
 def encode(body: Mapping[str, Any]) -> bytes:

@@ -177,6 +177,21 @@ async def test_lone_surrogates_are_refused_before_anything_is_sent(free_port: in
         await Gateway(f"http://127.0.0.1:{free_port}").execute("s", "'\ud800'")
 
 
+@pytest.mark.parametrize("option", ["tiemout", "wait", "code_"])
+async def test_a_keyword_that_is_no_option_of_a_cell_is_refused_before_a_kernel_is_started(
+    option: str,
+) -> None:
+    async with answering(b"") as (gateway, requests):
+        session = gateway.session("s")
+        for calls in (session.stream("1", **{option: 1}), gateway.stream_execute("s", "1", **{option: 1})):  # type: ignore[misc]
+            with pytest.raises(TypeError, match=option):
+                await anext(calls)
+        for call in (session.run("1", **{option: 1}), gateway.execute("s", "1", **{option: 1})):  # type: ignore[misc]
+            with pytest.raises(TypeError, match=option):
+                await call
+    assert requests == []
+
+
 async def test_events_are_typed_whatever_way_they_are_cut_into_packets() -> None:
     whole = (
         line("started", code="1")
