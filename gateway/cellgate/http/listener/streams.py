@@ -33,6 +33,9 @@ PART = 64 * 1024
 """Bytes that are read at once, other than of an upload."""
 _AT_ONCE = struct.pack("ii", 1, 0)
 """For SO_LINGER: on, with a timeout of zero."""
+WAITING_HELPS = frozenset({408, 503})
+"""The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
+RETRY_SECONDS = 5
 
 
 class Phase(StrEnum):
@@ -366,6 +369,7 @@ def silence(connection: socket.socket) -> float:
 
 def say(connection: socket.socket, status: int, reason: str, detail: str) -> None:
     """Send a problem over a socket that is about to be closed; it may be lost with the connection."""
+    retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status in WAITING_HELPS else ""
     title = reason.replace("_", " ").capitalize()
     body = msgspec.json.encode(
         {
@@ -378,7 +382,7 @@ def say(connection: socket.socket, status: int, reason: str, detail: str) -> Non
     )
     head = (
         f"HTTP/1.1 {status} {title}\r\nServer: cellgate\r\nContent-Type: application/problem+json\r\n"
-        f"Content-Length: {len(body)}\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
     )
     _quietly(lambda: connection.send(head.encode() + body, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL))
     _quietly(lambda: connection.shutdown(socket.SHUT_WR))
