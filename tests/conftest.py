@@ -71,6 +71,7 @@ class TogetherWhereShared(LoadScopeScheduling):
         return module if self._shares[module] else nodeid
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherWhereShared:
     """The order in which processes get tests: modules that share much first."""
     return TogetherWhereShared(config, log)

@@ -60,7 +60,11 @@ def crashed(path: Path, folder: Path) -> Path:
 
 
 def crashed_in_one_moment(journal: Journal, path: Path, folder: Path) -> Path:
-    """The same while a journal writes: neither its writer nor the loop does anything between two files."""
+    """The same while a journal writes: neither its writer nor the loop does anything between two files.
+
+    The eraser's connection may still move pages from the database's log to the tables. A reader keeps them in
+    the log, so that a copy of the tables from before still has them.
+    """
     stopped = threading.Event()
     copied = threading.Event()
 
@@ -71,7 +75,10 @@ def crashed_in_one_moment(journal: Journal, path: Path, folder: Path) -> Path:
     standing = journal._writer._submit(stand_still)
     stopped.wait()
     try:
-        return crashed(path, folder)
+        with closing(sqlite3.connect(path)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return crashed(path, folder)
     finally:
         copied.set()
         standing.result()
