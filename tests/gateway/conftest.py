@@ -16,6 +16,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
     """One gateway whose queues, graces and caps are small, for all tests of them."""
     with serving(
         tmp_path_factory.mktemp("strict") / "data",
+        pool_size=1,
         max_queue=2,
         interrupt_grace=0.5,
         keep_alive=0.2,

@@ -227,6 +227,10 @@ class GatewayProcess:
         assert isinstance(model, dict)
         return model
 
+    def warm(self) -> None:
+        """Return once a warm kernel is there for who claims one next, or loses one."""
+        until(lambda: self.get("/v1/info").json()["pool"]["warm"], "no kernel becomes warm")
+
     def workspace(self, session: str) -> Path:
         """The folder that the cells of a live session work in."""
         return self.data_dir / "workspaces" / str(self.model(session)["kernel_id"])

@@ -44,6 +44,7 @@ def test_a_cell_that_ignores_the_interrupt_loses_its_kernel_and_nothing_else(
 ) -> None:
     strict.execute(strict_session, "x = 1")
     kernel = strict.model(strict_session)["kernel_id"]
+    strict.warm()
     events = strict.events("POST", f"/v1/sessions/{strict_session}/execute", {"code": DEAF, "timeout": 1})
     told = []
     for event in events:
