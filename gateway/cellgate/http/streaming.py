@@ -61,8 +61,6 @@ class StreamingHandler(BaseHandler):
         """Write all events of `batches` until they end or the client has gone."""
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
-        # Nagle's algorithm and delayed acknowledgements together would cost 40 ms an event.
-        self.request.connection.stream.set_nodelay(True)  # type: ignore[union-attr]
         async with aclosing(batches):
             try:
                 await self._write_batches(batches, form)

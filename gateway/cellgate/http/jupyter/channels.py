@@ -84,7 +84,6 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         if self._session.ending:
             self.close(GOING_AWAY, "The kernel has ended")
             return
-        self.set_nodelay(True)
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
             # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
             stream.spooled = True

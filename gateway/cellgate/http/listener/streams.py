@@ -111,6 +111,13 @@ class ClientStream(IOStream):
         self._answer_mark = 0
         self._taken_mark = -1
         super().__init__(connection, **options)
+        super().set_nodelay(True)
+
+    def set_nodelay(self, value: bool) -> None:
+        """Do nothing: it is always on. Tornado would switch it on and off around each answer, by two calls.
+
+        Nagle's algorithm and delayed acknowledgements together would cost 40 ms an event.
+        """
 
     # Phases
 

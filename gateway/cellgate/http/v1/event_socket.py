@@ -75,7 +75,6 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
 
     def open(self, *_: str, **__: str) -> None:
         """Start sending events; `on_close` stops it."""
-        self.set_nodelay(True)
         self._sender = Supervisor().start(
             self._send_events(),
             f"events to {self.request.remote_ip}",
