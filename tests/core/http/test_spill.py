@@ -111,10 +111,20 @@ async def test_whoever_leaves_last_closes_the_file(spills: Spills, tmp_path: Pat
     assert open_files(tmp_path) == []
 
 
-async def test_the_record_keeps_its_room_and_half_of_the_rest(tmp_path: Path, lane: Lane) -> None:
-    disk = os.statvfs(tmp_path)
-    free = disk.f_bavail * disk.f_frsize
-    spills = Spills(tmp_path, free - 8 * MIB, lane)
+RESERVE = 100 * MIB
+
+
+def spills_on_a_disk_of(size: int, folder: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch) -> Spills:
+    """Spills on a disk that nobody else uses, unlike that of the machine."""
+    spills = Spills(folder, RESERVE, lane)
+    monkeypatch.setattr("cellgate.record.spill.free", lambda _: size - spills.used)
+    return spills
+
+
+async def test_the_record_keeps_its_room_and_half_of_the_rest(
+    tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spills = spills_on_a_disk_of(RESERVE + 8 * MIB, tmp_path, lane, monkeypatch)
     first, second = spills.open(), spills.open()
     await write(first, bytes(3 * MIB))
     with pytest.raises(StorageFull):
@@ -134,8 +144,7 @@ async def test_what_is_not_read_gives_way_to_others(
     tmp_path: Path, lane: Lane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only what is whole and was not read for long: no reader loses what it is about to take."""
-    disk = os.statvfs(tmp_path)
-    spills = Spills(tmp_path, disk.f_bavail * disk.f_frsize - 20 * MIB, lane)
+    spills = spills_on_a_disk_of(RESERVE + 20 * MIB, tmp_path, lane, monkeypatch)
     now = 0.0
     monkeypatch.setattr("cellgate.record.spill.time.monotonic", lambda: now)
     unread, unfinished, read_now, large = (spills.open() for _ in range(4))
