@@ -54,7 +54,7 @@ class DocumentedHandler(BaseHandler):
 class DocumentHandler(DocumentedHandler):
     """The document itself."""
 
-    @operation("This document", Answer(200, "OpenAPI 3.1.", {JSON: None}), public=True)
+    @operation("This document", Answer(200, "An OpenAPI 3.1 document.", {JSON: None}), public=True)
     async def get(self) -> None:
         """JSON."""
         self.check()
@@ -66,7 +66,7 @@ class PageHandler(DocumentedHandler):
 
     @operation(
         "This document as a page",
-        Answer(200, "A page without scripts, and without anything from elsewhere.", {HTML: None}),
+        Answer(200, "An HTML page that needs no scripts and loads nothing from other hosts.", {HTML: None}),
         public=True,
     )
     async def get(self) -> None:

@@ -17,7 +17,7 @@ class HealthHandler(BaseHandler):
 
     public = True
 
-    @operation("Whether the process answers", Answer(200, "It does.", {JSON: Health}), public=True)
+    @operation("Liveness", Answer(200, "The process is alive.", {JSON: Health}), public=True)
     async def get(self) -> None:
         """200 as long as the event loop runs."""
         self.check()
@@ -30,9 +30,9 @@ class ReadyHandler(BaseHandler):
     public = True
 
     @operation(
-        "Whether new work is taken",
-        Answer(200, "It is.", {JSON: Readiness}),
-        Answer(503, "It is not; `missing` says why.", {JSON: Readiness}),
+        "Readiness",
+        Answer(200, "New work is accepted.", {JSON: Readiness}),
+        Answer(503, "New work is not accepted; `missing` says why.", {JSON: Readiness}),
         public=True,
     )
     async def get(self) -> None:
@@ -61,7 +61,7 @@ class ReadyHandler(BaseHandler):
 class MetricsHandler(BaseHandler):
     """Prometheus' text format."""
 
-    @operation("Metrics for Prometheus", Answer(200, "Its text format.", {TEXT: None}))
+    @operation("Metrics for Prometheus", Answer(200, "Prometheus' text format.", {TEXT: None}))
     async def get(self) -> None:
         """All metrics."""
         self.check()
@@ -72,7 +72,10 @@ class MetricsHandler(BaseHandler):
 class InfoHandler(BaseHandler):
     """What this gateway is and offers."""
 
-    @operation("What this gateway is and offers", Answer(200, "It is this.", {JSON: GatewayInfo}))
+    @operation(
+        "About this gateway",
+        Answer(200, "Version, isolation, kernels, limits and packages.", {JSON: GatewayInfo}),
+    )
     async def get(self) -> None:
         """Version, isolation, kernelspecs, default limits, ceilings, packages that may be installed, pool."""
         self.check()

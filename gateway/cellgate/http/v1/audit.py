@@ -12,7 +12,11 @@ class AuditHandler(DownloadHandler):
 
     @operation(
         "Download the rows of a session's record",
-        Answer(200, 'One `{"hash", "row"}` a line; a row is byte for byte as it was hashed.', {NDJSON: None}),
+        Answer(
+            200,
+            "One JSON object per line, `hash` and `row`; `row` holds exactly the bytes that were hashed.",
+            {NDJSON: None},
+        ),
         NOT_MODIFIED,
         headers=IF_NONE_MATCH,
         errors=EXPORTS,
@@ -34,7 +38,7 @@ class AuditVerifyHandler(DownloadHandler):
 
     @operation(
         "Check the hash chain of a session's record",
-        Answer(200, "Whether it holds.", {JSON: ChainCheck}),
+        Answer(200, "The result of the check.", {JSON: ChainCheck}),
         errors=EXPORTS,
     )
     async def get(self, key: str) -> None:

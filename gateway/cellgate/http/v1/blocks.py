@@ -32,7 +32,7 @@ class BlocksHandler(ExecutionAnswers):
 
     @operation(
         "Run blocks one after another",
-        Answer(200, "Their results; a block that fails ends them.", {JSON: BlocksResult}),
+        Answer(200, "The results, in order. The first block that fails ends the run.", {JSON: BlocksResult}),
         query=ResultQuery,
         body={JSON: BlocksBody},
         errors=(*RUNS, QuotaExceeded),

@@ -56,11 +56,14 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         return
 
     @operation(
-        "Follow and command a session over a WebSocket",
-        Answer(101, "Events out, commands in, each a text frame of JSON; see docs/api.md."),
-        Answer(426, "Another version of WebSockets is needed.", {HTML: None}),
+        "Follow and control a session over a WebSocket",
+        Answer(
+            101,
+            "A WebSocket: events from the gateway, commands from the client, each as JSON in a text frame.",
+        ),
+        Answer(426, "The client must upgrade to WebSocket version 13.", {HTML: None}),
         query=EventsQuery,
-        headers={"Last-Event-ID": "The `seq` after which events are wanted, where the query has none."},
+        headers={"Last-Event-ID": "Send events after this `seq`; used if the query has no `after`."},
         errors=READS,
     )
     async def get(self, key: str) -> None:

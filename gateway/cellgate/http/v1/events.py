@@ -17,7 +17,7 @@ class EventsHandler(StreamingHandler):
         "Follow a session's events",
         Answer(
             200,
-            "A stream that stays open, one event a line; as plain JSON a page of what is there now.",
+            "As NDJSON or SSE, a stream that stays open; as JSON, a page of the events so far.",
             {JSON: EventPage, NDJSON: Event, SSE: Event},
         ),
         query=EventsQuery,

@@ -102,7 +102,7 @@ class ExecuteHandler(ExecutionAnswers):
         "Run a cell",
         Answer(
             200,
-            "The result when the cell has ended, or events as they happen. A cell that raises is a 200 too.",
+            "The result at the end, or events as they happen. A cell that raises an exception is a 200 too.",
             {JSON: Result, NDJSON: Event, SSE: Event},
         ),
         Answer(202, "It is queued (`wait` is false).", {JSON: Result}, {"Location": "The execution's path."}),
@@ -160,7 +160,7 @@ class OneShotHandler(ExecutionAnswers):
     @operation(
         "Run a cell in a fresh kernel",
         Answer(200, "The result, or events as they happen.", {JSON: Result, NDJSON: Event, SSE: Event}),
-        description="The kernel is thrown away afterwards.",
+        description="The kernel is discarded afterwards.",
         query=ResultQuery,
         body={JSON: OneShotBody},
         errors=(*RUNS, NotAcceptable, *PACKAGES),
@@ -191,7 +191,7 @@ class ExecutionsHandler(BaseHandler):
 
     @operation(
         "List a session's executions",
-        Answer(200, "A page of them, oldest first.", {JSON: ExecutionPage}),
+        Answer(200, "One page, oldest first.", {JSON: ExecutionPage}),
         query=ExecutionsQuery,
         errors=READS,
     )
@@ -209,8 +209,8 @@ class ExecutionHandler(ExecutionAnswers):
     """One execution."""
 
     @operation(
-        "Look at an execution",
-        Answer(200, "The result, or what there is of it so far.", {JSON: Result}),
+        "Get an execution",
+        Answer(200, "The result, or what there is so far.", {JSON: Result}),
         query=ResultQuery,
         errors=READS,
     )
@@ -228,7 +228,7 @@ class CancelHandler(BaseHandler):
 
     @operation(
         "Cancel an execution",
-        Answer(204, "It was taken out of the queue, or interrupted."),
+        Answer(204, "The execution was removed from the queue, or interrupted."),
         errors=(*READS, Conflict),
     )
     async def post(self, key: str, execution: str) -> None:
@@ -245,7 +245,12 @@ class CancelHandler(BaseHandler):
 class InputHandler(BaseHandler):
     """Answer a cell's input()."""
 
-    @operation("Answer a cell's input()", Answer(204, "Sent."), body={JSON: InputBody}, errors=READS)
+    @operation(
+        "Answer a cell's input()",
+        Answer(204, "The line was sent to the kernel."),
+        body={JSON: InputBody},
+        errors=READS,
+    )
     async def post(self, key: str, execution: str) -> None:
         """Send one line to the kernel."""
         self.check()

@@ -144,7 +144,7 @@ class FilesHandler(UploadHandler):
 
     @operation(
         "List a session's files",
-        Answer(200, "A page of them, by path.", {JSON: FilePage}),
+        Answer(200, "One page, sorted by path.", {JSON: FilePage}),
         query=FilesQuery,
         errors=(*READS, QueueFull, ShuttingDown),
     )
@@ -158,9 +158,9 @@ class FilesHandler(UploadHandler):
         self.answer(page)
 
     @operation(
-        "Upload the files of a form",
-        Answer(201, "All were put into the workspace.", {JSON: FileChanges}),
-        description="Each part with a filename becomes a file, all or none.",
+        "Upload files by a form",
+        Answer(201, "All files are in the workspace.", {JSON: FileChanges}),
+        description="Each part with a filename becomes a file: all of them, or none.",
         body={FORM: None},
         errors=UPLOADS,
     )
@@ -205,9 +205,9 @@ class FileHandler(UploadHandler):
 
     @operation(
         "Upload a file",
-        Answer(200, "It was replaced.", {JSON: FileChange}),
-        Answer(201, "It was created.", {JSON: FileChange}),
-        description="The body becomes the file, whole; folders on the way are made, and the session.",
+        Answer(200, "The file was replaced.", {JSON: FileChange}),
+        Answer(201, "The file was created.", {JSON: FileChange}),
+        description="The request body is the file. Missing folders, and the session, are created.",
         body={BYTES: None},
         errors=UPLOADS,
     )
@@ -226,7 +226,7 @@ class FileHandler(UploadHandler):
         self.answer(model, 201 if model.action == "created" else 200)
 
     @operation(
-        "Remove a file, a link or an empty folder", Answer(204, "It is gone."), errors=(*WRITES, Conflict)
+        "Remove a file, a link or an empty folder", Answer(204, "Removed."), errors=(*WRITES, Conflict)
     )
     async def delete(self, key: str, path: str) -> None:
         """Remove a file, a link or an empty folder."""
@@ -235,11 +235,11 @@ class FileHandler(UploadHandler):
         self.set_status(204)
 
     @operation(
-        "Look at a file's headers",
-        Answer(200, "Its size, without a body.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The range that was asked for.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+        "Get a file's headers",
+        Answer(200, "The size, without a body.", {BYTES: None}, FILE_HEADERS),
+        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
         NOT_MODIFIED,
-        Answer(416, "The range is outside of the file; no body.", headers=CONTENT_RANGE),
+        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
         errors=READS,
     )
@@ -249,10 +249,10 @@ class FileHandler(UploadHandler):
 
     @operation(
         "Download a file",
-        Answer(200, "Its bytes; an attachment.", {BYTES: None}, FILE_HEADERS),
-        Answer(206, "The range that was asked for.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
+        Answer(200, "The file, as an attachment.", {BYTES: None}, FILE_HEADERS),
+        Answer(206, "The requested range.", {BYTES: None}, FILE_HEADERS | CONTENT_RANGE),
         NOT_MODIFIED,
-        Answer(416, "The range is outside of the file; no body.", headers=CONTENT_RANGE),
+        Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
         errors=READS,
     )

@@ -21,9 +21,9 @@ class NotebookHandler(DownloadHandler):
         "Download a session as a notebook",
         Answer(
             200,
-            "nbformat 4.5, or what nbconvert makes of it; an attachment.",
+            "The notebook in nbformat 4.5, or converted by nbconvert, as an attachment.",
             {"application/x-ipynb+json": None, HTML: None, "text/markdown": None, TEXT: None},
-            {"ETag": "Changes with the record.", "Content-Disposition": "The name of the file."},
+            {"ETag": "Changes with the record.", "Content-Disposition": "The file name."},
         ),
         NOT_MODIFIED,
         query=NotebookQuery,
@@ -50,12 +50,12 @@ class BundleHandler(DownloadHandler):
     """The bundle: notebook, files, lock, rows, README."""
 
     @operation(
-        "Download a session with all it needs",
+        "Download a session as a bundle",
         Answer(
             200,
-            "A zip file: the notebook uncut, files, versions, the record, a README.",
+            "A zip file with the full notebook, the files, the package versions, the record and a README.",
             {"application/zip": None},
-            {"Content-Disposition": "The name of the file."},
+            {"Content-Disposition": "The file name."},
         ),
         errors=EXPORTS,
     )

@@ -26,9 +26,9 @@ class OutputHandler(BaseHandler):
         "Download one output",
         Answer(
             200,
-            "Its image if it has one, else its whole text; an attachment.",
+            "The output's image if it has one, otherwise its full text, as an attachment.",
             {ANY_TYPE: None},
-            {"Content-Disposition": "The name of the file."},
+            {"Content-Disposition": "The file name."},
         ),
         query=OutputQuery,
         errors=READS,

@@ -37,7 +37,11 @@ class PackagesHandler(BaseHandler):
 
     @operation(
         "List a session's packages",
-        Answer(200, "Those beside its kernel's environment; none of one that has ended.", {JSON: Packages}),
+        Answer(
+            200,
+            "What is installed besides the kernel's environment; nothing once the session has ended.",
+            {JSON: Packages},
+        ),
         errors=READS,
     )
     async def get(self, key: str) -> None:
@@ -51,8 +55,8 @@ class PackagesHandler(BaseHandler):
 
     @operation(
         "Install and remove packages",
-        Answer(200, "What was changed, and all that is there now.", {JSON: PackageChanges}),
-        description="A session that is not there is made. What is refused or fails changes nothing.",
+        Answer(200, "What changed, and what is installed now.", {JSON: PackageChanges}),
+        description="A missing session is created. A request that is refused or fails changes nothing.",
         body={JSON: PackagesBody},
         errors=(*STARTS, *PACKAGES),
     )

@@ -30,7 +30,7 @@ class ReplayHandler(StreamingHandler):
         "Replay a session",
         Answer(
             200,
-            "The report; as NDJSON a line for each cell as it has run, then the report.",
+            "The report; as NDJSON, one line for each cell once it has run, then the report.",
             {JSON: ReplayReport, NDJSON: None, HTML: None},
         ),
         description="Runs the recorded cells in a fresh kernel and compares. The session stays as it is.",

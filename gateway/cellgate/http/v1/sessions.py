@@ -16,7 +16,7 @@ class SessionsHandler(BaseHandler):
 
     @operation(
         "List sessions",
-        Answer(200, "A page of them, oldest first.", {JSON: SessionPage}),
+        Answer(200, "One page, oldest first.", {JSON: SessionPage}),
         query=SessionsQuery,
         errors=READS,
     )
@@ -30,9 +30,14 @@ class SessionsHandler(BaseHandler):
         self.answer(SessionPage(sessions=models, next=following))
 
     @operation(
-        "Make or find a session",
-        Answer(200, "It was there.", {JSON: SessionModel}, {"Location": "Its path."}),
-        Answer(201, "A kernel was started for it.", {JSON: SessionModel}, {"Location": "Its path."}),
+        "Get or create a session",
+        Answer(200, "The session exists already.", {JSON: SessionModel}, {"Location": "The session's path."}),
+        Answer(
+            201,
+            "The session was created, with a kernel.",
+            {JSON: SessionModel},
+            {"Location": "The session's path."},
+        ),
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict),
     )
@@ -49,7 +54,7 @@ class SessionsHandler(BaseHandler):
 class SessionHandler(BaseHandler):
     """One session."""
 
-    @operation("Look at a session", Answer(200, "Its model.", {JSON: SessionModel}), errors=READS)
+    @operation("Get a session", Answer(200, "The session.", {JSON: SessionModel}), errors=READS)
     async def get(self, key: str) -> None:
         """Its model."""
         self.check()
@@ -57,9 +62,13 @@ class SessionHandler(BaseHandler):
 
     @operation(
         "End a session",
-        Answer(204, "It has ended, and with `purge` its record is gone."),
-        Answer(202, "It is purged, and some bytes are still in use.", headers={"Location": "Its path."}),
-        description="Kernel and files end; the record stays unless `purge` says otherwise.",
+        Answer(204, "The session has ended; with `purge`, its record is gone."),
+        Answer(
+            202,
+            "The session is purged; some of its bytes are still in use by readers.",
+            headers={"Location": "The session's path."},
+        ),
+        description="The kernel and the files are removed. The record stays, unless `purge` is set.",
         query=PurgeQuery,
         errors=WRITES,
     )
@@ -82,7 +91,9 @@ class SessionHandler(BaseHandler):
 class InterruptHandler(BaseHandler):
     """Interrupt the running cell."""
 
-    @operation("Interrupt what runs", Answer(204, "Done; also when nothing runs."), errors=READS)
+    @operation(
+        "Interrupt the running cell", Answer(204, "Interrupted, or nothing was running."), errors=READS
+    )
     async def post(self, key: str) -> None:
         """204, even if nothing runs."""
         self.check()
@@ -95,8 +106,8 @@ class RestartHandler(BaseHandler):
 
     @operation(
         "Replace the kernel",
-        Answer(200, "The session with its fresh kernel.", {JSON: SessionModel}),
-        description="Variables are lost, files stay.",
+        Answer(200, "The session with its new kernel.", {JSON: SessionModel}),
+        description="Variables are lost; files stay.",
         errors=STARTS,
     )
     async def post(self, key: str) -> None:
