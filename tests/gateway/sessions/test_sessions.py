@@ -296,7 +296,7 @@ def test_a_deleted_key_begins_anew_and_its_record_goes_on(gateway: GatewayProces
     assert [execution["number"] for execution in numbers] == [1, 2]
 
 
-def test_an_execution_during_a_delete_runs_in_the_old_session_or_in_a_new_one(
+def test_an_execution_that_meets_a_delete_ends_once_and_as_the_record_says(
     gateway: GatewayProcess, session: str
 ) -> None:
     for _ in range(4):
@@ -311,5 +311,10 @@ def test_an_execution_during_a_delete_runs_in_the_old_session_or_in_a_new_one(
         )
         assert deleted.status == 204
         assert answer.status == 200, answer.body
-        result = answer.json()
-        assert result["text"] == "42" or result["cause"] == "deleted"
+        execution = answer.json()["execution"]
+        ends = [
+            (event["status"], event["cause"])
+            for event in gateway.recorded(session)
+            if event["type"] == "finished" and event["execution"] == execution
+        ]
+        assert ends == [(answer.json()["status"], answer.json()["cause"])]
