@@ -21,7 +21,7 @@ import msgspec
 
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError
-from cellgate_kernels.structure import FLAT_BYTES, LIGHT_BYTES, is_too_deep, weigh_small
+from cellgate_kernels.structure import FLAT_BYTES, is_too_deep, weigh_small
 
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
@@ -206,10 +206,8 @@ def size_of(message: Message) -> int:
 
 
 def weight_of(message: Message) -> int:
-    """About how many bytes a message's content takes in memory once decoded; 0 if hardly more than now."""
-    if message.weight or len(message.content_frame) <= LIGHT_BYTES:
-        return message.weight
-    return weigh_small(message.content_frame)
+    """About how many bytes the objects in a message's content take in memory once decoded."""
+    return message.weight or weigh_small(message.content_frame)
 
 
 def new_message(

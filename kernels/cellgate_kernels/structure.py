@@ -30,8 +30,6 @@ INLINE_ELEMENTS = 2_000
 
 FLAT_BYTES = 2 * DEEPEST
 """A frame of as many bytes can't be too deep, because each level opens and closes: ask no further."""
-LIGHT_BYTES = INLINE_CONTAINERS
-"""A frame of as many bytes takes little more than these in memory, whatever it is: ask no further."""
 
 CONTAINER_COST = 64
 ELEMENT_COST = 16
@@ -70,7 +68,7 @@ def weigh(frame: bytes) -> int | None:
 
 
 def weigh_small(frame: bytes) -> int:
-    """As `weigh` for frames that are neither heavy nor light, at little cost: strings are not recognised."""
+    """As `weigh` for frames that are not heavy, at little cost: strings are not recognised."""
     return _cost(frame.count(b"[") + frame.count(b"{"), frame.count(b","))
 
 

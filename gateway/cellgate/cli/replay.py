@@ -159,7 +159,7 @@ class ReplayApp(CommandApp):
 
     def _print_report(self, report: NotebookReport, output: Path | None) -> None:
         for file in report.files:
-            self.print(printed(f"file {file.path}: {file.reason or 'restored'}"))
+            self.print(printed(f"file {file.path}: {'restored' if file.restored else file.reason}"))
         for cell in report.cells:
             reasons = [told for told in (cell.reason, cell.difference) if told]
             remark = " ".join(reasons) or ", ".join(cell.normalised or ())

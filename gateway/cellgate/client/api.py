@@ -132,10 +132,11 @@ class Gateway(Asynchronous):
         `on_event` is called with each event while the cell runs. A cell that raises is not an error here:
         see the result's `status`.
         """
+        given_options = cell_options(options)
         if on_event is None:
             path = session_path(session, "execute")
             key = uuid.uuid4().hex
-            body = {"code": code, **cell_options(options)}
+            body = {"code": code, **given_options}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
         execution = None
         async with aclosing(self.stream_execute(session, code, **options)) as events:

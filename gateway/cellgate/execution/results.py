@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from cellgate.execution.pictures import Images, without_images
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.events import ErrorInfo, KernelInfo
@@ -60,9 +62,13 @@ class ResultBuilder:
                 self._end = event
             case "file":
                 if event["action"] != "deleted":
-                    self._files.append(_file_change(event))
+                    self._files.append(msgspec.convert(event, FileChange))
             case "packages":
-                self._packages += [_package_change(each, event["action"]) for each in event["packages"]]
+                action = event["action"]
+                self._packages += [
+                    msgspec.convert({**package, "action": action}, PackageChange)
+                    for package in event["packages"]
+                ]
             case event_type:
                 self._area.apply(event_type, event)
         self._begun = True
@@ -127,41 +133,18 @@ class ResultBuilder:
             status=end.get("status", "running" if self._begun else "queued"),
             cause=end.get("cause"),
             execution_count=end.get("execution_count", self._execution_count),
-            error=None if error is None else ErrorInfo(**error),
+            error=None if error is None else msgspec.convert(error, ErrorInfo),
             started_at=end.get("started_at", self._started_at),
             finished_at=end.get("finished_at"),
             duration_ms=end.get("duration_ms"),
             queue_ms=end.get("queue_ms"),
             truncated=end.get("truncated", False),
-            kernel=_kernel_info(end["kernel"]) if "kernel" in end else _BUSY,
+            kernel=msgspec.convert(end["kernel"], KernelInfo) if "kernel" in end else _BUSY,
             outputs=outputs,
             files=self._files,
             packages=self._packages,
             **texts,
         )
-
-
-def _file_change(event: Mapping[str, Any]) -> FileChange:
-    return FileChange(
-        path=event["path"],
-        size=event["size"],
-        sha256=event["sha256"],
-        action=event["action"],
-    )
-
-
-def _package_change(package: Mapping[str, Any], action: str) -> PackageChange:
-    return PackageChange(
-        name=package["name"],
-        version=package["version"],
-        sha256=package["sha256"],
-        requested=package["requested"],
-        action=action,
-    )
-
-
-def _kernel_info(kernel: Mapping[str, Any]) -> KernelInfo:
-    return KernelInfo(state=kernel["state"], replaced=kernel["replaced"])
 
 
 def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:

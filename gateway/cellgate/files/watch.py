@@ -8,7 +8,6 @@ workspace, as most are, needs no scan. It records nothing.
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from cellgate.files import tree
 from cellgate.files.tree import FileState
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
+from cellgate_kernels.trees import is_empty
 
 FEW_ENTRIES = 32
 MAX_CHANGES = 1000
@@ -45,7 +45,7 @@ class WorkspaceWatch:
         Each as `{"path", "size", "sha256", "action"}`. Deleted files, and those beyond 256 MiB in total, have
         no hash.
         """
-        if not self._known and _is_empty(root):
+        if not self._known and is_empty(root):
             return []
         found, complete = tree.scan(root, FEW_ENTRIES)
         if not complete:
@@ -64,15 +64,6 @@ class WorkspaceWatch:
         changes = await asyncio.to_thread(_describe, root, sorted(changed, key=lambda c: c[0])[:MAX_CHANGES])
         gone = [{"path": path, "size": None, "sha256": None, "action": "deleted"} for path in deleted]
         return (changes + gone)[:MAX_CHANGES]
-
-
-def _is_empty(folder: Path) -> bool:
-    """Whether there is nothing in it; False if it can't be read."""
-    try:
-        with os.scandir(folder) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return False
 
 
 def _describe(root: Path, changed: list[tuple[str, FileState, str]]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput
-from cellgate_kernels.structure import LIGHT_BYTES, is_heavy, weigh
+from cellgate_kernels.structure import is_heavy, weigh
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class BaseHandler(RequestHandler):
     async def body(self, kind: type[T]) -> T:
         """The request's JSON body. Raises InvalidInput."""
         body = self.raw_body()
-        if len(body) > LIGHT_BYTES and is_heavy(body):
+        if is_heavy(body):
             return await self.services.lanes.texts.run(decode_heavy, body, kind)
         return decode(body, kind)
 

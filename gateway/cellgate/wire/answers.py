@@ -67,7 +67,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = {}
     metadata: Annotated[
         dict[str, Any] | None,
-        Meta(description="The metadata that the client gave when it created the session; null if none."),
+        Meta(description="The metadata that the client gave when it created the session; empty if none."),
     ] = {}
     head: Annotated[
         str, Meta(description="The head of the hash chain of the session's record, in hexadecimal.")

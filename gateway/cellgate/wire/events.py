@@ -375,7 +375,7 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     ] = UNSET
     metadata: Annotated[
         dict[str, Any] | UnsetType | None,
-        Meta(description="The metadata that the client gave when it created the session; null if none."),
+        Meta(description="The metadata that the client gave when it created the session; empty if none."),
     ] = UNSET
     environment: Annotated[
         dict[str, Any] | UnsetType,

@@ -192,6 +192,14 @@ async def test_a_keyword_that_is_no_option_of_a_cell_is_refused_before_a_kernel_
     assert requests == []
 
 
+async def test_what_happens_on_a_disconnect_is_no_option_of_a_cell_that_is_waited_for() -> None:
+    async with answering(b"") as (gateway, requests):
+        for callback in (None, print):
+            with pytest.raises(TypeError, match="on_disconnect"):
+                await gateway.execute("s", "1", on_event=callback, on_disconnect="interrupt")  # type: ignore[call-arg]
+    assert requests == []
+
+
 async def test_events_are_typed_whatever_way_they_are_cut_into_packets() -> None:
     whole = (
         line("started", code="1")

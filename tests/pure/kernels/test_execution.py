@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
@@ -379,6 +380,17 @@ def test_output_beyond_the_caps_is_counted_and_not_even_decoded() -> None:
     assert len(passed) == 2
     assert one.limiter.truncated
     assert one.limiter.dropped_text - before == 400 + len(msgspec.json.encode(stream("b" * 100)[2]))
+
+
+@pytest.mark.parametrize("containers", [30, 300, 900])
+def test_data_counts_as_the_memory_that_its_objects_take(containers: int) -> None:
+    """However small the message is: an empty list takes three bytes of JSON and fifty of memory."""
+    cap = 256 * 1024
+    one = execution(OutputCaps(data=cap))
+    shown = display("display_data", "")
+    shown[2]["data"]["application/json"] = [[]] * containers
+    passed = [event for _ in range(5000) for event in feed(one, shown) if event.type == "display_data"]
+    assert 0 < len(passed) * containers * sys.getsizeof([]) < cap
 
 
 def test_the_reported_error_is_cut_like_the_shown_one() -> None:

@@ -53,6 +53,25 @@ def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
     return "stream", {"name": name, "text": text}
 
 
+def test_fields_that_a_later_version_recorded_are_passed_over() -> None:
+    error = {**ERROR, "later": 1}
+    package = {"name": "six", "version": "1.17", "later": 1}
+    result = builder(
+        QUEUED,
+        STARTED,
+        ("file", {"action": "created", "path": "a", "size": 1, "sha256": "0" * 64, "later": 1}),
+        ("packages", {"action": "installed", "packages": [package]}),
+        (
+            "finished",
+            {**FINISHED, "status": "error", "error": error, "kernel": {"state": "idle", "later": 1}},
+        ),
+    ).result()
+    assert result.error is not None
+    assert (result.error.ename, result.kernel.state) == ("ValueError", "idle")
+    assert [(each.name, each.action) for each in result.packages] == [("six", "installed")]
+    assert [(each.path, each.action) for each in result.files] == [("a", "created")]
+
+
 def test_a_finished_result_has_every_field_of_the_wire_contract() -> None:
     shown = ("execute_result", {"execution_count": 3, "data": {"text/plain": "42"}, "metadata": {}})
     result = builder(
