@@ -1,4 +1,4 @@
-"""Every error Cellgate raises on purpose, in one tree with a stable machine `reason` each.
+"""The base of every error that Cellgate raises on purpose, and the kernels' own, each with a stable `reason`.
 
 The mapping to HTTP status codes is in ``cellgate.errors``, which extends this tree.
 A message is public: it says what happened and what to do, and contains no secret and no stack.
@@ -10,7 +10,8 @@ A message is public: it says what happened and what to do, and contains no secre
     │   └── ImageMissing        image_missing        the engine does not have the kernel image
     ├── KernelStartFailed       kernel_start_failed  one kernel did not become ready
     ├── KernelDied              kernel_died          the kernel ended while it was needed
-    └── PoolExhausted           pool_exhausted       all capacity is in use; try later
+    ├── PoolExhausted           pool_exhausted       all capacity is in use; try later
+    └── GatewayFault            internal_error       a bug in the gateway
 """
 
 from __future__ import annotations

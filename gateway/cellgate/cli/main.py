@@ -1,8 +1,9 @@
 """The entry point of the ``cellgate`` command: chooses the subcommand, and turns errors into exit codes.
 
 It does no work itself and imports a subcommand only when it is called, so that ``--help`` is quick.
-Exit codes: 0 done; 1 the work failed (a cell of ``run``, the start of ``serve``); 2 wrong usage, or no
-gateway to talk to; 130 interrupted by Ctrl-C. The process's environment is read here, and passed on.
+Exit codes: 0 done; 1 it failed (a cell of ``run``, the start of ``serve``); 2 wrong usage, or no gateway to
+talk to; 3 undecided (``replay``, ``verify``); 130 interrupted by Ctrl-C. The process's environment is read
+here, and passed on.
 """
 
 from __future__ import annotations

@@ -217,10 +217,14 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
         _compare(begun, there)
         _check_orphans(db)
     except Broken as broken:
-        return Finding("audit trail", f"{count} entries", str(broken))
+        return Finding("audit trail", _entries(count), str(broken))
     except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return Finding("audit trail", f"{count} entries", f"an entry can't be read: {error!r}")
-    return Finding("audit trail", f"{count} entries")
+        return Finding("audit trail", _entries(count), f"an entry can't be read: {error!r}")
+    return Finding("audit trail", _entries(count))
+
+
+def _entries(count: int) -> str:
+    return "1 entry" if count == 1 else f"{count} entries"
 
 
 def _trail(db: sqlite3.Connection) -> Iterator[dict[str, Any]]:

@@ -1,1 +1,4 @@
-"""What goes over the wire: request bodies, limits, errors and their HTTP statuses. Nothing here acts."""
+"""What goes over the wire: request bodies, queries, answers, events and problems, as structs.
+
+Nothing here acts.
+"""

@@ -504,6 +504,7 @@ async def test_the_check_of_a_data_folder_tells_of_rows_in_the_log(
     copy = crashed(path, tmp_path / "crashed")
     *tables, log = check_record(copy)
     assert [found.valid for found in tables] == [True, True]
+    assert tables[1].checked == "1 entry"
     assert (log.subject, log.valid) == ("redo log", True)
     assert log.checked.startswith("4 rows")
     with upkeep.alone(copy):
