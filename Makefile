@@ -25,7 +25,7 @@ $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# uv shows bars on a terminal; elsewhere a line a step is enough.
+# uv shows bars on a terminal; elsewhere one line per step is enough.
 $(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
 	@echo "  the gateway's own packages ..."
 ifdef LOCKED
@@ -69,7 +69,7 @@ test-all: $(STAMP) ## all tests there are, and the gate of coverage
 	@$(PYTEST) -n $(AT_ONCE) $(LOCAL) $(OTHER) $(ARGS)
 
 FUZZ_SECONDS ?= 60
-fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS a target: frames, messages, journal files, notebooks, paths, requests
+fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests
 	@$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(FUZZ_SECONDS) $(ARGS)
 
 clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium

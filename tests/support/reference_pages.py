@@ -36,8 +36,8 @@ file: see [Operate a gateway](../how-to/operate-a-gateway.md#configure-it).
 
 | code | most commands | `run`, `exec` | `replay` | `verify` |
 |---|---|---|---|---|
-| 0 | done | all cells ended well | all cells give the same | valid |
-| 1 | the work failed | a cell failed | something differs | not valid |
+| 0 | done | all cells succeeded | all cells give the same | valid |
+| 1 | it failed | a cell failed | something differs | not valid |
 | 2 | wrong usage, no gateway, or refused | the same | the same | wrong usage, or a file that cannot be read |
 | 3 | | | nothing certainly differs, but something cannot be judged | the file has no seal |
 | 130 | Ctrl-C | Ctrl-C | Ctrl-C | Ctrl-C |
@@ -48,7 +48,7 @@ SETTINGS = """\
 
 <!-- Made from the code by `make reference`. -->
 
-All settings of `cellgate serve`, in the order of the alphabet.
+All settings of `cellgate serve`, in alphabetical order.
 
 | where | how a setting is given |
 |---|---|

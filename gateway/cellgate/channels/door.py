@@ -243,7 +243,7 @@ class Door:
             self._doomed[msg_id] = [run.id for run in self._host.waiting_messages()]
 
     def finished(self, run: ExecutionRun) -> None:
-        """A run has ended: send the requester what the kernel did not, and abort the cells behind it."""
+        """A run has ended: send the requester what the kernel did not, and abort the cells after it."""
         request = run.request.message
         if request is None:
             return

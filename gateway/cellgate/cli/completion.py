@@ -20,7 +20,7 @@ class CompletionApp(CommandApp):
     """
     examples = """
         source <(cellgate completion bash)             put it into ~/.bashrc
-        source <(cellgate completion zsh)              put it into ~/.zshrc, behind compinit
+        source <(cellgate completion zsh)              put it into ~/.zshrc, after compinit
         cellgate completion fish | source              put it into ~/.config/fish/config.fish
     """
 

@@ -93,7 +93,7 @@ class ServeApp(PackageOptions):
         config=True, metavar="DIR"
     )
     default_kernel = Unicode("python3", help="The kernelspec of sessions that ask for none.").tag(config=True)
-    warm_kernels = List(Unicode(), help="Additional kernelspecs of which the pool keeps kernels.").tag(
+    warm_kernels = List(Unicode(), help="Additional kernelspecs to keep warm kernels of.").tag(
         config=True
     )
     pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
@@ -105,7 +105,7 @@ class ServeApp(PackageOptions):
     )
     concurrent_starts = Integer(2, min=1, help="The most kernels that start at once.").tag(config=True)
     claim_timeout = Float(
-        30.0, min=0.1, help="Seconds that a request waits for a kernel when all are in use."
+        30.0, min=0.1, help="Seconds that a request waits for a kernel when none is free."
     ).tag(config=True)
     start_timeout = Float(60.0, min=1, help="Seconds that a kernel may take to start.").tag(config=True)
     preload = List(Unicode(), help="Modules that warm Python kernels import in advance, such as numpy.").tag(

@@ -170,7 +170,7 @@ def _media(media_type: str, body: Any) -> Schema:
     if media_type in {NDJSON, SSE}:
         # OpenAPI 3.1 can't describe a stream of values.
         schemas = ", ".join(f"`{kind.__name__}`" for kind in (body, KeepAlive, StreamProblem))
-        return {"schema": {"type": "string", "description": f"JSON, one a line or an event: {schemas}"}}
+        return {"schema": {"type": "string", "description": f"JSON, one per line or event: {schemas}"}}
     return {"schema": {"$ref": _REF.format(name=body.__name__)}}
 
 

@@ -140,7 +140,7 @@ class SessionTools:
     # Files
 
     async def list_files(self) -> str:
-        """List the session's files: size in bytes and path, one a line."""
+        """List the session's files: size in bytes and path, one per line."""
         lines: list[str] = []
         async with self._told():
             listed = self._session.files.list()

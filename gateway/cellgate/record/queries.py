@@ -61,7 +61,7 @@ class Queries(ABC):
         return await self._read(schema.sessions, principal, states, limit, after)
 
     async def unfinished_sessions(self) -> list[SessionRow]:
-        """All sessions that have not ended; at the start, those that a former gateway left behind."""
+        """All sessions that have not ended; at the start, those that the previous gateway left open."""
         return await self._read(schema.unfinished_sessions)
 
     async def session_folders(self) -> list[tuple[int, str]]:

@@ -211,10 +211,10 @@ async def _recover(
     folders: KernelFolders,
     store: KernelStore,
 ) -> None:
-    """Adopt the sessions of a former gateway whose kernels are alive, and remove whatever else it left."""
+    """Adopt the previous gateway's sessions whose kernels are alive, and remove whatever else it left."""
     adopted, ended = await services.manager.recover(launcher, left if services.engine is not None else {})
     if adopted or ended:
-        logger.info("Of a former gateway's sessions %d go on and %d have ended", adopted, ended)
+        logger.info("Of the previous gateway's sessions %d go on and %d have ended", adopted, ended)
     if services.engine is not None:
         await services.engine.reap()
     in_use = services.manager.kernel_ids()
@@ -228,7 +228,7 @@ async def _recover(
 async def _engine(
     settings: GatewaySettings, left: Mapping[str, StoredKernel], stack: AsyncExitStack
 ) -> Engine | None:
-    """The container engine, which will remove what a former gateway left there, except these kernels."""
+    """The container engine, which will remove what the previous gateway left there, except these kernels."""
     if settings.backend != "docker":
         return None
     spared = [kernel.provisioner["container"] for kernel in left.values()]
@@ -369,7 +369,7 @@ def _access(settings: GatewaySettings) -> AccessPolicy:
 def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStack) -> KernelFolders:
     """Private folders: sockets where paths are short (unix(7): 108 bytes), workspaces with the data.
 
-    Whatever a former gateway left in them stays for now: `_recover` cleans up.
+    Whatever the previous gateway left in them stays for now: `_recover` cleans up.
     """
     workspaces = settings.data_dir / "workspaces"
     workspaces.mkdir(mode=0o700, exist_ok=True)

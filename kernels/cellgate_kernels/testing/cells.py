@@ -108,7 +108,7 @@ class Cell:
 
 
 async def answers(cell: Cell) -> None:
-    """Print the code, and end well."""
+    """Print the code, and succeed."""
     cell.begin()
     if not cell.silent:
         cell.stream(cell.code)
@@ -116,7 +116,7 @@ async def answers(cell: Cell) -> None:
 
 
 def prints(*texts: str) -> Behaviour:
-    """Print these, one message each, and end well."""
+    """Print these, one message each, and succeed."""
 
     async def behave(cell: Cell) -> None:
         cell.begin()
@@ -224,7 +224,7 @@ def loses(what: str) -> Behaviour:
 
 
 async def asks(cell: Cell) -> None:
-    """Ask for a line, print it, and end well."""
+    """Ask for a line, print it, and succeed."""
     cell.begin()
     try:
         line = await cell.ask("name? ")
@@ -236,7 +236,7 @@ async def asks(cell: Cell) -> None:
 
 
 async def lies(cell: Cell) -> None:
-    """Send everything that a forged kernel can send, then end well: none of it may do any harm."""
+    """Send everything that a forged kernel can send, then succeed: none of it may do any harm."""
     kernel = cell.kernel
     kernel.deliver(Channel.IOPUB, [b"no message"])
     kernel.deliver(Channel.SHELL, [b"<IDS|MSG>", b"forged", b"{}", b"{}", b"{}", b"{}"])

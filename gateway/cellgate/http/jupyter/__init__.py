@@ -1,1 +1,1 @@
-"""Jupyter's own REST interface and its kernels' WebSockets, one resource a file."""
+"""Jupyter's own REST interface and its kernels' WebSockets, one file per resource."""
