@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pure.record.test_pages import ALIVE, UNFINISHED, exported, replayed
+from tests.pure.record.test_html_frame import ALIVE, UNFINISHED, exported, replayed
 from tests.support.requirements import require
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

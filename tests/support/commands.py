@@ -34,7 +34,7 @@ IMPORTED = [
     "cellgate.cli.exec",
     "cellgate.cli.export",
     "cellgate.cli.files",
-    "cellgate.cli.leaving",
+    "cellgate.cli.forced_exit",
     "cellgate.cli.record",
     "cellgate.cli.replay",
     "cellgate.cli.run",

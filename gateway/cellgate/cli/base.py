@@ -37,7 +37,7 @@ from traitlets.config.loader import (
 )
 
 from cellgate.cli.extras import available
-from cellgate.cli.fitting import settings_of, unfit
+from cellgate.cli.setting_checks import settings_of, unfit
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.regular import read_regular
 
@@ -48,7 +48,7 @@ PREFIX = "CELLGATE"
 RUNNING_FILE = "gateway.json"
 RUNNING_BYTES = 64 * 1024
 COMPLETING = "_ARGCOMPLETE"
-"""The variable by which a shell asks for completions; see ``completing``."""
+"""The variable by which a shell asks for completions; see ``completion_values``."""
 _CONFIG_NAMES = ("cellgate_config.py", "cellgate_config.json")
 
 
@@ -310,7 +310,7 @@ class BaseApp(Application):
         )
         loader.check = self._check_loaded
         if COMPLETING in self.environment:
-            from cellgate.cli.completing import teach  # noqa: PLC0415 - for completion only
+            from cellgate.cli.completion_values import teach  # noqa: PLC0415 - for completion only
 
             loader.teach = partial(teach, command=self, has_subcommands=bool(self.subcommands))
         return loader

@@ -10,7 +10,7 @@ from typing import Any
 from traitlets import Unicode
 
 from cellgate.cli.base import CommandApp
-from cellgate.cli.fitting import Duration
+from cellgate.cli.setting_checks import Duration
 
 
 class KernelOption(CommandApp):

@@ -1,7 +1,7 @@
 """``cellgate completion``: a script that makes the user's shell ask for completions.
 
 The script is argcomplete's: at each Tab it runs the command that is being typed, with the line in the
-environment. ``completing`` provides the answer.
+environment. ``completion_values`` provides the answer.
 """
 
 from __future__ import annotations

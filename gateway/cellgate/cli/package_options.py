@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from traitlets import Float, Integer, List, Unicode
 
 from cellgate.cli.base import BaseApp
-from cellgate.cli.fitting import Size
+from cellgate.cli.setting_checks import Size
 
 if TYPE_CHECKING:
     from cellgate.packages.settings import PackageSettings

@@ -87,7 +87,7 @@ class RecordApp(BaseApp):
 
     @property
     def _record(self) -> Path:
-        from cellgate.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+        from cellgate.record.location import RECORD  # noqa: PLC0415 - keeps --help quick
 
         return self.data_path / RECORD
 

@@ -16,7 +16,7 @@ from typing import Any
 from traitlets import Bool, Float, Unicode
 
 from cellgate.cli.base import CommandApp, UsageError
-from cellgate.cli.printed import printed
+from cellgate.cli.escaping import printed
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
 from cellgate.record.events import now

@@ -1,7 +1,7 @@
 """``cellgate serve``: turns settings into a running gateway, and signals into an orderly shutdown.
 
 It builds nothing itself: ``server.assembly`` does. It chooses the backend, prints where the gateway serves,
-and waits for SIGTERM or SIGINT; a second signal cuts the orderly shutdown short (``leaving``).
+and waits for SIGTERM or SIGINT; a second signal cuts the orderly shutdown short (``forced_exit``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError
-from cellgate.cli.fitting import Size, plain, settings_of_kind
 from cellgate.cli.package_options import PackageOptions
+from cellgate.cli.setting_checks import Size, plain, settings_of_kind
 from cellgate_kernels.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ class ServeApp(PackageOptions):
         config=True, metavar="DIR"
     )
     default_kernel = Unicode("python3", help="The kernelspec of sessions that ask for none.").tag(config=True)
-    warm_kernels = List(Unicode(), help="Additional kernelspecs to keep warm kernels of.").tag(
-        config=True
-    )
+    warm_kernels = List(Unicode(), help="Additional kernelspecs to keep warm kernels of.").tag(config=True)
     pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
     burst_size = Integer(8, min=0, help="The most warm kernels kept ready after a burst of sessions.").tag(
         config=True
@@ -293,7 +291,7 @@ class ServeApp(PackageOptions):
         raise SystemExit(asyncio.run(self._serve()))
 
     async def _serve(self) -> int:
-        from cellgate.cli.leaving import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
+        from cellgate.cli.forced_exit import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
         from cellgate.server.assembly import running  # noqa: PLC0415
 
         backend = await self._choose_backend()

@@ -15,7 +15,7 @@ import msgspec
 from traitlets import Bool, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
-from cellgate.cli.printed import printed
+from cellgate.cli.escaping import printed
 
 if TYPE_CHECKING:
     from cellgate.record.findings import Finding
@@ -71,7 +71,7 @@ class VerifyApp(BaseApp):
 
     def _findings(self) -> Iterator[Finding]:
         if not self.extra_args:
-            from cellgate.record.place import RECORD  # noqa: PLC0415 - keeps --help quick
+            from cellgate.record.location import RECORD  # noqa: PLC0415 - keeps --help quick
             from cellgate.record.verify_store import check_record  # noqa: PLC0415
 
             if self.key:

@@ -10,7 +10,7 @@ from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.record.journal import Journal
 from cellgate.replay.service import Replayer
-from cellgate.sessions.documents import NotebookSessions
+from cellgate.sessions.document_sessions import NotebookSessions
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cellgate.http.api_description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
-from cellgate.http.documents import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from cellgate.http.jupyter.channels import ChannelsHandler
-from cellgate.http.jupyter.documents import NotebookSessionHandler, NotebookSessionsHandler
+from cellgate.http.jupyter.document_sessions import NotebookSessionHandler, NotebookSessionsHandler
 from cellgate.http.jupyter.kernels import (
     ApiHandler,
     KernelHandler,

@@ -16,7 +16,7 @@ from typing import Any
 
 from cellgate.errors import NotAcceptable
 from cellgate.jobs.job_output import give
-from cellgate.record.pages import document
+from cellgate.record.html_frame import document
 
 _NEEDED = ("nbconvert", "nh3", "tinycss2")
 _STYLE = re.compile(r"<style[^>]*>([^<]*)</style>")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cellgate.errors import JobFailed, QueueFull
 from cellgate.jobs.job_files import JobFile
-from cellgate.record.turns import Turns
+from cellgate.record.admission import Turns
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
 

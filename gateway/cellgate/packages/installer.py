@@ -35,8 +35,8 @@ from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.unpacked import UnsoundWheel, tidy
 from cellgate.packages.uv import Found, Target, Uv
+from cellgate.packages.wheel_checks import UnsoundWheel, tidy
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.leftovers import Leftovers, make_way

@@ -37,7 +37,7 @@ from cellgate.packages.child import ChildLimits, run
 from cellgate.packages.places import inside
 from cellgate.packages.requirements import Change, parse_requirement
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.words import is_full, log_output, named_as_missing, secrets_of
+from cellgate.packages.uv_output import is_full, log_output, named_as_missing, secrets_of
 from cellgate.record.requirement_lines import Line, document, hashed_line, pin_line
 from cellgate_kernels.distributions import Distribution
 from cellgate_kernels.environment import Environment

@@ -19,10 +19,10 @@ from pathlib import Path
 from cellgate.errors import RecordDamaged, StorageError, not_written
 from cellgate.record import purge, salvage, schema
 from cellgate.record.findings import Finding
+from cellgate.record.location import resolved
 from cellgate.record.lock import RecordLock
 from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told, open_copy
-from cellgate.record.place import resolved
 from cellgate.record.redo import beside, last_beside, read_beside
 from cellgate.record.verify_store import check_record
 

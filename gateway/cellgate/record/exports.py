@@ -19,6 +19,7 @@ from msgspec import structs
 
 from cellgate.errors import RecordGone, StorageError
 from cellgate.record import export
+from cellgate.record.admission import Turns
 from cellgate.record.bundle import Contents, bundle_parts
 from cellgate.record.chain import Verification
 from cellgate.record.events import now
@@ -29,7 +30,6 @@ from cellgate.record.notebook import NOTEBOOK_CAP, Export
 from cellgate.record.rows import SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
-from cellgate.record.turns import Turns
 from cellgate.wire.answers import ChainCheck
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import GIB

@@ -27,7 +27,7 @@ from cellgate.record.database import Database
 from cellgate.record.eraser import Eraser, Purge
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
-from cellgate.record.queries import Queries
+from cellgate.record.reads import Queries
 from cellgate.record.redo import MOST_BYTES, RedoLog
 from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
 from cellgate.record.schema import Sync

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from cellgate.errors import StorageError
-from cellgate.record.place import resolved
+from cellgate.record.location import resolved
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})

@@ -2,7 +2,7 @@
 
 nh3 (the Rust library ammonia) parses as browsers do and keeps listed elements and attributes; ``style``
 elements are taken out first, and their rules are filtered separately. Pure. Pages made from it also have the
-policy of ``pages``, so that each of the two catches what the other misses.
+policy of ``html_frame``, so that each of the two catches what the other misses.
 """
 
 from __future__ import annotations

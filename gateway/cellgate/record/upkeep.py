@@ -14,9 +14,9 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record import blobs, purge, schema
+from cellgate.record.location import resolved
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import open_writer
-from cellgate.record.place import resolved
 from cellgate.record.rows import SessionRow
 from cellgate.record.transactions import transaction
 

@@ -19,9 +19,9 @@ from cellgate.record import blobs, purge, salvage, schema, trail
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
 from cellgate.record.findings import Broken, Finding, chained
+from cellgate.record.location import resolved
 from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told
-from cellgate.record.place import resolved
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate_kernels.decoding import json_decoder
 

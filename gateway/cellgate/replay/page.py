@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from cellgate.record.pages import document
+from cellgate.record.html_frame import document
 from cellgate.wire.answers import CellReport, EnvironmentReport, NotebookReport, ReplayReport, RestoredFile
 
 Report = ReplayReport | NotebookReport

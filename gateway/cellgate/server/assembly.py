@@ -41,7 +41,7 @@ from cellgate.packages.settings import PackageSettings
 from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.keys import load_key
-from cellgate.record.place import RECORD
+from cellgate.record.location import RECORD
 from cellgate.record.schema import Sync
 from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cellgate.errors import QueueFull, StorageFull
+from cellgate.record.admission import Turns
 from cellgate.record.spill import MEMORY, PART, STALLED, Spill, Spills
-from cellgate.record.turns import Turns
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.threads import Lane

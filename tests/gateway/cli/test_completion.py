@@ -12,7 +12,7 @@ import pytest
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import BaseApp
-from cellgate.cli.completing import forms_of
+from cellgate.cli.completion_values import forms_of
 from cellgate.cli.main import CellgateApp
 from tests.support.commands import cellgate
 from tests.support.requirements import require

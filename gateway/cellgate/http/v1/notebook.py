@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cellgate.http.operation import HTML, TEXT, Answer, operation
-from cellgate.http.v1.converted import answer_converted
+from cellgate.http.v1.conversion import answer_converted
 from cellgate.http.v1.download import (
     CONVERSIONS,
     EXPORTS,

@@ -1,4 +1,4 @@
-"""/api/sessions: Jupyter's own sessions, each a path with a kernel. See ``sessions.documents``."""
+"""/api/sessions: Jupyter's own sessions, each a path with a kernel. See ``sessions.document_sessions``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
-from cellgate.sessions.documents import NotebookSession
+from cellgate.sessions.document_sessions import NotebookSession
 from cellgate_kernels.errors import InvalidInput
 
 MOST_PATH = 4096

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.packages.unpacked import UnsoundWheel, tidy
+from cellgate.packages.wheel_checks import UnsoundWheel, tidy
 
 
 @pytest.mark.parametrize("name", ["direct_url.json", "uv_cache.json"])

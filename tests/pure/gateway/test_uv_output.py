@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
-from cellgate.packages.words import LOGGED, is_full, log_output, named_as_missing, secrets_of
+from cellgate.packages.uv_output import LOGGED, is_full, log_output, named_as_missing, secrets_of
 from cellgate_kernels.distributions import is_name
 from tests.support.examples import examples
 

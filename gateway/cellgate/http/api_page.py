@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from cellgate.record.pages import document
+from cellgate.record.html_frame import document
 
 Values = Mapping[str, Any]
 

@@ -15,7 +15,7 @@ from cellgate.errors import StorageError
 from cellgate.record import backup, upkeep
 from cellgate.record import journal as journal_module
 from cellgate.record.journal import Journal
-from cellgate.record.place import RECORD, resolved
+from cellgate.record.location import RECORD, resolved
 from cellgate.record.verify_store import check_record
 from tests.pure.record.conftest import all_events
 from tests.pure.record.recorded import Recorded, text

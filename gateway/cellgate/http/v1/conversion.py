@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cellgate.http.v1.download import DownloadHandler
 from cellgate.jobs.convert import check_form, extension_of
-from cellgate.record.pages import PAGE_POLICY
+from cellgate.record.html_frame import PAGE_POLICY
 
 
 async def answer_converted(handler: DownloadHandler, key: str, form: str, *, outputs: bool) -> None:

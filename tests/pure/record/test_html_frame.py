@@ -16,7 +16,7 @@ from nbconvert.exporters import templateexporter
 
 from cellgate.jobs.convert import convert
 from cellgate.record import sanitise
-from cellgate.record.pages import PAGE_POLICY
+from cellgate.record.html_frame import PAGE_POLICY
 from cellgate.replay.page import page
 from cellgate.replay.report import NewRun, build_report
 from cellgate.wire.answers import (

@@ -1,7 +1,7 @@
 """GET /openapi.json and /docs: the description of the interface, for programs and as a page for people.
 
 Both are built on first request, in a thread, and need no token: they are the same for every gateway of this
-version. ``openapi`` provides the content, ``reference`` the page.
+version. ``openapi`` provides the content, ``api_page`` the page.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+from cellgate.http.api_page import reference_page
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.http.openapi import Table, build_document
 from cellgate.http.operation import HTML, JSON, Answer, operation
-from cellgate.http.reference import reference_page
-from cellgate.record.pages import PAGE_POLICY
+from cellgate.record.html_frame import PAGE_POLICY
 
 
 class Document:

@@ -11,8 +11,8 @@ import pytest
 from traitlets import Bool, Enum, Float, HasTraits, Integer, List, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
-from cellgate.cli.fitting import Size, settings_of_kind
 from cellgate.cli.main import CellgateApp, main
+from cellgate.cli.setting_checks import Size, settings_of_kind
 from tests.gateway.server.test_lifecycle import refusal
 
 
