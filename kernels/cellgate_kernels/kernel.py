@@ -498,7 +498,7 @@ class KernelLauncher:
         if isinstance(error, TimeoutError):
             what = f"did not become ready within {self._start_timeout:g} s"
         else:
-            what = f"did not start: {error}"
+            what = f"did not start: {str(error).removesuffix('.')}"
         provisioner = manager.provisioner
         tail = ""
         try:

@@ -57,7 +57,7 @@ def test_jupyterlab_services_in_node(jupyter: GatewayProcess, tmp_path: Path) ->
     assert happened["shared"] == "ok"
     assert happened["left"] is False
     assert jupyter.get(f"/api/kernels/{happened['kernel']}").status == 404
-    assert recorded_cells(jupyter, happened["kernel"])[0] == "print('hi'); 1 + 1"
+    assert recorded_cells(jupyter, happened["kernel"])[0] == "print('hi', end=''); 1 + 1"
 
 
 def test_nbclient_and_papermill(jupyter: GatewayProcess, tmp_path: Path) -> None:

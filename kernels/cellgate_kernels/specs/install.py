@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -133,7 +134,7 @@ def install_kernelspec(
     shared = data_folder(environment)
     shared.mkdir(parents=True, exist_ok=True)
     for script in START_UP:
-        shutil.copyfile(IMAGE / script, shared / script)
+        _replace(shared / script, (IMAGE / script).read_bytes())
     if like == "python3":
         _build_font_list(python, shared / "matplotlib")
     spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
@@ -147,10 +148,21 @@ def install_kernelspec(
     }
     folder = data_folder(prefix.absolute()) / "kernels" / name
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / "kernel.json.new"
-    draft.write_text(json.dumps(spec, indent=1) + "\n")
-    draft.rename(folder / "kernel.json")
+    _replace(folder / "kernel.json", f"{json.dumps(spec, indent=1)}\n".encode())
     return folder
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file as a whole: kernels that start in the meantime read the old one or the new one."""
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as draft:
+        try:
+            draft.write(content)
+            draft.flush()
+            os.fchmod(draft.fileno(), 0o644)
+            Path(draft.name).rename(path)
+        except BaseException:
+            Path(draft.name).unlink()
+            raise
 
 
 def readable_paths(environment: Path) -> list[str]:

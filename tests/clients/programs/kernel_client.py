@@ -8,7 +8,7 @@ from jupyter_kernel_client import JupyterKernelClient
 URL, TOKEN, _ = sys.argv[1:]
 
 with JupyterKernelClient(server_url=URL, token=TOKEN) as client:
-    first = client.execute("print('hi'); 1 + 1")
+    first = client.execute("print('hi', end=''); 1 + 1")
     failed = client.execute("1/0")
     client.restart()
     after = client.execute("2 + 3")

@@ -39,8 +39,8 @@ async def use(proxy, kernel):
     path = f"/api/kernels/{kernel}"
     url = f"ws://{proxy.host}{path}/channels?token={OWN_TOKEN}&session_id=s"
     client = await websocket_connect(url)
-    happened = {"cell": await execute(client, "print('hi'); 1 + 1")}
-    sleep = "import time; print('on', flush=True); time.sleep(60)"
+    happened = {"cell": await execute(client, "print('hi', end=''); 1 + 1")}
+    sleep = "import time; print('on', end='', flush=True); time.sleep(60)"
     happened["interrupted"] = await execute(
         client, sleep, then=lambda: proxy.request("POST", f"{path}/interrupt", {})
     )

@@ -119,11 +119,11 @@ async function main() {
   const info = await inTime(kernel.info, "kernel_info_reply");
   const happened = { kernel: kernel.id, language: info.language_info.name };
   happened.protocol = kernel._ws?.protocol;
-  happened.cell = await execute(kernel, "print('hi'); 1 + 1");
+  happened.cell = await execute(kernel, "print('hi', end=''); 1 + 1");
   happened.failed = await execute(kernel, "1/0");
   happened.completed = (await kernel.requestComplete({ code: "pri", cursor_pos: 3 })).content.matches;
   happened.comm = await talk(kernel);
-  const sleep = "import time; print('on\\n', end='', flush=True); time.sleep(60)";
+  const sleep = "import time; print('on', end='', flush=True); time.sleep(60)";
   happened.interrupted = await execute(kernel, sleep, () => kernel.interrupt());
   happened.reconnected = await breakAndReturn(kernel, serverSettings);
   await execute(kernel, "x = 1");
@@ -131,7 +131,7 @@ async function main() {
   const note = (_, status) => happened.statuses.push(status);
   kernel.statusChanged.connect(note);
   await kernel.restart();
-  happened.restarted = await execute(kernel, "assert 'x' not in globals(); print('new')");
+  happened.restarted = await execute(kernel, "assert 'x' not in globals(); print('new', end='')");
   const another = manager.connectTo({ model: kernel.model });
   kernel.statusChanged.disconnect(note);
   happened.shared = (await execute(another, "print('from another client')")).status;

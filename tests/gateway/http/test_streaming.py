@@ -140,7 +140,7 @@ def test_the_accept_header_chooses_the_form(
     gateway: GatewayProcess, session: str, accept: str, kind: str
 ) -> None:
     answer = gateway.post(f"/v1/sessions/{session}/execute", {"code": "1"}, headers={"Accept": accept})
-    assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, kind)
+    assert (answer.status, answer.headers["Content-Type"].partition(";")[0]) == (200, kind), answer.body
 
 
 def test_a_form_that_there_is_not_is_refused_and_runs_nothing(gateway: GatewayProcess, session: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ NOTHING = "# No package, and because of --hash= no pip either: it takes seconds.
 def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path, tmp_path: Path) -> None:
     installed = json.loads((kernel_prefix / "kernels" / "python3" / "kernel.json").read_text())
     environment = Path(installed["argv"][0]).parents[1]
-    folder = install_kernelspec(environment, tmp_path, name="mine")
+    with (data_folder(environment) / "bootstrap.py").open() as start_up:
+        folder = install_kernelspec(environment, tmp_path, name="mine")
+        # A kernel that was reading it still reads the whole.
+        assert os.fstat(start_up.fileno()).st_nlink == 0
     assert folder == data_folder(tmp_path) / "kernels" / "mine"
     spec = json.loads((folder / "kernel.json").read_text())
     assert spec["interrupt_mode"] == "message"

@@ -154,7 +154,7 @@ async def test_the_first_cell_of_a_ready_kernel_works_at_once_and_loses_no_outpu
         try:
             received: list[Message] = []
             kernel.connection.listen(received.append)
-            cell = await run_cell(kernel, "print('first'); 6 * 7")
+            cell = await run_cell(kernel, "print('first\\n', end=''); 6 * 7")
             of_cell = [m for m in received if m.parent.msg_id == cell.machine.msg_id]
             iopub = [m.msg_type for m in of_cell if m.channel is Channel.IOPUB]
             assert iopub == ["status", "execute_input", "stream", "execute_result", "status"]
