@@ -200,7 +200,8 @@ def test_what_is_erased_takes_no_memory(written: str) -> None:
     finally:
         tracemalloc.stop()
     kept = rendered.count("\x1b")
-    assert peak < 3 * len(written) + kept * 100
+    # The last summand is what Python itself takes at a first call, and what measures coverage.
+    assert peak < 3 * len(written) + kept * 100 + 100_000
 
 
 def test_a_progress_bar_of_many_updates_is_one_line() -> None:
