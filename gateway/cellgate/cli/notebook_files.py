@@ -36,6 +36,7 @@ _OF_A_RUN = frozenset({"cellgate", "execution"})
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
 """Errors that nbformat raises when converting from an older format; NameError: of a variable not set."""
 MOST_CELLS = 100_000
+HEADING_LEVELS = (1, 2, 3, 4, 5, 6)
 _DOCSTRING = re.compile(r"r?(\"\"\"|''')(?P<text>.*)\1", re.DOTALL)
 
 
@@ -109,6 +110,8 @@ def _read_notebook(path: Path) -> CellFile:
     cells = decoded.get("cells")
     if isinstance(cells, list) and len(cells) > MOST_CELLS:
         raise InvalidInput(f"{path} has {len(cells):,} cells; at most {MOST_CELLS:,} can be run")
+    if not all(level in HEADING_LEVELS for level in _levels(decoded)):
+        raise InvalidInput(f"{path} is not a valid notebook: the level of a heading is not 1 to 6")
     try:
         # `nbformat.read` would only log that a notebook is invalid, and warn about missing ids.
         major, minor = _nbformat.reader.get_version(decoded)
@@ -121,6 +124,16 @@ def _read_notebook(path: Path) -> CellFile:
         reason = str(getattr(error, "message", "")) or f"its cells are malformed ({error!r})"
         raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
     return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
+
+
+def _levels(decoded: Mapping[str, Any]) -> Iterator[object]:
+    """The levels of the headings of a notebook before nbformat 4, which becomes as many `#` each."""
+    sheets = decoded.get("worksheets")
+    for sheet in (decoded, *(sheets if isinstance(sheets, list) else ())):
+        cells = sheet.get("cells") if isinstance(sheet, dict) else None
+        for cell in cells if isinstance(cells, list) else ():
+            if isinstance(cell, dict) and "level" in cell:
+                yield cell["level"]
 
 
 def _with_ids(notebook: NotebookNode) -> NotebookNode:

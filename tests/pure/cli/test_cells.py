@@ -72,6 +72,13 @@ def test_repeated_cell_ids_are_made_different(tmp_path: Path) -> None:
     assert file.cells[1].id not in {None, "same"}
 
 
+OLD_HEADING = (
+    b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"metadata": {}, "cells":'
+    b' [{"cell_type": "heading", "level": %b, "source": "a", "metadata": {}}]}]}'
+)
+"""nbformat makes a heading of it, with as many `#` as its level says."""
+
+
 def test_a_notebook_of_format_3_is_upgraded(tmp_path: Path) -> None:
     sheet = v3.new_worksheet(
         cells=[v3.new_text_cell("heading", source="Title"), v3.new_code_cell("print(1)")]
@@ -113,6 +120,9 @@ def test_tags_say_which_cells_run_and_which_may_fail(tmp_path: Path) -> None:
         b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "poem"}]}',
         b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [{"cell_type": "raw", "source": 3}]}',
         b'{"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{}]}',
+        OLD_HEADING % b"7",
+        OLD_HEADING % b"1000000000000",
+        OLD_HEADING % b"[1]",
         b"\xff\xfe\x00",
         b"[" * 100_000,
     ],
