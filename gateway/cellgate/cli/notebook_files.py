@@ -127,9 +127,9 @@ def _read_notebook(path: Path) -> CellFile:
 
 
 def _levels(decoded: Mapping[str, Any]) -> Iterator[object]:
-    """The levels of the headings of a notebook before nbformat 4, which becomes as many `#` each."""
+    """The levels of the headings of a notebook of format 3; nbformat makes as many `#` of each."""
     sheets = decoded.get("worksheets")
-    for sheet in (decoded, *(sheets if isinstance(sheets, list) else ())):
+    for sheet in sheets if isinstance(sheets, list) else ():
         cells = sheet.get("cells") if isinstance(sheet, dict) else None
         for cell in cells if isinstance(cells, list) else ():
             if isinstance(cell, dict) and "level" in cell:

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
-from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -104,7 +104,7 @@ UNWRITABLE = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _countable(count: object) -> bool:
-    return count is None or (isinstance(count, int) and -LARGEST <= count <= LARGEST)
+    return count is None or (isinstance(count, int) and storable(count))
 
 
 def now() -> str:

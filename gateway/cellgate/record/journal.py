@@ -29,7 +29,7 @@ from cellgate.record.lock import RecordLock
 from cellgate.record.opening import Beginnings, beginnings, open_writer
 from cellgate.record.reads import Queries
 from cellgate.record.redo import MOST_BYTES, RedoLog
-from cellgate.record.rows import LARGEST, EventRow, ExecutionRow, SessionRow
+from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.schema import Sync
 from cellgate.record.space import free
 from cellgate.record.syncing import Syncer
@@ -176,7 +176,7 @@ class Journal(Queries):
         """
         if not self._takes(row.id):
             return
-        if not _storable(row.execution_count):
+        if not storable(row.execution_count):
             self.refuse(row.id, f"an execution count of {row.execution_count} can't be stored")
             return
         self._backlog.enqueued.sessions[row.id] = row
@@ -186,7 +186,7 @@ class Journal(Queries):
         """Enqueue the execution's row; in an earlier one it replaces `last_seq` and `status`."""
         if not self._takes(row.session_id):
             return
-        if not _storable(row.number, row.first_seq, row.last_seq or 0):
+        if not storable(row.number, row.first_seq, row.last_seq or 0):
             self.refuse(row.session_id, f"the numbers of execution {row.id} can't be stored")
             return
         self._backlog.enqueued.executions[row.session_id, row.id] = row
@@ -603,11 +603,6 @@ class Journal(Queries):
         """The ended session whose record should go first, and why; see `upkeep.overdue`."""
         await self.commit()
         return await self._read(upkeep.overdue, before, most_bytes)
-
-
-def _storable(*numbers: int) -> bool:
-    """Whether columns of the tables can hold the numbers."""
-    return max(numbers) <= LARGEST and min(numbers) >= -LARGEST
 
 
 async def _expected(writer: Database, redo_log: RedoLog) -> RedoLog:

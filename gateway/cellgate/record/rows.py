@@ -102,4 +102,8 @@ class EventRow(msgspec.Struct, frozen=True):
 
 
 LARGEST = (1 << 63) - 1
-"""The largest number that a column of the tables can hold; the smallest is its negative."""
+
+
+def storable(*numbers: int) -> bool:
+    """Whether columns of the tables can hold the numbers."""
+    return min(numbers) >= -LARGEST and max(numbers) <= LARGEST
