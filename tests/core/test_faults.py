@@ -244,8 +244,8 @@ async def test_a_purge_that_fails_by_a_fault_is_told_and_can_be_repeated(house: 
     await ended(await opened(house))
     house.faults.arm("purge")
     with pytest.raises(GatewayFault):
-        await soon(house.manager.purge("ada", "s"))
-    await soon(house.manager.purge("ada", "s"))
+        await soon(house.manager.purge("ada", "s", by="ada"))
+    await soon(house.manager.purge("ada", "s", by="ada"))
     assert await house.journal.session("ada", "s") is None
 
 

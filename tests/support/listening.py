@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,8 +15,9 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.principals.directory import PrincipalDirectory
 
-OPEN = AccessPolicy({}, frozenset(), frozenset(), any_address=False)
+OPEN = AccessPolicy(PrincipalDirectory(Path("/nowhere"), None), frozenset(), frozenset(), any_address=False)
 """Everybody may ask."""
 
 

@@ -66,6 +66,8 @@ class Client:
         self.session_id = session_id
         self.frames = frames
         self.socket: Socket | None = None
+        self.installs = True
+        """Whether its cells may install packages."""
         self._settings = settings
         self._outbox = Outbox(settings.folder, settings.outbox, settings.lane)
         self._tasks = Supervisor()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from dataclasses import replace
 from typing import Any, Protocol
 
 from cellgate.channels.client import GOING_AWAY, ChannelSettings, Client
@@ -170,6 +171,8 @@ class Door:
             if msg_id in self._order:
                 raise Conflict(f"A cell of msg_id {msg_id[:60]!r} has not ended yet")
             request = execute_request(message)
+            if not client.installs:
+                request = replace(request, installs=False)
             self._order.expect(msg_id, client)
             self._route(message, client)
             self._host.submit_message(request, beside=names_subshell(message))

@@ -28,7 +28,8 @@ class ExecuteRequest:
 
     `tables`: the maximum number of rows of tables as data, None for no data. `message`: a client's own
     execute_request, sent as it is; `cell_id`: the notebook cell it names. `packages`: ``auto`` installs
-    missing packages that the cell imports, ``temporary`` does so for this cell only.
+    missing packages that the cell imports, ``temporary`` does so for this cell only. `installs`: whether its
+    sender may install packages at all, also by a line that runs pip.
     """
 
     code: str
@@ -43,6 +44,7 @@ class ExecuteRequest:
     message: Message | None = None
     tables: int | None = None
     packages: str | None = None
+    installs: bool = True
 
 
 def check_execute(body: ExecuteBody, ceilings: Ceilings, *, interactive: bool) -> ExecuteRequest:

@@ -1,61 +1,40 @@
-"""Access: which principal a token belongs to, and which Hosts and Origins are allowed.
+"""Access: where a request's token is, and which Hosts and Origins are allowed.
 
-Pure checks of header values; ``base`` runs them first in every request. Tokens are compared as digests in
-constant time and are never logged. The Host check prevents DNS rebinding, the Origin check requests from
-foreign web pages.
+Pure checks of header values; ``base`` runs them first in every request. ``principals`` knows whose a token
+is; tokens are never logged. The Host check prevents DNS rebinding, the Origin check requests from foreign web
+pages.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import ipaddress
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from cellgate.errors import Forbidden, NotAuthenticated
-from cellgate.sessions.principal import DEFAULT, Principal
+from cellgate.errors import Forbidden
+from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.principal import Login
 
 SCHEMES = ("bearer ", "token ")
 
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """Who has access, and from where. `tokens` maps SHA-256 digests to principals; if empty, none is needed.
+    """Who has access, and from where.
 
     With `any_address` a Host may be any IP address: rebinding needs a name, and probes use addresses.
     """
 
-    tokens: Mapping[bytes, Principal] = field(default_factory=dict)
+    directory: PrincipalDirectory
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
     any_address: bool = False
 
-    def authenticate(self, authorization: str, query_token: str | None) -> Principal:
-        """The principal of a request. Raises NotAuthenticated."""
-        if not self.tokens:
-            return DEFAULT
-        token = query_token or ""
-        for scheme in SCHEMES:
-            if authorization.lower().startswith(scheme):
-                token = authorization[len(scheme) :].strip() or token
-        if authorization.lower().startswith("basic "):
-            token = _password(authorization[6:]) or token
-        if not token:
-            raise NotAuthenticated(
-                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
-            )
-        given = digest(token)
-        found: Principal | None = None
-        for known, principal in self.tokens.items():
-            if hmac.compare_digest(given, known):
-                found = principal
-        if found is None:
-            raise NotAuthenticated("This token is not known to the gateway")
-        return found
+    def authenticate(self, authorization: str, query_token: str | None) -> Login:
+        """The login of a request. Raises NotAuthenticated."""
+        return self.directory.login(_token(authorization, query_token))
 
     def check_host(self, host: str) -> None:
         """Check the Host header. Raises Forbidden for one that is neither loopback nor allowed."""
@@ -77,17 +56,23 @@ class AccessPolicy:
         )
 
 
+def _token(authorization: str, query_token: str | None) -> str:
+    """The token of a request: of its Authorization header, else of its query; an empty string if none."""
+    scheme = authorization.lower()
+    for known in SCHEMES:
+        if scheme.startswith(known):
+            return authorization[len(known) :].strip() or query_token or ""
+    if scheme.startswith("basic "):
+        return _password(authorization[6:]) or query_token or ""
+    return query_token or ""
+
+
 def _password(encoded: str) -> str:
     """The password of HTTP Basic (RFC 7617); the user's name is ignored."""
     try:
         return base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[2]
     except ValueError:
         return ""
-
-
-def digest(token: str) -> bytes:
-    """The digest that is stored and compared instead of a token."""
-    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def _origin_host(origin: str) -> str | None:

@@ -29,9 +29,9 @@ from cellgate.errors import (
 )
 from cellgate.http.context import Services
 from cellgate.http.listener.streams import ClientStream
-from cellgate.http.operation import Format, operation_of
+from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
-from cellgate.sessions.principal import Principal
+from cellgate.principals.principal import Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.decoding import json_decoder
@@ -96,7 +96,10 @@ class BaseHandler(RequestHandler):
     )
 
     services: Services
-    principal: Principal
+    login: Login
+    """What the request's token gives; only of handlers that are not `public`."""
+    owner: str
+    """The principal whose sessions the request is about."""
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook: receives what the application passes to every handler."""
@@ -119,6 +122,7 @@ class BaseHandler(RequestHandler):
         try:
             self._check_access()
             self._read_query()
+            self._find_owner()
             self._check_body()
         except CellgateError as error:
             self._refused = error
@@ -135,11 +139,34 @@ class BaseHandler(RequestHandler):
         self._allowed_origin = origin if policy.check_origin(origin, host) else None
         self._allow_origin()
         if self._needs_token:
-            self.principal = policy.authenticate(
+            self.login = policy.authenticate(
                 self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
             )
             if (stream := self._stream()) is not None:
-                stream.vouched = True
+                stream.login = self.login
+            self._check_permissions()
+
+    def _check_permissions(self) -> None:
+        """Raises Forbidden unless the login has what the method needs."""
+        method = self.request.method or ""
+        needed = needs_of(self, method)
+        if needed is not None:
+            self.login.check(needed)
+        elif method in self._methods():
+            raise GatewayFault(f"{method} of this resource declares no permissions")
+
+    def _find_owner(self) -> None:
+        """Whose sessions the request is about. Raises NotFound for those that the login doesn't reach."""
+        if not self._needs_token:
+            return
+        self.owner = self.login.owner(getattr(self._query, "principal", None))
+        if self.path_args and self.request.path.startswith("/v1/"):
+            self.login.reach.check(self.path_args[0])
+
+    @property
+    def principal(self) -> Principal:
+        """Who sent the request."""
+        return self.login.principal
 
     def _read_query(self) -> None:
         """Read the declared parameters. Any other is refused under `/v1`, but not elsewhere.
@@ -389,4 +416,5 @@ class NotFoundHandler(BaseHandler):
     async def _refuse(self, *_: str) -> None:
         self.check()
 
+    _refuse.needs = frozenset()  # type: ignore[attr-defined]
     get = head = post = delete = patch = put = options = _refuse

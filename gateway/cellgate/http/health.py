@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, TEXT, Answer, operation
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import Ceilings, GatewayInfo, Health, KernelspecModel, Readiness
 
 
@@ -61,7 +62,11 @@ class ReadyHandler(BaseHandler):
 class MetricsHandler(BaseHandler):
     """Prometheus' text format."""
 
-    @operation("Metrics for Prometheus", Answer(200, "Prometheus' text format.", {TEXT: None}))
+    @operation(
+        "Metrics for Prometheus",
+        Answer(200, "Prometheus' text format.", {TEXT: None}),
+        needs=Permission.METRICS,
+    )
     async def get(self) -> None:
         """All metrics."""
         self.check()
@@ -100,6 +105,6 @@ class InfoHandler(BaseHandler):
                 ceilings=Ceilings(**services.manager.ceilings.to_wire()),
                 packages=allowed,
                 pool=pool,
-                sessions=services.manager.counts(),
+                sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
             )
         )

@@ -25,6 +25,7 @@ from cellgate.errors import (
     TooLarge,
     UnsupportedMedia,
 )
+from cellgate.principals.principal import Permission
 from cellgate.wire.base import Query
 from cellgate_kernels.errors import (
     BackendUnavailable,
@@ -79,7 +80,8 @@ class Answer:
 class Operation:
     """A method. `body`: the type of the request's body, by media type. `headers`: the request's, described.
 
-    `errors`: besides those of every operation. `public`: needs no token.
+    `needs`: the permissions that its sender must have. `errors`: besides those of every operation. `public`:
+    needs no token.
     """
 
     summary: str
@@ -88,6 +90,7 @@ class Operation:
     query: type[Query] = Query
     body: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    needs: frozenset[Permission] = frozenset()
     errors: Errors = ()
     public: bool = False
 
@@ -99,15 +102,34 @@ class Operation:
         return (*ALWAYS, NotAuthenticated, *self.errors)
 
 
-def operation(summary: str, *answers: Answer, **more: Any) -> Callable[[F], F]:
+def operation(
+    summary: str, *answers: Answer, needs: Permission | tuple[Permission, ...] = (), **more: Any
+) -> Callable[[F], F]:
     """Declare the decorated method. `more`: fields of `Operation`."""
-    declared = Operation(summary, answers, **more)
+    permissions = frozenset((needs,) if isinstance(needs, Permission) else needs)
+    declared = Operation(summary, answers, needs=permissions, **more)
 
     def attach(method: F) -> F:
         method.operation = declared  # type: ignore[attr-defined]
+        return requires(*permissions)(method)
+
+    return attach
+
+
+def requires(*permissions: Permission) -> Callable[[F], F]:
+    """Declare which permissions a handler's method needs; a method without this is refused to everybody."""
+
+    def attach(method: F) -> F:
+        method.needs = frozenset(permissions)  # type: ignore[attr-defined]
         return method
 
     return attach
+
+
+def needs_of(handler: object, method: str) -> frozenset[Permission] | None:
+    """The permissions that a handler's method needs; None if it declares nothing."""
+    declared = getattr(getattr(handler, method.lower(), None), "needs", None)
+    return declared if isinstance(declared, frozenset) else None
 
 
 def operation_of(handler: object, method: str) -> Operation | None:

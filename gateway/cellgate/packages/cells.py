@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from cellgate.errors import PackageNotFound
+from cellgate.errors import PackageNotFound, PackagesNotAllowed
 from cellgate.execution.run import ExecutionRun
 from cellgate.packages.imports import distribution_of, imported_modules
 from cellgate.packages.requirements import (
@@ -21,6 +21,7 @@ from cellgate.packages.requirements import (
     parse_requirement,
 )
 from cellgate.packages.session import Changed, Host, result_of
+from cellgate.packages.settings import OUT_OF_SCOPE
 from cellgate_kernels.environment import missing_modules
 from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.execution import Status
@@ -62,7 +63,10 @@ async def _install_for(run: ExecutionRun, host: Host) -> tuple[str, ...]:
     try:
         code = run.request.code
         if may_run_pip(code):
-            for change in await asyncio.to_thread(changes_of_cell, code):
+            changes = await asyncio.to_thread(changes_of_cell, code)
+            if changes and not run.request.installs:
+                raise PackagesNotAllowed(OUT_OF_SCOPE)
+            for change in changes:
                 await _apply(run, host, change)
         if run.request.packages is None or run.unwanted.is_set():
             return ()

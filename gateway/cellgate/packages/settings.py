@@ -14,6 +14,7 @@ from cellgate.errors import PackagesNotAllowed
 from cellgate_kernels.limits import GIB
 
 EVERYTHING = "*"
+OUT_OF_SCOPE = "This token's scopes do not include packages"
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from tornado.web import Application
 
 from cellgate.errors import AddressInUse, StorageError, not_written
 from cellgate.files.workspace import WorkspaceStore
-from cellgate.http.access import AccessPolicy, digest
+from cellgate.http.access import AccessPolicy
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
@@ -38,6 +38,8 @@ from cellgate.http.routes import routes
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
+from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.store import PRINCIPALS
 from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.keys import load_key
@@ -49,11 +51,11 @@ from cellgate.replay.service import Replayer
 from cellgate.server.log import log_request
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.parts import SharedParts
-from cellgate.sessions.principal import DEFAULT
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate_kernels import trees
+from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
 from cellgate_kernels.leftovers import Leftovers, make_way
 from cellgate_kernels.limits import MIB
@@ -140,6 +142,23 @@ class RunningGateway:
             sweep(engine.url, engine.instance, SWEEP_SECONDS)
 
 
+class _Changes:
+    """What follows from a change of users and tokens: connections and sessions end."""
+
+    def __init__(self, manager: SessionManager, server: Listener, directory: PrincipalDirectory) -> None:
+        self._manager = manager
+        self._server = server
+        self._directory = directory
+
+    def logins_changed(self) -> None:
+        """Close the connections that logins opened which have ended."""
+        self._server.end_logins(self._directory.is_valid)
+
+    def user_gone(self, name: str, cause: str) -> None:
+        """End a user's sessions; their records and files stay."""
+        self._manager.end_all(name, cause)
+
+
 @asynccontextmanager
 async def running(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """A serving gateway; leaving the context shuts it down in order. Raises CellgateError."""
@@ -173,7 +192,15 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = _launcher(settings, folders, engine, store, stack)
-    services = _build(settings, journal, folders, launcher, engine, lanes, stack)
+    directory = PrincipalDirectory(data / PRINCIPALS, settings.token)
+    stack.push_async_callback(directory.close)
+    await directory.refresh()
+    if directory.is_open and directory.has_users:
+        raise InvalidInput(
+            "This data folder has users, and --no-auth would make everybody the administrator: start without"
+            " it, or with another --data-dir"
+        )
+    services = _build(settings, journal, folders, launcher, engine, directory, lanes, stack)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
     server = _http_server(services, settings.listener)
@@ -183,6 +210,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(gateway.shut_down)
     services.pool.start()
     services.manager.start()
+    directory.follow(_Changes(services.manager, server, directory))
     retention = Retention(journal, services.manager, settings.retention)
     stack.push_async_callback(retention.close)
     retention.start()
@@ -284,6 +312,7 @@ def _build(
     folders: KernelFolders,
     launcher: KernelLauncher,
     engine: Engine | None,
+    directory: PrincipalDirectory,
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> Services:
@@ -320,7 +349,7 @@ def _build(
         version=settings.version,
         backend=settings.backend,
         isolation=settings.isolation,
-        access=_access(settings),
+        access=_access(settings, directory),
         catalog=catalog,
         pool=pool,
         journal=journal,
@@ -357,12 +386,11 @@ def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[s
     return {"kernels": kernels, "sessions": sessions}
 
 
-def _access(settings: GatewaySettings) -> AccessPolicy:
-    tokens = {} if settings.token is None else {digest(settings.token): DEFAULT}
+def _access(settings: GatewaySettings, directory: PrincipalDirectory) -> AccessPolicy:
     everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
     own = frozenset() if everywhere else frozenset({settings.ip})
     return AccessPolicy(
-        tokens, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
+        directory, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
     )
 
 

@@ -14,6 +14,7 @@ def session_model(
     """The wire's model of a session, live or ended. `problem`: why it is no longer recorded, if so."""
     return SessionModel(
         session=row.key,
+        principal=row.principal,
         kernel=row.kernel,
         kernel_id=kernel_id,
         state=row.state,

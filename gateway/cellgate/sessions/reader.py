@@ -17,6 +17,7 @@ from msgspec import structs
 from cellgate.errors import NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.results import ResultBuilder
+from cellgate.principals.principal import Reach
 from cellgate.record.events import EventLog
 from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
@@ -95,33 +96,44 @@ class Archive:
         return session_model(row, problem=None if failure is None else failure.message)
 
     async def models(
-        self, principal: str, *, state: str | None, limit: int, after: str | None
+        self, principal: str | None, reach: Reach, *, state: str | None, limit: int, after: str | None
     ) -> tuple[list[SessionModel], str | None]:
         """A page of session models in order of creation, and the key that the next page starts after.
 
-        It has fewer than `limit` models if their metadata is large.
+        With `principal` None the sessions of all, and OWNER/KEY instead of the key. A page has fewer than
+        `limit` models if their metadata is large.
         """
         if state is not None and state not in set(SessionState):
             raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
-        last = 0 if after is None else (await self.row(principal, after)).id
+        last = 0 if after is None else (await self._after(principal, after)).id
         found: list[SessionModel] = []
         step = min(limit, SESSIONS_AT_ONCE)
         size = 0
         while True:
             rows = await self._journal.sessions(principal, limit=step, after=last)
             for row in rows:
-                session = self._manager.get(principal, row.key)
+                if not reach.covers(row.key):
+                    continue
+                session = self._manager.get(row.principal, row.key)
                 model = session.to_wire() if session is not None else self._ended(row)
                 if state not in {None, model.state}:
                     continue
                 if len(found) == limit or size > MOST_METADATA:
-                    return found, found[-1].session
+                    key = found[-1].session
+                    return found, key if principal is not None else f"{found[-1].principal}/{key}"
                 found.append(model)
                 size += len(encode(model.metadata))
             if len(rows) < step:
                 return found, None
             last = rows[-1].id
+
+    async def _after(self, principal: str | None, after: str) -> SessionRow:
+        """The last session of the page before."""
+        if principal is not None:
+            return await self.row(principal, after)
+        owner, _, key = after.rpartition("/")
+        return await self.row(owner, key)
 
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int

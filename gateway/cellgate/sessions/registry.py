@@ -28,7 +28,6 @@ from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
-from cellgate.sessions.principal import Principal
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
@@ -172,12 +171,13 @@ class SessionManager:
         """The record ids of live sessions."""
         return {session.row.id for session in self._live.values()}
 
-    def counts(self) -> dict[str, int]:
-        """The number of live sessions in each state."""
+    def counts(self, principal: str | None = None) -> dict[str, int]:
+        """The number of live sessions in each state, of one principal or of all."""
         counts = {state.value: 0 for state in SessionState}
-        for session in self._live.values():
-            counts[session.state] += 1
-        counts[SessionState.STARTING] += len(self._opening)
+        for (owner, _), session in self._live.items():
+            if principal in {None, owner}:
+                counts[session.state] += 1
+        counts[SessionState.STARTING] += sum(principal in {None, owner} for owner, _ in self._opening)
         return counts
 
     # Creating
@@ -215,7 +215,7 @@ class SessionManager:
 
     async def execute(
         self,
-        principal: Principal,
+        principal: str,
         key: str,
         request: ExecuteRequest,
         *,
@@ -241,8 +241,8 @@ class SessionManager:
             session = await self._session_for(principal, key, language)
         return Accepted(session, session.submit(request, idempotency=idempotency))
 
-    async def _session_for(self, principal: Principal, key: str, language: str | None) -> Session:
-        owned = (principal.name, check_session_key(key))
+    async def _session_for(self, principal: str, key: str, language: str | None) -> Session:
+        owned = (principal, check_session_key(key))
         session = self._live.get(owned)
         if session is not None and not (self._closing or session.ending or owned in self._purges):
             if language is not None:
@@ -254,7 +254,7 @@ class SessionManager:
             parse_language(language)
             if session is None and await self._journal.session(*owned) is None:
                 body = structs.replace(body, language=language)
-        return (await self.get_or_create(principal.name, body))[0]
+        return (await self.get_or_create(principal, body))[0]
 
     def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
         """The request as a cell of the session's kernel. Raises InvalidInput if the kernel can't serve it."""
@@ -417,9 +417,10 @@ class SessionManager:
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
 
-    async def purge(self, principal: str, key: str) -> bool:
+    async def purge(self, principal: str, key: str, *, by: str) -> bool:
         """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
 
+        `by`: who asked for it, for the audit trail.
         Returns whether every byte is gone. If readers of the record still use some of them, or files can't be
         removed at once, the rest is removed in the background, and `purging` returns the session until then.
         """
@@ -427,7 +428,7 @@ class SessionManager:
         if owned in self._erasing and owned not in self._live and owned not in self._opening:
             purged = self._erasing[owned][1]
         else:
-            purged = await self._purge(owned, by=principal, reason="requested")
+            purged = await self._purge(owned, by=by, reason="requested")
         if (found := self._erasing.get(owned)) is not None:
             await asyncio.wait([found[2]], timeout=PURGE_PATIENCE)
         if (found := self._erasing.get(owned)) is not None and found[1] is purged:
@@ -476,6 +477,15 @@ class SessionManager:
         # The key may have been reused and purged again.
         if (found := self._erasing.get(owned)) is not None and found[1] is purged:
             del self._erasing[owned]
+
+    def end_all(self, principal: str, cause: str) -> None:
+        """End all sessions of a principal in the background; their files and records stay."""
+        for (owner, _), task in tuple(self._opening.items()):
+            if owner == principal:
+                task.cancel()
+        for (owner, _), session in tuple(self._live.items()):
+            if owner == principal and not session.ending:
+                self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
 
     def end_later(self, session: Session, cause: str) -> None:
         """End a session in the background, with its files."""

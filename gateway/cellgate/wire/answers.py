@@ -31,6 +31,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
     """A session, live or ended."""
 
     session: Annotated[str, Meta(description="The session's key.")]
+    principal: Annotated[str, Meta(description="The name of its owner.")] = ""
     kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
     kernel_id: Annotated[
         str | None, Meta(description="The id of the current kernel; null if the session has none.")

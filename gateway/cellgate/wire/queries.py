@@ -19,10 +19,20 @@ ImagePlace = Literal["inline", "url", "none"]
 After = Annotated[
     int, Meta(ge=0, le=MOST_COUNTED, description="Only entries after this number are returned.")
 ]
+Owner = Annotated[
+    str | None,
+    Meta(description="The owner of the session, if not the sender; administrators and auditors only."),
+]
 Outputs = Annotated[bool, Meta(description="Whether to include the outputs of cells.")]
 
 
-class ResultQuery(Query, frozen=True):
+class SessionQuery(Query, frozen=True):
+    """Whose session a request is about."""
+
+    principal: Owner = None
+
+
+class OneShotQuery(Query, frozen=True):
     """How to present a result."""
 
     plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
@@ -44,15 +54,28 @@ class ResultQuery(Query, frozen=True):
     ] = "inline"
 
 
+class ResultQuery(OneShotQuery, frozen=True):
+    """How to present a result, and whose it is."""
+
+    principal: Owner = None
+
+
 class SessionsQuery(Query, frozen=True):
     """A page of sessions."""
 
+    principal: Annotated[
+        str | None,
+        Meta(
+            description="Whose sessions, if not the sender's; `*`: everybody's. Administrators and auditors"
+            " only."
+        ),
+    ] = None
     state: Annotated[State | None, Meta(description="Return only sessions in this state.")] = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: Annotated[str | None, Meta(description="The page begins after the session with this key.")] = None
 
 
-class PurgeQuery(Query, frozen=True):
+class PurgeQuery(SessionQuery, frozen=True):
     """How to end a session."""
 
     purge: Annotated[
@@ -60,14 +83,14 @@ class PurgeQuery(Query, frozen=True):
     ] = False
 
 
-class ExecutionsQuery(Query, frozen=True):
+class ExecutionsQuery(SessionQuery, frozen=True):
     """A page of executions."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: After = 0
 
 
-class EventsQuery(Query, frozen=True):
+class EventsQuery(SessionQuery, frozen=True):
     """Where a stream of events begins."""
 
     after: Annotated[
@@ -80,7 +103,7 @@ class EventsQuery(Query, frozen=True):
     ] = None
 
 
-class OutputQuery(Query, frozen=True):
+class OutputQuery(SessionQuery, frozen=True):
     """Which representation of an output to return."""
 
     plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
@@ -90,7 +113,7 @@ class OutputQuery(Query, frozen=True):
     ] = None
 
 
-class NotebookQuery(Query, frozen=True):
+class NotebookQuery(SessionQuery, frozen=True):
     """How to export a session."""
 
     format: Annotated[
@@ -99,13 +122,13 @@ class NotebookQuery(Query, frozen=True):
     outputs: Outputs = True
 
 
-class ReplayQuery(Query, frozen=True):
+class ReplayQuery(SessionQuery, frozen=True):
     """The form of a report."""
 
     format: Annotated[str, Meta(extra_json_schema={"enum": ["json", "html"]})] = "json"
 
 
-class FilesQuery(Query, frozen=True):
+class FilesQuery(SessionQuery, frozen=True):
     """A page of files."""
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000

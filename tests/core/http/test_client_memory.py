@@ -18,7 +18,7 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.operation import Format
+from cellgate.http.operation import Format, requires
 from cellgate.http.streaming import StreamingHandler
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow
@@ -68,6 +68,7 @@ class Anybody(BaseHandler):
 class Answering(BaseHandler):
     """An answer that takes its time: until `answer` is set."""
 
+    @requires()
     async def post(self) -> None:
         self.check()
         await cast(Any, self.services).answer.wait()

@@ -18,6 +18,8 @@ from cellgate.execution.results import ResultBuilder, encoded_result
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.http import base
 from cellgate.http.base import BaseHandler, decode_heavy
+from cellgate.http.operation import requires
+from cellgate.principals.principal import EVERYWHERE
 from cellgate.record import events
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
@@ -221,7 +223,7 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
     archive = Archive(sessions, sessions, cast(Any, None), lane)
     found, after, count = list[str](), None, 0
     while count == 0 or after is not None:
-        models, after = await archive.models("ada", state=None, limit=limit, after=after)
+        models, after = await archive.models("ada", EVERYWHERE, state=None, limit=limit, after=after)
         found += [model.session for model in models]
         assert len(msgspec.json.encode(models)) < MOST_METADATA + 400 * len(models) + size
         count += 1
@@ -236,6 +238,7 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
 class Echo(BaseHandler):
     """Says how many things a body has."""
 
+    @requires()
     async def post(self) -> None:
         self.check()
         self.answer(len(await self.body(dict[str, Any])))

@@ -145,11 +145,11 @@ async def test_a_purge_is_not_over_before_the_files_are_gone(
     (house.pool.kernels[0].folder / "file").write_text("secret")
     with monkeypatch.context() as patch:
         patch.setattr(trees, "remove", _refuse)
-        assert not await house.manager.purge("ada", "s")
+        assert not await house.manager.purge("ada", "s", by="ada")
         row = house.manager.purging("ada", "s")
         assert row is not None
         assert await house.journal.session("ada", "s") is None
-        assert not await house.manager.purge("ada", "s")
+        assert not await house.manager.purge("ada", "s", by="ada")
     async with asyncio.timeout(30):
         while house.manager.purging("ada", "s") is not None:  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.01)

@@ -7,12 +7,12 @@ import pytest
 from tests.support.server import GatewayProcess
 
 UNKNOWN = [
-    ("GET", "/v1/sessions?limits=5", "state, limit, after"),
-    ("DELETE", "/v1/sessions/nobody?puge=true", "purge"),
-    ("POST", "/v1/sessions/new/execute?max_txt=100", "plain, max_text, images"),
-    ("POST", "/v1/sessions/new/interrupt?x", "none"),
-    ("PUT", "/v1/sessions/new/files/a?overwrite=true", "none"),
-    ("GET", "/v1/sessions/new/ws?before=1", "after"),
+    ("GET", "/v1/sessions?limits=5", "principal, state, limit, after"),
+    ("DELETE", "/v1/sessions/nobody?puge=true", "principal, purge"),
+    ("POST", "/v1/sessions/new/execute?max_txt=100", "plain, max_text, images, principal"),
+    ("POST", "/v1/sessions/new/interrupt?x", "principal"),
+    ("PUT", "/v1/sessions/new/files/a?overwrite=true", "principal"),
+    ("GET", "/v1/sessions/new/ws?before=1", "principal, after"),
     ("GET", "/v1/info?%FF=1", "none"),
 ]
 

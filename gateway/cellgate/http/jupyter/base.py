@@ -83,19 +83,22 @@ class JupyterHandler(BaseHandler):
         except msgspec.ValidationError as error:
             raise InvalidInput(f"{name} does not fit: {error}") from error
 
+    def live_sessions(self) -> list[Session]:
+        """The owner's live sessions that the login reaches."""
+        covers = self.login.reach.covers
+        return [each for each in self.services.manager.all_live(self.owner) if covers(each.row.key)]
+
     def session_of(self, wanted: str) -> Session:
         """The principal's live session with this key or kernel id. Raises NotFound."""
-        known = self.services.manager.get(self.principal.name, wanted)
-        if known is not None and not known.ending:
-            return known
-        for session in self.services.manager.all_live(self.principal.name):
-            if kernel_id(session) == wanted:
+        for session in self.live_sessions():
+            if wanted in {session.row.key, kernel_id(session)}:
                 return session
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
     async def start(self, name: str | None, env: dict[str, str]) -> Session:
         """A session with a fresh kernel."""
         env = {key: value for key, value in env.items() if key not in OF_THE_CLIENT}
-        body = SessionBody(kernel=name, env=env)
-        session, _ = await self.services.manager.get_or_create(self.principal.name, body)
+        key = self.login.reach.new_key() if self.login.reach.prefix else None
+        body = SessionBody(session=key, kernel=name, env=env)
+        session, _ = await self.services.manager.get_or_create(self.owner, body)
         return session

@@ -21,6 +21,8 @@ from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.http.jupyter.base import JupyterHandler
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream, silence
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.messages import Channel, MalformedMessage, Message
@@ -68,6 +70,7 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         )
         return {} if self._deflated else None
 
+    @requires(Permission.RUN, Permission.READ)
     async def get(self, wanted: str) -> None:
         """Upgrade the connection; refusals are plain answers before that."""
         self.check()
@@ -84,12 +87,14 @@ class ChannelsHandler(JupyterHandler, WatchedWebSocketHandler):
         if self._session.ending:
             self.close(GOING_AWAY, "The kernel has ended")
             return
+        self.close_with_login()
         if self.ws_connection is not None and isinstance(stream := self.ws_connection.stream, ClientStream):
             # Synchronous clients read only while waiting for an answer; the outbox limits what piles up.
             stream.spooled = True
         self._client = self._session.door.connect(
             self._session_id, FrameFormat(self._subprotocol, deflated=self._deflated)
         )
+        self._client.installs = Permission.PACKAGES in self.login.permissions
         former = self._client.socket
         self._client.attach(self)
         if former is not None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate_kernels.errors import InvalidInput
 
@@ -18,8 +20,8 @@ class NotebookSessionsBase(JupyterHandler):
 
     def entries(self) -> list[NotebookSession]:
         """The principal's sessions, oldest first."""
-        live = {kernel_id(session) for session in self.services.manager.all_live(self.principal.name)}
-        return self.services.notebook_sessions.of(self.principal.name, live)
+        live = {kernel_id(session) for session in self.live_sessions()}
+        return self.services.notebook_sessions.of(self.owner, live)
 
     def model(self, entry: NotebookSession) -> dict[str, Any]:
         """Jupyter's model of a session."""
@@ -54,11 +56,13 @@ class NotebookSessionsBase(JupyterHandler):
 class NotebookSessionsHandler(NotebookSessionsBase):
     """The collection."""
 
+    @requires(Permission.READ)
     async def get(self) -> None:
         """All sessions of the principal."""
         self.check()
         self.answer([self.model(entry) for entry in self.entries()])
 
+    @requires(Permission.RUN)
     async def post(self) -> None:
         """The session of the path, created if there is none."""
         self.check()
@@ -71,7 +75,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             name = self.text(fields, "name") or ""
             kind = self.text(fields, "type") or "notebook"
             wanted = await self.wanted_kernel(fields) or kernel_id(await self.start(None, {}))
-            entry = NotebookSession(self.principal.name, path, name[:MOST_PATH], kind[:100], wanted)
+            entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
             self.services.notebook_sessions.put(entry)
         self.set_header("Location", f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
@@ -87,11 +91,13 @@ class NotebookSessionHandler(NotebookSessionsBase):
                 return entry
         raise NotFound(f"Session not found: session_id={wanted[:100]!r}")
 
+    @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
         """Its model."""
         self.check()
         self.answer(self.model(self.entry(wanted)))
 
+    @requires(Permission.RUN)
     async def patch(self, wanted: str) -> None:
         """Change its path, name, type or kernel; the former kernel keeps running."""
         self.check()
@@ -107,11 +113,12 @@ class NotebookSessionHandler(NotebookSessionsBase):
         self.services.notebook_sessions.put(changed)
         self.answer(self.model(changed))
 
+    @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
         """End it and its kernel; the record stays."""
         self.check()
         entry = self.entry(wanted)
         session = self.session_of(entry.kernel_id)
         self.services.notebook_sessions.remove(entry)
-        await self.services.manager.delete(self.principal.name, session.row.key)
+        await self.services.manager.delete(self.owner, session.row.key)
         self.set_status(204)

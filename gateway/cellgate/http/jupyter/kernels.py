@@ -6,6 +6,8 @@ The specification is the kernels' part of Jupyter Server's REST API.
 from __future__ import annotations
 
 from cellgate.http.jupyter.base import JupyterHandler, kernel_model
+from cellgate.http.operation import requires
+from cellgate.principals.principal import Permission
 
 
 class ApiHandler(JupyterHandler):
@@ -22,10 +24,11 @@ class ApiHandler(JupyterHandler):
 class StatusHandler(JupyterHandler):
     """How busy the gateway is."""
 
+    @requires(Permission.READ)
     async def get(self) -> None:
         """Counts, as Jupyter Server has them."""
         self.check()
-        sessions = self.services.manager.all_live(self.principal.name)
+        sessions = self.live_sessions()
         self.answer(
             {
                 "kernels": len(sessions),
@@ -38,13 +41,13 @@ class StatusHandler(JupyterHandler):
 class KernelsHandler(JupyterHandler):
     """The collection."""
 
+    @requires(Permission.READ)
     async def get(self) -> None:
         """All live kernels of the principal."""
         self.check()
-        self.answer(
-            [kernel_model(session) for session in self.services.manager.all_live(self.principal.name)]
-        )
+        self.answer([kernel_model(session) for session in self.live_sessions()])
 
+    @requires(Permission.RUN)
     async def post(self) -> None:
         """A fresh kernel, from the warm pool if one is ready. `env` applies to this kernel only."""
         self.check()
@@ -58,6 +61,7 @@ class KernelsHandler(JupyterHandler):
 class KernelHandler(JupyterHandler):
     """One kernel."""
 
+    @requires(Permission.READ)
     async def get(self, wanted: str) -> None:
         """Its model; once a client has received the end of a cell, it finds the kernel idle."""
         self.check()
@@ -65,17 +69,19 @@ class KernelHandler(JupyterHandler):
         await session.recorded()
         self.answer(kernel_model(session))
 
+    @requires(Permission.RUN)
     async def delete(self, wanted: str) -> None:
         """End it; the record stays."""
         self.check()
         session = self.session_of(wanted)
-        await self.services.manager.delete(self.principal.name, session.row.key)
+        await self.services.manager.delete(self.owner, session.row.key)
         self.set_status(204)
 
 
 class KernelInterruptHandler(JupyterHandler):
     """Interrupt the running cell."""
 
+    @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
         """204, even if nothing runs; the body is ignored."""
         self.check()
@@ -86,6 +92,7 @@ class KernelInterruptHandler(JupyterHandler):
 class KernelRestartHandler(JupyterHandler):
     """A fresh kernel with the same id."""
 
+    @requires(Permission.RUN)
     async def post(self, wanted: str) -> None:
         """The model, once the kernel is ready; the body is ignored."""
         self.check()

@@ -11,6 +11,7 @@ from typing import Any
 
 from cellgate.errors import NotFound
 from cellgate.http.jupyter.base import JupyterHandler
+from cellgate.http.operation import requires
 from cellgate_kernels.errors import KernelspecNotFound
 
 RESOURCES = {
@@ -59,6 +60,7 @@ class KernelspecsBase(JupyterHandler):
 class KernelspecsHandler(KernelspecsBase):
     """All kernelspecs."""
 
+    @requires()
     async def get(self) -> None:
         """The name of the default, and all models by name."""
         self.check()
@@ -70,6 +72,7 @@ class KernelspecsHandler(KernelspecsBase):
 class KernelspecHandler(KernelspecsBase):
     """One kernelspec."""
 
+    @requires()
     async def get(self, name: str) -> None:
         """Its model."""
         self.check()
@@ -79,6 +82,7 @@ class KernelspecHandler(KernelspecsBase):
 class KernelspecResourceHandler(KernelspecsBase):
     """A logo, or a script or style sheet for front ends."""
 
+    @requires()
     async def get(self, name: str, file: str) -> None:
         """The file's bytes, if its name is one that Jupyter knows."""
         self.check()

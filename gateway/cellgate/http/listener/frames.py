@@ -14,6 +14,9 @@ from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProt
 
 from cellgate.http.listener.streams import ClientStream
 
+POLICY_VIOLATION = 1008
+"""The close code of RFC 6455, 7.4.1."""
+
 
 class WatchedProtocol(WebSocketProtocol13):
     """Tornado's protocol; these private methods have had the same names since 4.5."""
@@ -32,6 +35,12 @@ class WatchedProtocol(WebSocketProtocol13):
 
 class WatchedWebSocketHandler(WebSocketHandler):
     """A handler of a WebSocket with the protocol above."""
+
+    def close_with_login(self) -> None:
+        """From now on, close this WebSocket with a reason when the login that opened it ends."""
+        stream = self.ws_connection.stream if self.ws_connection is not None else None
+        if isinstance(stream, ClientStream):
+            stream.evict = lambda: self.close(POLICY_VIOLATION, "The token has ended")
 
     def get_websocket_protocol(self) -> WebSocketProtocol | None:
         """Tornado's hook."""

@@ -31,6 +31,7 @@ from tornado.httputil import (
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import PART, ClientStream, Phase, say
+from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.tasks import guarded
 
@@ -168,10 +169,17 @@ class Listener(HTTPServer):
     def _evict(self, streams: Iterable[ClientStream], why: str) -> None:
         """Close those that have waited longest and have shown no token, even in the middle of a request."""
         count = max(1, self._limits.connections // FEW_TO_EVICT)
-        leaving = [stream for stream in streams if not stream.vouched]
+        leaving = [stream for stream in streams if stream.login is None]
         for stream in sorted(leaving, key=lambda stream: stream.since)[:count]:
             self._closed_by_us(why)
             stream.drop()
+
+    def end_logins(self, is_valid: Callable[[Login], bool]) -> None:
+        """Close the connections whose requests were let in by a login that is not valid any more."""
+        for stream in tuple(self._streams):
+            if stream.login is not None and not is_valid(stream.login):
+                self._closed_by_us("login_ended")
+                (stream.evict or stream.drop)()
 
     # Checking them
 

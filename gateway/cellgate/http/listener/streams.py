@@ -23,6 +23,7 @@ import msgspec
 from tornado.iostream import IOStream, UnsatisfiableReadError
 
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget
 from cellgate_kernels.tasks import guarded
 
@@ -72,10 +73,11 @@ class Owner(Protocol):
 class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
-    `vouched`: the client has shown a token. `busy`: the client is waiting for our work. `sending`: `transfer`
-    writes to the socket directly and counts its bytes in `sent`. `spooled`: output that the client does not
-    read is limited elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into,
-    in turn.
+    `login`: what the token of the request gives, once the client has shown one. `evict`: how to close the
+    connection in its own protocol once that login has ended. `busy`: the client is waiting for our work.
+    `sending`: `transfer` writes to the socket directly and counts its bytes in `sent`. `spooled`: output
+    that the client does not read is limited elsewhere, and may wait for long. `pieces`: the buffers that
+    a large body is read into, in turn.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
@@ -84,7 +86,8 @@ class ClientStream(IOStream):
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
         self.phase = Phase.WAITING
-        self.vouched = False
+        self.login: Login | None = None
+        self.evict: Callable[[], None] | None = None
         self.busy = False
         self.sending = False
         self.spooled = False
@@ -126,7 +129,7 @@ class ClientStream(IOStream):
         self._first = self.received == 0
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
-        self.vouched = False
+        self.login = None
         self._release()
 
     def reads(self) -> None:

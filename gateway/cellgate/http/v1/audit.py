@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from cellgate.http.operation import JSON, NDJSON, Answer, operation
 from cellgate.http.v1.download import EXPORTS, IF_NONE_MATCH, NOT_MODIFIED, DownloadHandler
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import ChainCheck
+from cellgate.wire.queries import SessionQuery
 
 
 class AuditHandler(DownloadHandler):
@@ -20,6 +22,8 @@ class AuditHandler(DownloadHandler):
         NOT_MODIFIED,
         headers=IF_NONE_MATCH,
         errors=EXPORTS,
+        query=SessionQuery,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """NDJSON: a ``{"hash", "row"}`` per line, the row byte for byte as it was hashed."""
@@ -27,7 +31,7 @@ class AuditHandler(DownloadHandler):
         await self.while_there(self._audit(key))
 
     async def _audit(self, key: str) -> None:
-        moment = await self.services.archive.moment(self.principal.name, key)
+        moment = await self.services.archive.moment(self.owner, key)
         if not self.known(moment.head.hex()):
             parts = self.services.archive.exports.audit(moment)
             await self.send(parts, kind="application/x-ndjson", name=f"{key}.audit.ndjson")
@@ -40,6 +44,8 @@ class AuditVerifyHandler(DownloadHandler):
         "Check the hash chain of a session's record",
         Answer(200, "The result of the check.", {JSON: ChainCheck}),
         errors=EXPORTS,
+        query=SessionQuery,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """Read all rows and verify the chain."""
@@ -48,4 +54,4 @@ class AuditVerifyHandler(DownloadHandler):
 
     async def _verify(self, key: str) -> None:
         archive = self.services.archive
-        self.answer(await archive.exports.verify(await archive.moment(self.principal.name, key)))
+        self.answer(await archive.exports.verify(await archive.moment(self.owner, key)))

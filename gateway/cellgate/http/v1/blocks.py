@@ -16,7 +16,8 @@ from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import encode
 from cellgate.http.operation import JSON, RUNS, Answer, operation
-from cellgate.http.v1.executions import ExecutionAnswers
+from cellgate.http.v1.executions import ExecutionAnswers, permitted
+from cellgate.principals.principal import Permission
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import BlocksResult
 from cellgate.wire.models import BlocksBody, ExecuteBody
@@ -36,6 +37,7 @@ class BlocksHandler(ExecutionAnswers):
         query=ResultQuery,
         body={JSON: BlocksBody},
         errors=(*RUNS, QuotaExceeded),
+        needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
         """Check all blocks, then run them; a missing session is created."""
@@ -48,7 +50,7 @@ class BlocksHandler(ExecutionAnswers):
             blocks = check_blocks(body)
         options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
         check_execute(options, self.services.manager.ceilings, interactive=False)
-        session = await self.services.files.session(self.principal.name, key)
+        session = await self.services.files.session(self.owner, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
         self._begun = False
@@ -88,7 +90,8 @@ class BlocksHandler(ExecutionAnswers):
         """The result in JSON, its text, and the exit code."""
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
-        run = session.submit(check_execute(cell, self.services.manager.ceilings, interactive=False))
+        request = check_execute(cell, self.services.manager.ceilings, interactive=False)
+        run = session.submit(permitted(self.services, self.login, request))
         builder = run.builder
         self.interrupt_when_gone(session, run, options)
         await run.wait()

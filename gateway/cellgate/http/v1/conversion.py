@@ -14,7 +14,7 @@ async def answer_converted(handler: DownloadHandler, key: str, form: str, *, out
     """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
     converted = check_form(form)
     archive, jobs = handler.services.archive, handler.services.jobs
-    moment = await archive.moment(handler.principal.name, key)
+    moment = await archive.moment(handler.owner, key)
     head = moment.head.hex()
     if handler.known(f"{head}-{form}" if outputs else f"{head}-{form}-code"):
         return

@@ -23,7 +23,8 @@ from cellgate.http.base import BaseHandler, decode, decode_heavy, encode
 from cellgate.http.listener.frames import WatchedWebSocketHandler
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import HTML, READS, Answer, operation
-from cellgate.http.v1.executions import check_packages
+from cellgate.http.v1.executions import permitted
+from cellgate.principals.principal import Permission
 from cellgate.record.events import EventLog
 from cellgate.wire.answers import Accepted
 from cellgate.wire.models import Command
@@ -65,6 +66,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         query=EventsQuery,
         headers={"Last-Event-ID": "Send events after this `seq`; used if the query has no `after`."},
         errors=READS,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """Upgrade the connection; refusals are plain answers before that."""
@@ -73,11 +75,12 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             raise InvalidInput("This path takes WebSockets; /events beside it gives the same as a stream")
         self._key = key
         self._after = self.event_position()
-        self._events = await self.services.archive.log(self.principal.name, key)
+        self._events = await self.services.archive.log(self.owner, key)
         await WatchedWebSocketHandler.get(self)
 
     def open(self, *_: str, **__: str) -> None:
         """Start sending events; `on_close` stops it."""
+        self.close_with_login()
         self._sender = Supervisor().start(
             self._send_events(),
             f"events to {self.request.remote_ip}",
@@ -138,7 +141,8 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         given = [command.execute is not None, command.interrupt, command.input is not None]
         if given.count(True) != 1:
             raise InvalidInput("A command is one of execute, interrupt and input")
-        session = self.services.manager.live(self.principal.name, self._key)
+        self.login.check(frozenset({Permission.RUN}))
+        session = self.services.manager.live(self.owner, self._key)
         if command.input is not None:
             session.answer(command.input.execution, check_text(command.input.value, "value", MAX_INPUT))
             return command.input.execution
@@ -146,7 +150,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             session.interrupt()
             return UNSET
         request = check_execute(command.execute, self.services.manager.ceilings, interactive=True)
-        check_packages(self.services, request)
+        request = permitted(self.services, self.login, request)
         request = self.services.manager.in_language(session, request, command.execute.language)
         run = session.submit(request)
         if command.execute.on_disconnect == "interrupt":
@@ -161,7 +165,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         # A client may leave before its handshake is done, or even checked: then there is no principal yet.
         if not self._bound_to_me:
             return
-        session = self.services.manager.get(self.principal.name, self._key)
+        session = self.services.manager.get(self.owner, self._key)
         if session is not None:
             for execution in self._bound_to_me:
                 session.stop(execution, "client_disconnected")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cellgate.errors import NotAcceptable, NotRecorded
 from cellgate.http.operation import JSON, NDJSON, READS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import EventPage
 from cellgate.wire.events import Event
 from cellgate.wire.queries import EventsQuery
@@ -23,13 +24,14 @@ class EventsHandler(StreamingHandler):
         query=EventsQuery,
         headers={"Last-Event-ID": "The `seq` after which events are wanted, where the query has none."},
         errors=(*READS, NotAcceptable, NotRecorded),
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """A stream that stays open; as plain JSON a page of the events so far."""
         self.check()
         form = self.accepted()
         after = self.event_position()
-        log = await self.services.archive.log(self.principal.name, key)
+        log = await self.services.archive.log(self.owner, key)
         if form is not Format.JSON:
             await self.stream(log.follow(after), form)
             return

@@ -7,7 +7,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from cellgate.errors import Conflict, NotAcceptable
+from msgspec import structs
+
+from cellgate.errors import Conflict, Forbidden, NotAcceptable, PackagesNotAllowed
 from cellgate.execution.checks import check_session_key, check_text
 from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
@@ -18,13 +20,14 @@ from cellgate.http.context import Services
 from cellgate.http.operation import JSON, NDJSON, READS, RUNS, SSE, Answer, Format, operation
 from cellgate.http.streaming import StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
-from cellgate.packages.settings import not_allowed
+from cellgate.packages.settings import OUT_OF_SCOPE, not_allowed
+from cellgate.principals.principal import Login, Permission
 from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import ExecutionPage, Result
 from cellgate.wire.events import Event
 from cellgate.wire.models import ExecuteBody, InputBody, OneShotBody, SessionBody
-from cellgate.wire.queries import ExecutionsQuery, ResultQuery
+from cellgate.wire.queries import ExecutionsQuery, OneShotQuery, ResultQuery, SessionQuery
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
@@ -32,10 +35,15 @@ from cellgate_kernels.tasks import guarded
 MAX_IDEMPOTENCY_KEY = 255
 
 
-def check_packages(services: Services, request: ExecuteRequest) -> None:
-    """Raises PackagesNotAllowed for a cell with packages if the gateway allows none."""
+def permitted(services: Services, login: Login, request: ExecuteRequest) -> ExecuteRequest:
+    """The request, with what its sender may install. Raises PackagesNotAllowed if it asks for packages."""
     if request.packages is not None and services.installer is None:
         raise not_allowed()
+    if Permission.PACKAGES in login.permissions:
+        return request
+    if request.packages is not None:
+        raise PackagesNotAllowed(OUT_OF_SCOPE)
+    return replace(request, installs=False)
 
 
 def _request_hash(request: ExecuteRequest, language: str | None) -> str:
@@ -50,7 +58,7 @@ class ExecutionAnswers(StreamingHandler):
         """The query's options for the result, as keyword arguments."""
         if not self.request.query:
             return {}
-        query = self.query(ResultQuery)
+        query = self.query(OneShotQuery)
         return {"plain": query.plain, "max_text": query.max_text, "images": Images(query.images)}
 
     async def answer_run(
@@ -111,6 +119,7 @@ class ExecuteHandler(ExecutionAnswers):
         body={JSON: ExecuteBody},
         headers={"Idempotency-Key": "A repeat with the same key is answered with the first one's execution."},
         errors=(*RUNS, NotAcceptable, Conflict, *PACKAGES),
+        needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
         """Queue the cell; a missing session is created."""
@@ -120,10 +129,10 @@ class ExecuteHandler(ExecutionAnswers):
         body = await self.body(ExecuteBody)
         interactive = form is not Format.JSON or not body.wait
         request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
-        check_packages(self.services, request)
+        request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
         accepted = await self.services.manager.execute(
-            self.principal, key, request, language=body.language, idempotency=idempotency
+            self.owner, key, request, language=body.language, idempotency=idempotency
         )
         await self._answer_accepted(accepted, form, body, view)
 
@@ -161,9 +170,10 @@ class OneShotHandler(ExecutionAnswers):
         "Run a cell in a fresh kernel",
         Answer(200, "The result, or events as they happen.", {JSON: Result, NDJSON: Event, SSE: Event}),
         description="The kernel is discarded afterwards.",
-        query=ResultQuery,
+        query=OneShotQuery,
         body={JSON: OneShotBody},
         errors=(*RUNS, NotAcceptable, *PACKAGES),
+        needs=Permission.RUN,
     )
     async def post(self) -> None:
         """Run the cell. With `record` its session stays in the record; without, nothing does."""
@@ -172,13 +182,17 @@ class OneShotHandler(ExecutionAnswers):
         view = self.view()
         body = await self.body(OneShotBody)
         request = check_execute(body, self.services.manager.ceilings, interactive=False)
-        check_packages(self.services, request)
+        request = permitted(self.services, self.login, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")
         manager = self.services.manager
         wanted = SessionBody(kernel=body.kernel, language=body.language, limits=body.limits, env=body.env)
         request = replace(request, env=())
-        session = await manager.open_one_shot(self.principal.name, wanted, record=body.record)
+        if body.record and self.login.reach.prefix:
+            if self.login.reach.exact:
+                raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
+            wanted = structs.replace(wanted, session=self.login.reach.new_key())
+        session = await manager.open_one_shot(self.owner, wanted, record=body.record)
         try:
             run = session.submit(request)
             await self.answer_run(session, run, form, body, view)
@@ -194,13 +208,14 @@ class ExecutionsHandler(BaseHandler):
         Answer(200, "One page, oldest first.", {JSON: ExecutionPage}),
         query=ExecutionsQuery,
         errors=READS,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """A page, oldest first."""
         self.check()
         query = self.query(ExecutionsQuery)
         models, following = await self.services.archive.executions(
-            self.principal.name, key, limit=query.limit, after=query.after
+            self.owner, key, limit=query.limit, after=query.after
         )
         self.answer(ExecutionPage(executions=models, next=following))
 
@@ -213,13 +228,14 @@ class ExecutionHandler(ExecutionAnswers):
         Answer(200, "The result, or what there is so far.", {JSON: Result}),
         query=ResultQuery,
         errors=READS,
+        needs=Permission.READ,
     )
     async def get(self, key: str, execution: str) -> None:
         """The result so far."""
         self.check()
         view = self.view()
         archive = self.services.archive
-        parts = await archive.result(self.principal.name, key, execution, encoded_result, view)
+        parts = await archive.result(self.owner, key, execution, encoded_result, view)
         await self.answer_parts(parts)
 
 
@@ -230,13 +246,15 @@ class CancelHandler(BaseHandler):
         "Cancel an execution",
         Answer(204, "The execution was removed from the queue, or interrupted."),
         errors=(*READS, Conflict),
+        query=SessionQuery,
+        needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
         """Remove it from the queue, or interrupt it; 409 if it has ended."""
         self.check()
-        session = self.services.manager.get(self.principal.name, check_session_key(key))
+        session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None or session.find(execution) is None:
-            await self.services.archive.find(self.principal.name, key, execution)
+            await self.services.archive.find(self.owner, key, execution)
             raise Conflict("This execution has ended already")
         session.stop(execution)
         self.set_status(204)
@@ -250,10 +268,12 @@ class InputHandler(BaseHandler):
         Answer(204, "The line was sent to the kernel."),
         body={JSON: InputBody},
         errors=READS,
+        query=SessionQuery,
+        needs=Permission.RUN,
     )
     async def post(self, key: str, execution: str) -> None:
         """Send one line to the kernel."""
         self.check()
         value = check_text((await self.body(InputBody)).value, "value", 1024 * 1024)
-        self.services.manager.live(self.principal.name, key).answer(execution, value)
+        self.services.manager.live(self.owner, key).answer(execution, value)
         self.set_status(204)

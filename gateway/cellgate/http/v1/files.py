@@ -23,10 +23,11 @@ from cellgate.http.multipart import FormReader
 from cellgate.http.operation import BYTES, FORM, JSON, READS, STARTS, WRITES, Answer, operation
 from cellgate.http.transfer import WIDE, can_send, read_wide, send_file
 from cellgate.http.v1.download import IF_NONE_MATCH, NOT_MODIFIED
+from cellgate.principals.principal import Permission
 from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage
-from cellgate.wire.queries import FilesQuery
+from cellgate.wire.queries import FilesQuery, SessionQuery
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
@@ -71,7 +72,7 @@ class UploadHandler(BaseHandler):
         key = self.path_args[0]
         self.begin()
         files = self.services.files
-        self._session = await files.session(self.principal.name, key)
+        self._session = await files.session(self.owner, key)
         self._incoming = await files.reserve(self._session, self._length(), self.target())
 
     def begin(self) -> None:
@@ -147,13 +148,14 @@ class FilesHandler(UploadHandler):
         Answer(200, "One page, sorted by path.", {JSON: FilePage}),
         query=FilesQuery,
         errors=(*READS, QueueFull, ShuttingDown),
+        needs=Permission.FILES,
     )
     async def get(self, key: str) -> None:
         """A page of the files, by path."""
         self.check()
         query = self.query(FilesQuery)
         page = await self.services.files.page(
-            self.principal.name, key, limit=query.limit, after=query.after, stop=self._stop
+            self.owner, key, limit=query.limit, after=query.after, stop=self._stop
         )
         self.answer(page)
 
@@ -163,6 +165,8 @@ class FilesHandler(UploadHandler):
         description="Each part with a filename becomes a file: all of them, or none.",
         body={FORM: None},
         errors=UPLOADS,
+        query=SessionQuery,
+        needs=Permission.FILES,
     )
     async def post(self, _: str) -> None:
         """Put the files of a multipart form into the workspace, all or none."""
@@ -210,6 +214,8 @@ class FileHandler(UploadHandler):
         description="The request body is the file. Missing folders, and the session, are created.",
         body={BYTES: None},
         errors=UPLOADS,
+        query=SessionQuery,
+        needs=Permission.FILES,
     )
     async def put(self, *_: str) -> None:
         """Put the whole body into the workspace under this path; missing folders are created."""
@@ -226,12 +232,16 @@ class FileHandler(UploadHandler):
         self.answer(model, 201 if model.action == "created" else 200)
 
     @operation(
-        "Remove a file, a link or an empty folder", Answer(204, "Removed."), errors=(*WRITES, Conflict)
+        "Remove a file, a link or an empty folder",
+        Answer(204, "Removed."),
+        errors=(*WRITES, Conflict),
+        query=SessionQuery,
+        needs=Permission.FILES,
     )
     async def delete(self, key: str, path: str) -> None:
         """Remove a file, a link or an empty folder."""
         self.check()
-        await self.services.files.remove(self.principal.name, key, parse_path(path))
+        await self.services.files.remove(self.owner, key, parse_path(path))
         self.set_status(204)
 
     @operation(
@@ -242,6 +252,8 @@ class FileHandler(UploadHandler):
         Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
         errors=READS,
+        query=SessionQuery,
+        needs=Permission.FILES,
     )
     async def head(self, key: str, path: str) -> None:
         """As GET, without the body."""
@@ -255,11 +267,13 @@ class FileHandler(UploadHandler):
         Answer(416, "The range is outside the file; no body.", headers=CONTENT_RANGE),
         headers=RANGE_HEADERS,
         errors=READS,
+        query=SessionQuery,
+        needs=Permission.FILES,
     )
     async def get(self, key: str, path: str) -> None:
         """The file, or the requested range of it."""
         self.check()
-        descriptor, file = await self.services.files.open(self.principal.name, key, parse_path(path))
+        descriptor, file = await self.services.files.open(self.owner, key, parse_path(path))
         try:
             await self._send(descriptor, file)
         except StreamClosedError:

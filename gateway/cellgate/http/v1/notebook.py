@@ -11,7 +11,8 @@ from cellgate.http.v1.download import (
     NOT_MODIFIED,
     DownloadHandler,
 )
-from cellgate.wire.queries import NotebookQuery
+from cellgate.principals.principal import Permission
+from cellgate.wire.queries import NotebookQuery, SessionQuery
 
 
 class NotebookHandler(DownloadHandler):
@@ -29,6 +30,7 @@ class NotebookHandler(DownloadHandler):
         query=NotebookQuery,
         headers=IF_NONE_MATCH,
         errors=CONVERSIONS,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """nbformat 4.5; the ETag is the head of the session's hash chain."""
@@ -40,7 +42,7 @@ class NotebookHandler(DownloadHandler):
         await self.while_there(self._notebook(key, outputs=query.outputs))
 
     async def _notebook(self, key: str, *, outputs: bool) -> None:
-        moment = await self.services.archive.moment(self.principal.name, key)
+        moment = await self.services.archive.moment(self.owner, key)
         if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):
             parts = self.services.archive.exports.notebook(moment, outputs=outputs)
             await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
@@ -58,6 +60,8 @@ class BundleHandler(DownloadHandler):
             {"Content-Disposition": "The file name."},
         ),
         errors=EXPORTS,
+        query=SessionQuery,
+        needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """A zip file, sent as it is made; it has no ETag, as files may change without a row in the record."""
@@ -66,6 +70,6 @@ class BundleHandler(DownloadHandler):
 
     async def _bundle(self, key: str) -> None:
         services = self.services
-        moment = await services.archive.moment(self.principal.name, key)
+        moment = await services.archive.moment(self.owner, key)
         parts = services.archive.exports.bundle(moment, services.manager.workspace(moment.session))
         await self.send(parts, kind="application/zip", name=f"{key}.zip")

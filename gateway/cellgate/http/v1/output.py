@@ -13,6 +13,7 @@ from cellgate.execution.pictures import output_bytes
 from cellgate.execution.results import ResultBuilder
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import ANY_TYPE, READS, Answer, operation
+from cellgate.principals.principal import Permission
 from cellgate.wire.queries import OutputQuery
 from cellgate_kernels.errors import InvalidInput
 
@@ -32,6 +33,7 @@ class OutputHandler(BaseHandler):
         ),
         query=OutputQuery,
         errors=READS,
+        needs=Permission.READ,
     )
     async def get(self, key: str, execution: str, index: str) -> None:
         """The image, or the whole text; `type` picks another representation of a display."""
@@ -41,7 +43,7 @@ class OutputHandler(BaseHandler):
             raise InvalidInput("The index of an output is a whole number, from 0")
         archive = self.services.archive
         mime, body = await archive.result(
-            self.principal.name, key, execution, _output, int(index), query.type, plain=query.plain
+            self.owner, key, execution, _output, int(index), query.type, plain=query.plain
         )
         # A name that user code made up must not get into a header.
         known = mime if _MEDIA_TYPE.fullmatch(mime) else "application/octet-stream"

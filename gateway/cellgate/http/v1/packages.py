@@ -16,8 +16,10 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, Answer, operation
 from cellgate.packages.requirements import parse_change
 from cellgate.packages.settings import not_allowed
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import PackageChanges, Packages
 from cellgate.wire.models import PackagesBody
+from cellgate.wire.queries import SessionQuery
 from cellgate_kernels.errors import InvalidInput
 
 PACKAGES = (
@@ -43,13 +45,15 @@ class PackagesHandler(BaseHandler):
             {JSON: Packages},
         ),
         errors=READS,
+        query=SessionQuery,
+        needs=Permission.PACKAGES,
     )
     async def get(self, key: str) -> None:
         """Those installed now; none for a session that has ended."""
         self.check()
-        session = self.services.manager.get(self.principal.name, check_session_key(key))
+        session = self.services.manager.get(self.owner, check_session_key(key))
         if session is None:
-            await self.services.archive.row(self.principal.name, key)
+            await self.services.archive.row(self.owner, key)
         installed = [] if session is None else session.slot.packages.models()
         self.answer(Packages(packages=installed))
 
@@ -59,6 +63,8 @@ class PackagesHandler(BaseHandler):
         description="A missing session is created. A request that is refused or fails changes nothing.",
         body={JSON: PackagesBody},
         errors=(*STARTS, *PACKAGES),
+        query=SessionQuery,
+        needs=Permission.PACKAGES,
     )
     async def post(self, key: str) -> None:
         """Install and remove, and answer when it is done; a missing session is created."""
@@ -72,7 +78,7 @@ class PackagesHandler(BaseHandler):
         if self.services.installer is None:
             raise not_allowed()
         self.services.installer.settings.check(change.names)
-        session = await self.services.files.session(self.principal.name, key)
+        session = await self.services.files.session(self.owner, key)
         changed = await session.slot.packages.change(
             session.slot, change, lambda kind, fields: session.log.append(kind, None, fields)
         )

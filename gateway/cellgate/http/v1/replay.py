@@ -12,6 +12,7 @@ from cellgate.http.base import encode
 from cellgate.http.operation import HTML, JSON, NDJSON, RUNS, Answer, Format, operation
 from cellgate.http.streaming import KEEP_ALIVE, StreamingHandler
 from cellgate.http.v1.packages import PACKAGES
+from cellgate.principals.principal import Permission
 from cellgate.record.html_frame import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
@@ -37,6 +38,7 @@ class ReplayHandler(StreamingHandler):
         query=ReplayQuery,
         body={JSON: ReplayBody},
         errors=(*RUNS, NotAcceptable, EnvironmentDiffers, JobFailed, *PACKAGES),
+        needs=(Permission.RUN, Permission.READ),
     )
     async def post(self, key: str) -> None:
         """The report as JSON or, with `?format=html`, a page; NDJSON has a line for each cell before it."""
@@ -49,7 +51,7 @@ class ReplayHandler(StreamingHandler):
         rtol = check_rtol(body.rtol)
         replay = Supervisor().share(
             self.services.replayer.replay(
-                self.principal.name,
+                self.owner,
                 key,
                 anyway=body.anyway,
                 rtol=rtol,

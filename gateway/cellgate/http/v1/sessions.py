@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from cellgate.errors import Conflict, Forbidden
 from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
+from cellgate.principals.principal import Permission
 from cellgate.wire.answers import SessionModel, SessionPage
 from cellgate.wire.models import SessionBody
-from cellgate.wire.queries import PurgeQuery, SessionsQuery
+from cellgate.wire.queries import PurgeQuery, SessionQuery, SessionsQuery
+
+EVERYBODY = "*"
+"""Stands for the owners of all sessions, in lists."""
 
 
 class SessionsHandler(BaseHandler):
@@ -19,13 +25,18 @@ class SessionsHandler(BaseHandler):
         Answer(200, "One page, oldest first.", {JSON: SessionPage}),
         query=SessionsQuery,
         errors=READS,
+        needs=Permission.READ,
     )
     async def get(self) -> None:
         """A page of the principal's sessions, oldest first."""
         self.check()
         query = self.query(SessionsQuery)
         models, following = await self.services.archive.models(
-            self.principal.name, state=query.state, limit=query.limit, after=query.after
+            None if self.owner == EVERYBODY else self.owner,
+            self.login.reach,
+            state=query.state,
+            limit=query.limit,
+            after=query.after,
         )
         self.answer(SessionPage(sessions=models, next=following))
 
@@ -40,13 +51,17 @@ class SessionsHandler(BaseHandler):
         ),
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict),
+        needs=Permission.RUN,
     )
     async def post(self) -> None:
         """Get or create: 201 if a kernel was started for it, 200 if it existed."""
         self.check()
         body = await self.body(SessionBody)
         check_metadata(body.metadata)
-        session, created = await self.services.manager.get_or_create(self.principal.name, body)
+        if self.login.reach.prefix:
+            key = self.login.reach.new_key() if body.session is None else body.session
+            body = structs.replace(body, session=self.login.reach.check(key))
+        session, created = await self.services.manager.get_or_create(self.owner, body)
         self.set_header("Location", f"/v1/sessions/{session.row.key}")
         self.answer(session.to_wire(), 201 if created else 200)
 
@@ -54,11 +69,17 @@ class SessionsHandler(BaseHandler):
 class SessionHandler(BaseHandler):
     """One session."""
 
-    @operation("Get a session", Answer(200, "The session.", {JSON: SessionModel}), errors=READS)
+    @operation(
+        "Get a session",
+        Answer(200, "The session.", {JSON: SessionModel}),
+        errors=READS,
+        query=SessionQuery,
+        needs=Permission.READ,
+    )
     async def get(self, key: str) -> None:
         """Its model."""
         self.check()
-        self.answer(await self.services.archive.model(self.principal.name, key))
+        self.answer(await self.services.archive.model(self.owner, key))
 
     @operation(
         "End a session",
@@ -71,6 +92,7 @@ class SessionHandler(BaseHandler):
         description="The kernel and the files are removed. The record stays, unless `purge` is set.",
         query=PurgeQuery,
         errors=WRITES,
+        needs=Permission.RUN,
     )
     async def delete(self, key: str) -> None:
         """End it; the record stays, unless an admin purges it."""
@@ -78,13 +100,13 @@ class SessionHandler(BaseHandler):
         if self.query(PurgeQuery).purge:
             if not self.principal.admin:
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
-            if not await self.services.manager.purge(self.principal.name, key):
+            if not await self.services.manager.purge(self.owner, key, by=self.principal.name):
                 # The session is gone, but readers of the record still use some of its bytes.
                 self.set_header("Location", f"/v1/sessions/{key}")
                 self.set_status(202)
                 return
         else:
-            await self.services.manager.delete(self.principal.name, key)
+            await self.services.manager.delete(self.owner, key)
         self.set_status(204)
 
 
@@ -92,12 +114,16 @@ class InterruptHandler(BaseHandler):
     """Interrupt the running cell."""
 
     @operation(
-        "Interrupt the running cell", Answer(204, "Interrupted, or nothing was running."), errors=READS
+        "Interrupt the running cell",
+        Answer(204, "Interrupted, or nothing was running."),
+        errors=READS,
+        query=SessionQuery,
+        needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
         """204, even if nothing runs."""
         self.check()
-        self.services.manager.live(self.principal.name, check_session_key(key)).interrupt()
+        self.services.manager.live(self.owner, check_session_key(key)).interrupt()
         self.set_status(204)
 
 
@@ -109,10 +135,12 @@ class RestartHandler(BaseHandler):
         Answer(200, "The session with its new kernel.", {JSON: SessionModel}),
         description="Variables are lost; files stay.",
         errors=STARTS,
+        query=SessionQuery,
+        needs=Permission.RUN,
     )
     async def post(self, key: str) -> None:
         """The model with the new kernel. The variables are lost, and the record says so."""
         self.check()
-        session = self.services.manager.live(self.principal.name, check_session_key(key))
+        session = self.services.manager.live(self.owner, check_session_key(key))
         await session.restart()
         self.answer(session.to_wire())

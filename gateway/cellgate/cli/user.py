@@ -1,0 +1,77 @@
+"""``cellgate user``: who may use the gateway of a data folder."""
+
+from __future__ import annotations
+
+from traitlets import Enum
+
+from cellgate.cli.base import BaseApp
+from cellgate.cli.principals import PrincipalsApp
+
+
+class UserApp(PrincipalsApp):
+    """``cellgate user``."""
+
+    name = "cellgate-user"
+    usage = "add|list|disable|enable|remove [NAME] [options]"
+    actions = {"add": "NAME", "list": "", "disable": "NAME", "enable": "NAME", "remove": "NAME"}  # noqa: RUF012
+    forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
+    description = """
+        Users of the gateway with this data folder, which need not be running; one that is notices within a
+        second. A user can do nothing without a token: see cellgate token.
+
+        Roles: a `user` runs cells in sessions of their own. An `admin` may do everything with everybody's
+        sessions. An `auditor` reads and verifies everybody's records, and runs nothing.
+
+        `disable` closes a user's connections and ends their sessions; records and files stay. `remove` also
+        revokes all their tokens; a new user of the same name gets the records of the old one.
+    """
+    examples = """
+        cellgate user add alice
+        cellgate user add olga --role auditor
+        cellgate user list
+        cellgate user disable alice
+    """
+
+    role = Enum(
+        ("user", "admin", "auditor"), "user", help="What the user may do: user, admin or auditor."
+    ).tag(config=True, metavar="ROLE")
+
+    aliases = {"role": "UserApp.role", **BaseApp.aliases}  # noqa: RUF012
+    flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
+
+    def run_action(self, action: str, *words: str) -> None:
+        """Change or list the users."""
+        if action == "add":
+            self._add(words[0])
+        elif action == "list":
+            self._list()
+        elif action == "remove":
+            with self.store() as store:
+                store.remove_user(words[0])
+        else:
+            with self.store() as store:
+                store.set_disabled(words[0], disabled=action == "disable")
+
+    def _add(self, name: str) -> None:
+        from cellgate.principals.principal import Role  # noqa: PLC0415 - keeps --help quick
+        from cellgate.principals.tokens import check_name  # noqa: PLC0415
+
+        check_name(name)
+        with self.store(create=True) as store:
+            store.add_user(name, Role(self.role))
+
+    def _list(self) -> None:
+        from cellgate.principals.tokens import time_text  # noqa: PLC0415
+
+        with self.store() as store:
+            users = store.users()
+        models = [
+            {
+                "name": user.name,
+                "role": user.role.value,
+                "state": "disabled" if user.disabled else "active",
+                "created_at": time_text(user.created_at),
+            }
+            for user in users
+        ]
+        self.show(models, "No users.")

@@ -1,0 +1,1 @@
+"""Who uses the gateway: principals, their tokens and what each may do."""

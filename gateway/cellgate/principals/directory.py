@@ -1,0 +1,230 @@
+"""Who a token belongs to: the users and tokens of the file, in memory, as they are now.
+
+A gateway asks `login` for every request, so a look-up is one hash and one dictionary. A supervised task looks
+at the file twice a second and reads it again when a command has changed it; logins that ended are told to
+`ended`, so that open connections end too. It never writes the file (``store``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from cellgate.errors import NotAuthenticated, NotFound, StorageError
+from cellgate.principals.principal import DEFAULT, Login, Principal, Role
+from cellgate.principals.store import PrincipalStore, Token, User
+from cellgate.principals.tokens import digest
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+PATIENCE_SECONDS = 30.0
+"""How long a file that can't be read any more is taken for unchanged; then its tokens open nothing."""
+
+
+class DirectoryListener(Protocol):
+    """What the gateway does about changes. No method may raise."""
+
+    def logins_changed(self) -> None:
+        """Some login may have ended: look at the open connections."""
+
+    def user_gone(self, name: str, cause: str) -> None:
+        """A user was disabled or removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The content of the file. `next_end`: when the first of the tokens expires."""
+
+    users: Mapping[str, User] = field(default_factory=dict)
+    logins: Mapping[bytes, Login] = field(default_factory=dict)
+    by_id: Mapping[str, Login] = field(default_factory=dict)
+    next_end: float = float("inf")
+
+
+class PrincipalDirectory:
+    """Logins by token. `refresh` it once before use, then `follow`; `close` it at the end.
+
+    `token`: the gateway's own, which makes its bearer the administrator `default`; None: nobody needs one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        token: str | None,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._own = None if token is None else digest(token)
+        self._clock = clock
+        self._monotonic = monotonic
+        self._known = _Known()
+        self._store: PrincipalStore | None = None
+        self._seen: tuple[int, int, int] | None = None
+        self._failed_since: float | None = None
+        self._told = ""
+        self._tasks = Supervisor()
+        self._lane = Lane("principals", 1)
+
+    # Asking
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests without a token come from the administrator."""
+        return self._own is None
+
+    @property
+    def has_users(self) -> bool:
+        """Whether there are users."""
+        return bool(self._known.users)
+
+    def login(self, token: str) -> Login:
+        """The login that this token gives; an empty string: no token. Raises NotAuthenticated."""
+        if not token:
+            if self._own is None:
+                return DEFAULT
+            raise NotAuthenticated(
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
+            )
+        given = digest(token)
+        # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
+        if given == self._own:
+            return DEFAULT
+        login = self._known.logins.get(given)
+        if login is None:
+            if self._own is None:
+                return DEFAULT
+            raise NotAuthenticated("This token is not known to the gateway")
+        if login.expired(self._clock()):
+            raise NotAuthenticated("This token has expired")
+        return login
+
+    def is_valid(self, login: Login) -> bool:
+        """Whether a request with this login would still be served."""
+        if login is DEFAULT:
+            return True
+        return self._known.by_id.get(login.id) == login and not login.expired(self._clock())
+
+    def is_disabled(self, name: str) -> bool:
+        """Whether this user is in the file and disabled."""
+        user = self._known.users.get(name)
+        return user is not None and user.disabled
+
+    def role_of(self, name: str) -> Role:
+        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        if name == DEFAULT.principal.name:
+            return Role.ADMIN
+        user = self._known.users.get(name)
+        return Role.USER if user is None else user.role
+
+    # Following the file
+
+    def follow(self, listener: DirectoryListener) -> None:
+        """Look at the file from now on, and tell the listener."""
+        self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
+
+    async def close(self) -> None:
+        """Stop following."""
+        await self._tasks.cancel()
+        await self._lane.run(self._close_store)
+        self._lane.close()
+
+    async def refresh(self) -> None:
+        """Read the file if it has changed. Raises StorageError."""
+        known = await self._lane.run(self._read_if_changed)
+        if known is not None:
+            self._known = known
+
+    async def _look(self, listener: DirectoryListener) -> float:
+        former = self._known
+        try:
+            await self.refresh()
+            self._failed_since = None
+            self._told = ""
+        except CellgateError as error:
+            self._failed(error)
+        if self._known is not former or self._clock() >= former.next_end:
+            self._tell(former, listener)
+        return LOOK_SECONDS
+
+    def _failed(self, error: CellgateError) -> None:
+        now = self._monotonic()
+        if self._failed_since is None:
+            self._failed_since = now
+        if error.message != self._told:
+            logger.error("Users and tokens can't be read again: %s", error.message)
+            self._told = error.message
+        if now - self._failed_since > PATIENCE_SECONDS and self._known.users:
+            logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
+            self._known = _Known()
+
+    def _tell(self, former: _Known, listener: DirectoryListener) -> None:
+        listener.logins_changed()
+        for name, user in former.users.items():
+            now = self._known.users.get(name)
+            if now is None:
+                listener.user_gone(name, "user_removed")
+            elif now.disabled and not user.disabled:
+                listener.user_gone(name, "user_disabled")
+        if self._known is former:
+            # A token has expired; the next look need not tell again.
+            self._known = replace(former, next_end=_next_end(former.logins.values(), self._clock()))
+
+    def _read_if_changed(self) -> _Known | None:
+        """The content of the file, or None if it is as it was. Raises StorageError."""
+        try:
+            found = self._path.stat()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                raise StorageError(f"{self._path} can't be read: {error.strerror}") from error
+            self._close_store()
+            gone = self._seen is not None
+            self._seen = None
+            return _Known() if gone else None
+        if self._store is None or self._seen is None or self._seen[:2] != (found.st_dev, found.st_ino):
+            self._close_store()
+            try:
+                self._store = PrincipalStore(self._path, create=False)
+            except NotFound:
+                return None  # removed in this moment: the next look sees it
+        version = self._store.version()
+        if self._seen == (found.st_dev, found.st_ino, version):
+            return None
+        known = _know(self._store.users(), self._store.tokens(), self._clock())
+        self._seen = (found.st_dev, found.st_ino, version)
+        return known
+
+    def _close_store(self) -> None:
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+
+def _know(users: Iterable[User], tokens: Iterable[Token], at: float) -> _Known:
+    """The users, and the logins of all tokens that were not revoked."""
+    by_name = {user.name: user for user in users}
+    principals = {name: Principal(name, user.role) for name, user in by_name.items() if not user.disabled}
+    logins = {}
+    for token in tokens:
+        principal = principals.get(token.user)
+        if principal is None or token.revoked_at is not None:
+            continue
+        logins[token.digest] = Login.of(
+            principal, token.scopes, reach=token.reach, token=token.id, expires=token.expires_at
+        )
+    by_id = {login.id: login for login in logins.values()}
+    return _Known(by_name, logins, by_id, _next_end(logins.values(), at))
+
+
+def _next_end(logins: Iterable[Login], at: float) -> float:
+    ends = [login.expires for login in logins if login.expires is not None and not login.expired(at)]
+    return min(ends, default=float("inf"))

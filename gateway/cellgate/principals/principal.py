@@ -1,0 +1,150 @@
+"""Principals, what they may do, and how a request proves who sent it. Values only.
+
+A `Principal` owns sessions. A `Login` is what a token gives: a principal, the permissions that role and
+scopes leave, and the session keys it reaches. ``directory`` makes logins, ``http.access`` asks for them; the
+code below HTTP gets the principal's name.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from cellgate.errors import Forbidden, NotFound
+
+
+class Role(StrEnum):
+    """What somebody is to the gateway.
+
+    `user`: runs cells in sessions of their own. `admin`: that, and everything with everybody's. `auditor`:
+    reads and verifies everybody's records, and runs nothing.
+    """
+
+    USER = "user"
+    ADMIN = "admin"
+    AUDITOR = "auditor"
+
+
+class Permission(StrEnum):
+    """What a request needs. A token can be limited to some of them: these are its scopes.
+
+    `run`: run cells, start, interrupt and end sessions. `read`: sessions, results, events, exports. `files`:
+    the files of sessions. `packages`: list and change packages. `metrics`: the gateway's own figures.
+    """
+
+    RUN = "run"
+    READ = "read"
+    FILES = "files"
+    PACKAGES = "packages"
+    METRICS = "metrics"
+
+
+GRANTED: Mapping[Role, frozenset[Permission]] = MappingProxyType(
+    {
+        Role.USER: frozenset(Permission) - {Permission.METRICS},
+        Role.ADMIN: frozenset(Permission),
+        Role.AUDITOR: frozenset({Permission.READ, Permission.METRICS}),
+    }
+)
+"""What each role may do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Somebody who owns sessions."""
+
+    name: str
+    role: Role = Role.USER
+
+    @property
+    def admin(self) -> bool:
+        """Whether they administer the gateway."""
+        return self.role is Role.ADMIN
+
+    @property
+    def sees_others(self) -> bool:
+        """Whether they may name another principal, whose sessions a request is about."""
+        return self.role is not Role.USER
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The session keys that a token is limited to: those with the prefix or, if `exact`, only that key."""
+
+    prefix: str = ""
+    exact: bool = False
+
+    def covers(self, key: str) -> bool:
+        """Whether the token may be used for this session."""
+        return key == self.prefix if self.exact else key.startswith(self.prefix)
+
+    def check(self, key: str) -> str:
+        """The key. Raises NotFound for one that is out of reach, as if no such session existed."""
+        if not self.covers(key):
+            raise NotFound(f"No session {key!r}")
+        return key
+
+    def new_key(self) -> str:
+        """A key for a session whose creator names none."""
+        return self.prefix if self.exact else f"{self.prefix}{uuid.uuid4()}"
+
+
+EVERYWHERE = Reach()
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """What a token, or its absence, gives. `id`: the token's; `expires`: seconds since the epoch, or None."""
+
+    principal: Principal
+    permissions: frozenset[Permission]
+    reach: Reach = EVERYWHERE
+    id: str = ""
+    expires: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        principal: Principal,
+        scopes: Iterable[Permission] | None = None,
+        *,
+        reach: Reach = EVERYWHERE,
+        token: str = "",
+        expires: float | None = None,
+    ) -> Login:
+        """A login with what the principal's role grants, or with those of it that `scopes` names."""
+        granted = GRANTED[principal.role]
+        allowed = granted if scopes is None else granted.intersection(scopes)
+        return cls(principal, allowed, reach, token, expires)
+
+    def check(self, needed: frozenset[Permission]) -> None:
+        """Raises Forbidden if a permission is missing; the message says whether role or token lacks it."""
+        if needed <= self.permissions:
+            return
+        missing = sorted(needed - self.permissions)
+        lacking = sorted(needed - GRANTED[self.principal.role])
+        if lacking:
+            raise Forbidden(f"The role {self.principal.role} does not include {' and '.join(lacking)}")
+        raise Forbidden(f"This token's scopes do not include {' and '.join(missing)}")
+
+    def owner(self, named: str | None) -> str:
+        """The principal whose sessions a request is about: its sender, or the one it names.
+
+        Raises NotFound where the sender may not name others, as if they had no such session.
+        """
+        if named is None or named == self.principal.name:
+            return self.principal.name
+        if not self.principal.sees_others:
+            raise NotFound("No such session")
+        return named
+
+    def expired(self, at: float) -> bool:
+        """Whether the token's time is over."""
+        return self.expires is not None and at >= self.expires
+
+
+DEFAULT = Login.of(Principal("default", Role.ADMIN))
+"""The administrator who is everybody, if there is at most one token."""
