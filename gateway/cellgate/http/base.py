@@ -152,7 +152,7 @@ class BaseHandler(RequestHandler):
         needed = needs_of(self, method)
         if needed is not None:
             self.login.check(needed)
-        elif method in self._methods():
+        elif method in self.methods():
             raise GatewayFault(f"{method} of this resource declares no permissions")
 
     def _find_owner(self) -> None:
@@ -342,7 +342,7 @@ class BaseHandler(RequestHandler):
         """Answer an exception as a problem; no traceback leaves the server."""
         error = kwargs.get("exc_info", (None, None, None))[1]
         if isinstance(error, HTTPError):
-            error = _from_tornado(error, self._methods())
+            error = _from_tornado(error, self.methods())
         if not isinstance(error, CellgateError):
             error = GatewayFault("The gateway failed at this request; its log says why")
         self.set_status(status_of(error))
@@ -367,10 +367,12 @@ class BaseHandler(RequestHandler):
         if isinstance(error, MethodNotAllowed):
             self.set_header("Allow", ", ".join(error.allowed))
 
-    def _methods(self) -> tuple[str, ...]:
+    @classmethod
+    def methods(cls) -> tuple[str, ...]:
+        """The methods that the resource has, without OPTIONS, which every one has."""
         unimplemented = RequestHandler._unimplemented_method
-        names = [name for name in self.SUPPORTED_METHODS if name != "OPTIONS"]
-        return tuple(name for name in names if getattr(type(self), name.lower()) is not unimplemented)
+        names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
+        return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:

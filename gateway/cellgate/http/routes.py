@@ -75,6 +75,24 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
 )
 """The paths of our own interface, as `/openapi.json` shows them."""
 
+_KERNEL = "/api/kernels/{kernel}"
+
+JUPYTER: tuple[tuple[str, type[BaseHandler]], ...] = (
+    ("/api/?", ApiHandler),
+    ("/api/status", StatusHandler),
+    ("/api/kernelspecs", KernelspecsHandler),
+    ("/api/kernelspecs/{name}", KernelspecHandler),
+    ("/kernelspecs/{name}/{file}", KernelspecResourceHandler),
+    ("/api/kernels", KernelsHandler),
+    (_KERNEL, KernelHandler),
+    (_KERNEL + "/interrupt", KernelInterruptHandler),
+    (_KERNEL + "/restart", KernelRestartHandler),
+    (_KERNEL + "/channels", ChannelsHandler),
+    ("/api/sessions", NotebookSessionsHandler),
+    ("/api/sessions/{session}", NotebookSessionHandler),
+)
+"""The paths of Jupyter's own interface."""
+
 _NAMED = re.compile(r"\{(\w+)\}")
 # A key or an id is anything but a slash here; the handlers check it, so that a bad one gets a 400 that says
 # why, not a 404.
@@ -90,28 +108,9 @@ def routes(services: Services) -> list[Route]:
         (_pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
         for path, handler in TABLE
     ]
-    return own + [(path, handler, given) for path, handler in _jupyter()]
+    return own + [(_pattern(path), handler, given) for path, handler in JUPYTER]
 
 
 def _pattern(path: str) -> str:
     """The regular expression of a path; a `{path}` may contain slashes."""
     return _NAMED.sub(lambda named: _REST if named[1] == "path" else _ONE, path)
-
-
-def _jupyter() -> list[tuple[str, type[BaseHandler]]]:
-    """The paths of Jupyter's own interface."""
-    kernel = f"/api/kernels/{_ONE}"
-    return [
-        ("/api/?", ApiHandler),
-        ("/api/status", StatusHandler),
-        ("/api/kernelspecs", KernelspecsHandler),
-        (f"/api/kernelspecs/{_ONE}", KernelspecHandler),
-        (f"/kernelspecs/{_ONE}/{_ONE}", KernelspecResourceHandler),
-        ("/api/kernels", KernelsHandler),
-        (kernel, KernelHandler),
-        (f"{kernel}/interrupt", KernelInterruptHandler),
-        (f"{kernel}/restart", KernelRestartHandler),
-        (f"{kernel}/channels", ChannelsHandler),
-        ("/api/sessions", NotebookSessionsHandler),
-        (f"/api/sessions/{_ONE}", NotebookSessionHandler),
-    ]

@@ -19,9 +19,12 @@ class NotebookSessionsBase(JupyterHandler):
     """Shared by the collection and the single session."""
 
     def entries(self) -> list[NotebookSession]:
-        """The principal's sessions, oldest first."""
-        live = {kernel_id(session) for session in self.live_sessions()}
-        return self.services.notebook_sessions.of(self.owner, live)
+        """The owner's sessions that the login reaches, oldest first."""
+        live = {kernel_id(session) for session in self.services.manager.all_live(self.owner)}
+        # Entries of kernels that are gone are forgotten here, so `live` must not be limited by the login.
+        known = self.services.notebook_sessions.of(self.owner, live)
+        reached = {kernel_id(session) for session in self.live_sessions()}
+        return [entry for entry in known if entry.kernel_id in reached]
 
     def model(self, entry: NotebookSession) -> dict[str, Any]:
         """Jupyter's model of a session."""
