@@ -37,7 +37,11 @@ from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from tests.support.requirements import require
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    ROOT / "docs" / "how-to" / "serve-many-users.md",
+]
 PATIENCE = 60.0
 FENCE = re.compile(
     r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>[^\n]*?) -->\n)?"

@@ -1,0 +1,161 @@
+"""Users and tokens that change while a gateway serves: by the commands, without a restart."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import StartGateway
+from tests.support.channels import channels, kinds
+from tests.support.commands import cellgate, refusal
+from tests.support.server import GatewayProcess, until
+
+
+def user(gateway: GatewayProcess, *words: str) -> None:
+    done = cellgate("user", *words, f"--data-dir={gateway.data_dir}")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def authorization(text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {text}"}
+
+
+def drain(stream: http.client.HTTPResponse) -> None:
+    """Read until the gateway closes the connection, in the middle of a chunked body."""
+    with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+        stream.read()
+
+
+def token(gateway: GatewayProcess, name: str, *words: str) -> tuple[str, str]:
+    """A new token's id, and the token, once the gateway knows it."""
+    made = json.loads(
+        cellgate(
+            "token", "create", f"--user={name}", "--json", *words, f"--data-dir={gateway.data_dir}"
+        ).stdout
+    )
+    text = str(made["token"])
+    until(lambda: gateway.get("/v1/info", token=text).status == 200, "the token is not known")
+    return made["id"], text
+
+
+def test_the_token_is_alone_on_stdout_and_its_id_on_stderr(tmp_path: Path) -> None:
+    folder = f"--data-dir={tmp_path}"
+    cellgate("user", "add", "ada", folder)
+    made = cellgate("token", "create", "--user=ada", folder)
+    assert re.fullmatch(r"cg_([0-9a-f]{12})_\S{43}\n", made.stdout)
+    assert made.stdout.split("_")[1] in made.stderr
+    assert made.stdout.strip() not in made.stderr
+    listed = cellgate("token", "list", folder)
+    assert made.stdout.split("_")[1] in listed.stdout
+    assert made.stdout.strip() not in listed.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("user", "add", "a b"), "can't be a user's name"),
+        (("user", "add", "ada", "--role=root"), "role"),
+        (("user", "ad", "ada"), "did you mean add?"),
+        (("user", "add"), "usage: cellgate user add NAME"),
+        (("user", "remove", "eve"), "cellgate user add makes one"),
+        (("token", "create"), "--user NAME"),
+        (("token", "create", "--user=ada", "--expires=soon"), "90s, 12h, 30d"),
+        (("token", "create", "--user=ada", "--scope=root"), "There is no scope 'root'"),
+    ],
+)
+def test_what_can_not_be_done_is_said(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    done = cellgate(*words, f"--data-dir={tmp_path}")
+    assert done.returncode in {1, 2}
+    assert said in done.stderr
+
+
+async def test_a_revoked_token_closes_what_it_opened(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada")
+    name, text = token(gateway, "ada")
+    _, kept = token(gateway, "ada")
+    assert gateway.post("/v1/sessions/s/execute", {"code": "x = 1"}, token=text).status == 200
+    with gateway.stream("GET", "/v1/sessions/s/events", **authorization(text)) as events:
+        async with (
+            channels(gateway, "s", headers=authorization(text)) as closing,
+            channels(gateway, "s", headers=authorization(kept)) as other,
+        ):
+            cellgate("token", "revoke", name, f"--data-dir={gateway.data_dir}")
+            assert await closing.closed() == (1008, "The token has ended")
+            drain(events)
+            answer = gateway.get("/v1/sessions/s", token=text)
+            assert (answer.status, answer.reason) == (401, "not_authenticated")
+            # Another token of the same user is not affected, nor is the session.
+            assert "execute_result" in kinds(await other.run("x"))
+    result = gateway.post("/v1/sessions/s/execute", {"code": "x"}, token=kept).json()
+    assert result["text"] == "1"
+
+
+def test_a_token_ends_when_its_time_is_over(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada")
+    _, text = token(gateway, "ada", "--expires=3s")
+    assert gateway.post("/v1/sessions", {"session": "s"}, token=text).status == 201
+    with gateway.stream("GET", "/v1/sessions/s/events", **authorization(text)) as events:
+        drain(events)
+    answer = gateway.get("/v1/sessions/s", token=text)
+    assert answer.status == 401
+    assert "expired" in answer.json()["detail"]
+
+
+def test_the_sessions_of_a_disabled_user_end_and_the_record_stays(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada")
+    user(gateway, "add", "bob")
+    _, text = token(gateway, "ada")
+    _, of_bob = token(gateway, "bob")
+    for each in (text, of_bob):
+        assert gateway.post("/v1/sessions/s/execute", {"code": "6 * 7"}, token=each).status == 200
+    user(gateway, "disable", "ada")
+
+    def ended() -> bool:
+        model = gateway.get("/v1/sessions/s?principal=ada").json()
+        return (model["state"], model["cause"]) == ("ended", "user_disabled")
+
+    until(ended, "the session has not ended")
+    assert gateway.get("/v1/sessions/s", token=text).status == 401
+    assert gateway.get("/v1/sessions/s/notebook?principal=ada").status == 200
+    assert gateway.get("/v1/sessions/s", token=of_bob).json()["state"] == "idle"
+    user(gateway, "enable", "ada")
+    until(lambda: gateway.get("/v1/sessions/s", token=text).status == 200, "the token is not valid again")
+    result = gateway.post("/v1/sessions/s/execute", {"code": "1"}, token=text).json()
+    assert result["status"] == "ok"
+
+
+def test_users_may_be_there_before_the_gateway(tmp_path: Path, start_gateway: StartGateway) -> None:
+    data = tmp_path / "data"
+    cellgate("user", "add", "ada", f"--data-dir={data}")
+    text = cellgate("token", "create", "--user=ada", f"--data-dir={data}").stdout.strip()
+    gateway = start_gateway(data)
+    assert gateway.get("/v1/sessions", token=text).status == 200
+    # The gateway's own token stays that of its administrator.
+    assert gateway.get("/v1/sessions?principal=*").status == 200
+
+
+def test_a_gateway_without_tokens_does_not_start_over_users(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    cellgate("user", "add", "ada", f"--data-dir={data}")
+    code, said = refusal("--no-auth", "--port=0", f"--data-dir={data}", "--backend=process")
+    assert code == 2
+    assert "--no-auth would make everybody the administrator" in said
+
+
+def test_a_token_without_packages_installs_none_by_a_cell_either(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(packages=["*"])
+    user(gateway, "add", "ada")
+    _, text = token(gateway, "ada", "--scope=run")
+    path = "/v1/sessions/s/execute"
+    result = gateway.post(path, {"code": "%pip install six"}, token=text).json()
+    assert result["error"]["ename"] == "PackagesNotAllowed"
+    answer = gateway.post(path, {"code": "1", "packages": "auto"}, token=text)
+    assert (answer.status, answer.reason) == (403, "packages_not_allowed")
+    assert gateway.post(path, {"code": "1"}, token=text).json()["status"] == "ok"
