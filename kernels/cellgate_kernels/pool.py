@@ -5,30 +5,48 @@ for, and it does not start them itself: ``kernel.KernelLauncher`` does. Every pl
 first await, so `max_kernels` holds under any concurrency (for what happens otherwise see jupyter
 kernel_gateway#341).
 
-Demand is one number per profile: waiting claims, plus the warm target, minus kernels that are warm or
-starting. The target of a kernelspec is `size`; after a burst of claims it rises to the number of claims in
-the last `burst_window` seconds, at most `burst_size`, and falls back by itself.
+Claims that no warm kernel can serve wait in line, in the fair order of ``turns``: whenever a kernel can be
+started, it is started for the claim whose turn it is, whatever its profile, and belongs to that claim. If
+there is no place, the claims after it wait too, so a rare profile is not overtaken by common ones.
+A kernel that was being started for nobody (a warm one, or one whose claim has gone) goes to the first claim
+in line for its profile.
+
+A claim is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and
+only while it is among the first `MOST_TOLD`.
+
+Warm kernels: the target of a kernelspec is `size`; after a burst of claims it rises to the number of claims
+in the last `burst_window` seconds, at most `burst_size`, and falls back by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cellgate_kernels.errors import CellgateError, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.turns import Claimant, Turns
 
 logger = logging.getLogger(__name__)
+
+ANYBODY = Claimant("")
+"""Who claims if the caller makes no difference."""
+MOST_TOLD = 1000
+
+Moved = Callable[[int], None]
+"""Is told how many claims are ahead in line."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
     """Limits of a pool. Durations in seconds.
 
+    `claim_timeout`: how long a claim waits in line until its kernel starts. `tell_interval`: see the module.
     `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
     start would compete for a processor just when the first cell runs.
     """
@@ -42,24 +60,41 @@ class PoolSettings:
     refill_pause: float = 0.0
     retry_delay: float = 1.0
     max_retry_delay: float = 60.0
+    tell_interval: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """A snapshot: kernels warm, starting, in use and ending, and waiting claims."""
+    """A snapshot: kernels warm, starting, in use and ending; claims that wait, and since how many seconds the
+    longest of them has waited."""
 
     warm: int
     starting: int
     in_use: int
     ending: int
     waiting: int
+    longest_wait: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class _Claim:
+    """A claim that waits: in line, and then for the start that belongs to it. `position`: as it was told."""
+
     profile: KernelProfile
     kernel: asyncio.Future[Kernel]
-    patience: asyncio.Timeout | None = None
+    since: float
+    moved: Moved | None
+    position: int | None = None
+    patience: asyncio.TimerHandle | None = None
+    start: _Start | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Start:
+    """A kernel that is starting. `claim`: whose it will be, if anybody's."""
+
+    profile: KernelProfile
+    claim: _Claim | None = None
 
 
 @dataclass(slots=True)
@@ -93,12 +128,18 @@ class KernelPool:
         self._launcher = launcher
         self._clock = asyncio.get_running_loop().time if clock is None else clock
         self._shelves = {profile: _Shelf() for profile in warm}
-        self._claims: deque[_Claim] = deque()
-        self._starting: dict[asyncio.Task[None], KernelProfile] = {}
+        # All that wait, by age; and those of them that no start belongs to yet, in the order of their turns.
+        self._claims: OrderedDict[_Claim, None] = OrderedDict()
+        self._line: Turns[_Claim] = Turns()
+        self._in_line: Counter[KernelProfile] = Counter()
+        self._listening = 0
+        self._starting: dict[asyncio.Task[None], _Start] = {}
         self._in_use: set[Kernel] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks = Supervisor()
         self._timer: asyncio.TimerHandle | None = None
+        self._teller: asyncio.TimerHandle | None = None
+        self._told_at = -settings.tell_interval
         self._resting = self._closed = False
 
     def start(self) -> None:
@@ -113,13 +154,22 @@ class KernelPool:
             in_use=len(self._in_use),
             ending=len(self._ending),
             waiting=len(self._claims),
+            longest_wait=self._longest_wait(),
         )
 
-    async def claim(self, profile: KernelProfile) -> Kernel:
+    def _longest_wait(self) -> float:
+        oldest = next(iter(self._claims), None)
+        return 0.0 if oldest is None else max(0.0, self._clock() - oldest.since)
+
+    async def claim(
+        self, profile: KernelProfile, claimant: Claimant = ANYBODY, moved: Moved | None = None
+    ) -> Kernel:
         """A ready kernel of this profile, which belongs to the caller until `release`.
 
-        Waits in line at most `claim_timeout` seconds. Raises PoolExhausted when no place became free by
-        then, KernelStartFailed or KernelspecNotFound when the kernel can't be started.
+        If there is none, the claim waits in line, where claimants take turns, at most `claim_timeout` seconds
+        until its kernel starts; `moved` is told its position. Raises PoolExhausted when no place became free
+        by then, KernelStartFailed or KernelspecNotFound when the kernel can't be started. A caller that is
+        cancelled leaves the line.
         """
         shelf = self._shelves.get(profile)
         if shelf is not None:
@@ -127,7 +177,9 @@ class KernelPool:
         kernel = self._take_warm(profile)
         if kernel is None:
             self._launcher.catalog.get_kernel_spec(profile.kernelspec)
-            kernel = await self._wait_in_line(profile)
+            kernel = await self._wait(profile, claimant, moved)
+        else:
+            self._line.served(claimant)
         if shelf is not None:
             shelf.paused_until = self._clock() + self.settings.refill_pause if shelf.warm else 0.0
         self._balance()
@@ -143,32 +195,84 @@ class KernelPool:
             self._end(kernel)
         return None
 
-    async def _wait_in_line(self, profile: KernelProfile) -> Kernel:
+    async def _wait(self, profile: KernelProfile, claimant: Claimant, moved: Moved | None) -> Kernel:
         if self._closed:
             raise self._exhausted("The gateway is shutting down.")
-        claim = _Claim(profile, asyncio.get_running_loop().create_future())
-        self._claims.append(claim)
+        loop = asyncio.get_running_loop()
+        claim = _Claim(profile, loop.create_future(), self._clock(), moved)
+        claim.patience = loop.call_later(
+            self.settings.claim_timeout,
+            self._tasks.guard(self._expire, "claim that waited too long"),
+            claim,
+        )
+        self._claims[claim] = None
+        self._line.add(claimant, claim)
+        self._in_line[profile] += 1
+        self._listening += moved is not None
         self._balance()
         try:
-            async with asyncio.timeout(self.settings.claim_timeout) as claim.patience:
-                self._reassure()
-                return await claim.kernel
-        except BaseException as error:
+            return await claim.kernel
+        except asyncio.CancelledError:
             self._withdraw(claim)
-            if isinstance(error, TimeoutError):
-                raise self._exhausted(
-                    f"All {self.settings.max_kernels} kernels are in use and none came free within"
-                    f" {self.settings.claim_timeout:g} s. Try again later, or end sessions you don't need."
-                ) from None
             raise
 
+    def _expire(self, claim: _Claim) -> None:
+        self._answer(claim)
+        if not claim.kernel.done():
+            claim.kernel.set_exception(
+                self._exhausted(
+                    f"All {self.settings.max_kernels} kernels are in use and none came free within"
+                    f" {self.settings.claim_timeout:g} s. Try again later, or end sessions you don't need."
+                )
+            )
+        self._balance()
+
     def _withdraw(self, claim: _Claim) -> None:
-        if claim in self._claims:
-            self._claims.remove(claim)
+        """Its caller was cancelled: if a kernel is starting for it, the next in line gets that."""
+        self._answer(claim)
         future = claim.kernel
-        if future.done() and not future.cancelled() and future.exception() is None:
-            # The kernel was handed over at the moment of the timeout or of the caller's cancellation.
+        if not future.cancelled() and future.exception() is None:
+            # The kernel was handed over at the moment of the caller's cancellation.
             self.release(future.result())
+        self._balance()
+
+    def _answer(self, claim: _Claim) -> None:
+        """The claim waits no longer: its caller has an answer, or wants none."""
+        self._claims.pop(claim, None)
+        if claim in self._line:
+            self._line.remove(claim)
+            self._left_line(claim)
+        if claim.start is not None:
+            claim.start.claim = None
+            claim.start = None
+
+    def _assign(self, start: _Start, claim: _Claim) -> None:
+        """The kernel that starts will be this claim's: from now on, only the start's timeout applies."""
+        self._line.take(claim)
+        self._left_line(claim)
+        start.claim = claim
+        claim.start = start
+
+    def _left_line(self, claim: _Claim) -> None:
+        self._in_line[claim.profile] -= 1
+        if not self._in_line[claim.profile]:
+            del self._in_line[claim.profile]
+        self._listening -= claim.moved is not None
+        if claim.patience is not None:
+            claim.patience.cancel()
+
+    def _first(self) -> _Claim | None:
+        """The claim whose turn it is; those just cancelled leave the line."""
+        while (claim := self._line.first()) is not None and claim.kernel.done():
+            self._answer(claim)
+        return claim
+
+    def _first_of(self, profile: KernelProfile) -> _Claim | None:
+        """The first claim in line that a kernel of this profile can serve."""
+        if profile not in self._in_line:
+            return None
+        fitting = (claim for claim in self._line.order() if claim.profile == profile)
+        return next((claim for claim in fitting if not claim.kernel.done()), None)
 
     def _exhausted(self, message: str) -> PoolExhausted:
         return PoolExhausted(message, retry_after=self.settings.claim_timeout)
@@ -218,48 +322,42 @@ class KernelPool:
         """Start what is wanted and fits; called after every change, and by one timer."""
         if self._closed:
             return
+        self._assign_starts()
         while len(self._starting) < self.settings.concurrent_starts:
-            profile = self._wanted_by_claims() or self._wanted_warm()
+            claim = self._first()
+            profile = self._wanted_warm() if claim is None else claim.profile
             if profile is None or (self._places < 1 and not self._evict(profile)):
                 break
-            task = self._tasks.start(self._start(profile), f"start {profile.kernelspec}")
-            self._starting[task] = profile
+            start = _Start(profile)
+            if claim is not None:
+                self._assign(start, claim)
+            task = self._tasks.start(self._start(start), f"start {profile.kernelspec}")
+            self._starting[task] = start
             # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: self._starting.pop(done, None))
-        self._reassure()
         self._set_timer()
+        self._tell_later()
 
-    def _reassure(self) -> None:
-        """A claim whose kernel is starting has its place: from then on only the start's timeout applies."""
-        starting = list(self._starting.values())
-        for claim in self._claims:
-            if claim.profile in starting:
-                starting.remove(claim.profile)
-                if claim.patience is not None:
-                    claim.patience.reschedule(None)
-
-    def _wanted_by_claims(self) -> KernelProfile | None:
-        starting = list(self._starting.values())
-        for claim in self._claims:
-            if claim.profile not in starting:
-                return claim.profile
-            starting.remove(claim.profile)
-        return None
+    def _assign_starts(self) -> None:
+        """Give the kernels that are starting for nobody to claims that can use them."""
+        for start in self._starting.values():
+            if start.claim is None and (claim := self._first_of(start.profile)) is not None:
+                self._assign(start, claim)
 
     def _wanted_warm(self) -> KernelProfile | None:
         now = self._clock()
-        starting = list(self._starting.values())
         for profile, shelf in self._shelves.items():
-            claims = sum(claim.profile == profile for claim in self._claims)
-            coming = len(shelf.warm) + starting.count(profile) - claims
-            if self._places >= 1 and coming < self._target(shelf) and now >= shelf.start_at:
+            coming = [start for start in self._starting.values() if start.claim is None]
+            total = len(shelf.warm) + sum(start.profile == profile for start in coming)
+            if self._places >= 1 and total < self._target(shelf) and now >= shelf.start_at:
                 return profile
         return None
 
     def _evict(self, wanted: KernelProfile) -> bool:
         """Free a place for a waiting claim by ending an idle warm kernel of another profile.
 
-        The place becomes free when that kernel is gone, so this returns False; its end calls `_balance`.
+        The place becomes free when that kernel is gone, so this returns False; its end calls `_balance`,
+        which gives the place to the claim whose turn it is then.
         """
         if not self._ending:
             for profile, shelf in self._shelves.items():
@@ -280,37 +378,58 @@ class KernelPool:
                 min(delays) + 0.01, self._tasks.guard(self._balance, "refill")
             )
 
-    async def _start(self, profile: KernelProfile) -> None:
+    def _tell_later(self) -> None:
+        """Tell positions soon, if they may have changed, but not more often than every `tell_interval`."""
+        if self._teller is None and self._listening:
+            loop = asyncio.get_running_loop()
+            delay = max(0.0, self._told_at + self.settings.tell_interval - loop.time())
+            self._teller = loop.call_later(delay, self._tasks.guard(self._tell, "positions in line"))
+
+    def _tell(self) -> None:
+        self._teller = None
+        self._told_at = asyncio.get_running_loop().time()
+        # A listener may change the line.
+        for position, claim in enumerate(list(islice(self._line.order(), MOST_TOLD))):
+            if claim.moved is not None and claim.position != position and not claim.kernel.done():
+                claim.position = position
+                self._tasks.guard(claim.moved, "position in line")(position)
+
+    async def _start(self, start: _Start) -> None:
         task = asyncio.current_task()
         assert task is not None
         try:
-            kernel = await self._launcher.start(profile)
+            kernel = await self._launcher.start(start.profile)
         except CellgateError as error:
             self._starting.pop(task, None)
-            self._failed(profile, error)
+            self._failed(start, error)
         except BaseException as error:
             self._starting.pop(task, None)
             if not isinstance(error, asyncio.CancelledError):
                 # An internal error: report it to the waiting claim, and delay so that it does not repeat
                 # at full speed.
-                self._failed(profile, KernelStartFailed("The kernel could not be started; the log says why."))
+                self._failed(start, KernelStartFailed("The kernel could not be started; the log says why."))
             raise
         else:
             self._starting.pop(task, None)
-            self._started(profile, kernel)
+            self._started(start, kernel)
         finally:
             self._balance()
 
-    def _started(self, profile: KernelProfile, kernel: Kernel) -> None:
-        shelf = self._shelves.get(profile)
+    def _started(self, start: _Start, kernel: Kernel) -> None:
+        shelf = self._shelves.get(start.profile)
         if shelf is not None:
             shelf.failures = 0
             shelf.retry_at = 0.0
-        claim = next((c for c in self._claims if c.profile == profile and not c.kernel.done()), None)
-        if claim is not None and not self._closed:
-            self._claims.remove(claim)
+        if start.claim is None or start.claim.kernel.done():
+            # Its claim was cancelled just now.
+            claim = self._first_of(start.profile)
+            if claim is not None:
+                self._assign(start, claim)
+        claim = start.claim
+        if claim is not None and not claim.kernel.done() and not self._closed:
             self._in_use.add(kernel)
             claim.kernel.set_result(kernel)
+            self._answer(claim)
         elif shelf is not None and not self._closed:
             shelf.warm.append(kernel)
             died = self._tasks.guard(
@@ -327,16 +446,16 @@ class KernelPool:
             self._back_off(shelf)
             self._end(kernel)
 
-    def _failed(self, profile: KernelProfile, error: CellgateError) -> None:
-        """Fail the first waiting claim; the warm target is retried with a growing delay."""
+    def _failed(self, start: _Start, error: CellgateError) -> None:
+        """Fail the claim that the start belongs to; the warm target is retried with a growing delay."""
         logger.warning("A kernel did not start: %s", error.message)
-        shelf = self._shelves.get(profile)
+        shelf = self._shelves.get(start.profile)
         if shelf is not None:
             self._back_off(shelf)
-        claim = next((c for c in self._claims if c.profile == profile and not c.kernel.done()), None)
-        if claim is not None:
-            self._claims.remove(claim)
+        claim = start.claim
+        if claim is not None and not claim.kernel.done():
             claim.kernel.set_exception(error)
+            self._answer(claim)
 
     def _back_off(self, shelf: _Shelf) -> None:
         delay = min(self.settings.retry_delay * 2**shelf.failures, self.settings.max_retry_delay)
@@ -350,12 +469,13 @@ class KernelPool:
     async def close(self) -> None:
         """End every kernel, refuse every claim, and return when nothing is left. Idempotent."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for claim in self._claims:
+        for timer in (self._timer, self._teller):
+            if timer is not None:
+                timer.cancel()
+        for claim in tuple(self._claims):
+            self._answer(claim)
             if not claim.kernel.done():
                 claim.kernel.set_exception(self._exhausted("The gateway is shutting down."))
-        self._claims.clear()
         for task in tuple(self._starting):
             task.cancel()
         if self._starting:

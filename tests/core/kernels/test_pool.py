@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.pool import KernelPool, PoolSettings, PoolStatistics
+from cellgate_kernels.pool import ANYBODY, KernelPool, PoolSettings, PoolStatistics
 from cellgate_kernels.testing import (
     Attempt,
     FakeKernel,
@@ -26,12 +27,14 @@ from cellgate_kernels.testing import (
     never_starts,
     virtual_time,
 )
+from cellgate_kernels.turns import Claimant
 
 DEADLINE = 30.0
 PYTHON3 = KernelProfile("python3")
 OTHER = KernelProfile("other")
 BIG = KernelProfile("python3", ResourceLimits(memory=2048 * MIB))
 WITH_ENV = KernelProfile("python3", env=(("API_KEY", "secret"),))
+ADA, BOB, CLEO = Claimant("ada"), Claimant("bob"), Claimant("cleo", weight=2.0)
 NOTHING = PoolStatistics(warm=0, starting=0, in_use=0, ending=0, waiting=0)
 
 
@@ -191,8 +194,8 @@ def new_pool(
 Claim = asyncio.Task[Kernel]
 
 
-def claim(pool: KernelPool, profile: KernelProfile = PYTHON3) -> Claim:
-    return asyncio.create_task(pool.claim(profile))
+def claim(pool: KernelPool, profile: KernelProfile = PYTHON3, claimant: Claimant = ANYBODY) -> Claim:
+    return asyncio.create_task(pool.claim(profile, claimant))
 
 
 async def warmed(pool: KernelPool, count: int) -> None:
@@ -214,6 +217,7 @@ async def close(pool: KernelPool, launcher: QuickLauncher) -> None:
     async with asyncio.timeout(DEADLINE):
         await pool.close()
     assert pool.statistics() == NOTHING
+    assert len(pool._line) == len(pool._in_line) == 0, "the line keeps claims"
     assert launcher.existing == 0
     assert [kernel.id for kernel in launcher.kernels if kernel.discards != 1] == []
 
@@ -270,7 +274,7 @@ async def random_life(chance: random.Random) -> None:
 
     async def use() -> None:
         try:
-            kernel = await pool.claim(chance.choice((PYTHON3, OTHER, BIG)))
+            kernel = await pool.claim(chance.choice((PYTHON3, OTHER, BIG)), chance.choice((ADA, BOB, CLEO)))
         except (KernelStartFailed, PoolExhausted):
             return
         served[kernel.id] += 1
@@ -378,7 +382,8 @@ async def test_a_place_comes_free_only_when_the_kernel_has_ended() -> None:
     pool.release(await pool.claim(PYTHON3))
     waiting = claim(pool)
     await turns()
-    assert pool.statistics() == PoolStatistics(warm=0, starting=0, in_use=0, ending=1, waiting=1)
+    now = replace(pool.statistics(), longest_wait=0.0)
+    assert now == PoolStatistics(warm=0, starting=0, in_use=0, ending=1, waiting=1)
     assert len(launcher.started) == 1
     launcher.may_end.set()
     assert (await waiting).alive
