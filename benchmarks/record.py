@@ -184,7 +184,7 @@ class FakePool:
         self._folder = folder
         self._made = 0
 
-    async def claim(self, profile: KernelProfile) -> FakeKernel:
+    async def claim(self, profile: KernelProfile, *_: object, **__: object) -> FakeKernel:
         """A new fake kernel."""
         self._made += 1
         return FakeKernel(self._made, profile, self._folder)

@@ -11,6 +11,7 @@ A message is public: it says what happened and what to do, and contains no secre
     ├── KernelStartFailed       kernel_start_failed  one kernel did not become ready
     ├── KernelDied              kernel_died          the kernel ended while it was needed
     ├── PoolExhausted           pool_exhausted       all capacity is in use; try later
+    │   └── DeadlinePassed      pool_exhausted       the caller would not wait any longer
     └── GatewayFault            internal_error       a bug in the gateway
 """
 
@@ -71,6 +72,17 @@ class PoolExhausted(CellgateError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class DeadlinePassed(PoolExhausted):
+    """The caller's own deadline passed while it waited in line for a kernel, after `patience` seconds."""
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(
+            "The cell's timeout passed while it waited in line for a kernel, and it did not run."
+            " Try again later, or with a longer timeout.",
+            retry_after=max(1.0, patience),
+        )
 
 
 class GatewayFault(CellgateError):

@@ -12,7 +12,7 @@ A kernel that was being started for nobody (a warm one, or one whose claim has g
 in line for its profile.
 
 A claim is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and
-only while it is among the first `MOST_TOLD`.
+only while it is among the first `MOST_TOLD`. It is told at once when it leaves the line for a kernel.
 
 Warm kernels: the target of a kernelspec is `size`; after a burst of claims it rises to the number of claims
 in the last `burst_window` seconds, at most `burst_size`, and falls back by itself.
@@ -27,7 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from cellgate_kernels.errors import CellgateError, KernelStartFailed, PoolExhausted
+from cellgate_kernels.errors import CellgateError, DeadlinePassed, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.turns import Claimant, Turns
@@ -38,8 +38,8 @@ ANYBODY = Claimant("")
 """Who claims if the caller makes no difference."""
 MOST_TOLD = 1000
 
-Moved = Callable[[int], None]
-"""Is told how many claims are ahead in line."""
+Moved = Callable[[int | None], None]
+"""Is told how many claims are ahead in line; None once a kernel starts for this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,10 @@ class _Claim:
     profile: KernelProfile
     kernel: asyncio.Future[Kernel]
     since: float
+    patience: float
     moved: Moved | None
     position: int | None = None
-    patience: asyncio.TimerHandle | None = None
+    timer: asyncio.TimerHandle | None = None
     start: _Start | None = None
 
 
@@ -162,14 +163,20 @@ class KernelPool:
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest.since)
 
     async def claim(
-        self, profile: KernelProfile, claimant: Claimant = ANYBODY, moved: Moved | None = None
+        self,
+        profile: KernelProfile,
+        claimant: Claimant = ANYBODY,
+        moved: Moved | None = None,
+        *,
+        patience: float | None = None,
     ) -> Kernel:
         """A ready kernel of this profile, which belongs to the caller until `release`.
 
-        If there is none, the claim waits in line, where claimants take turns, at most `claim_timeout` seconds
-        until its kernel starts; `moved` is told its position. Raises PoolExhausted when no place became free
-        by then, KernelStartFailed or KernelspecNotFound when the kernel can't be started. A caller that is
-        cancelled leaves the line.
+        If there is none, the claim waits in line, where claimants take turns, until its kernel starts: at
+        most `patience` and at most `claim_timeout` seconds. `moved` is told its position. Raises
+        PoolExhausted when no place became free by then (DeadlinePassed if it was `patience` that ended),
+        KernelStartFailed or KernelspecNotFound when the kernel can't be started. A caller that is cancelled
+        leaves the line.
         """
         shelf = self._shelves.get(profile)
         if shelf is not None:
@@ -177,7 +184,17 @@ class KernelPool:
         kernel = self._take_warm(profile)
         if kernel is None:
             self._launcher.catalog.get_kernel_spec(profile.kernelspec)
-            kernel = await self._wait(profile, claimant, moved)
+            limit = self.settings.claim_timeout
+            kernel = await self._wait(
+                _Claim(
+                    profile,
+                    asyncio.get_running_loop().create_future(),
+                    self._clock(),
+                    limit if patience is None else min(patience, limit),
+                    moved,
+                ),
+                claimant,
+            )
         else:
             self._line.served(claimant)
         if shelf is not None:
@@ -195,20 +212,16 @@ class KernelPool:
             self._end(kernel)
         return None
 
-    async def _wait(self, profile: KernelProfile, claimant: Claimant, moved: Moved | None) -> Kernel:
+    async def _wait(self, claim: _Claim, claimant: Claimant) -> Kernel:
         if self._closed:
             raise self._exhausted("The gateway is shutting down.")
-        loop = asyncio.get_running_loop()
-        claim = _Claim(profile, loop.create_future(), self._clock(), moved)
-        claim.patience = loop.call_later(
-            self.settings.claim_timeout,
-            self._tasks.guard(self._expire, "claim that waited too long"),
-            claim,
+        claim.timer = asyncio.get_running_loop().call_later(
+            claim.patience, self._tasks.guard(self._expire, "claim that waited too long"), claim
         )
         self._claims[claim] = None
         self._line.add(claimant, claim)
-        self._in_line[profile] += 1
-        self._listening += moved is not None
+        self._in_line[claim.profile] += 1
+        self._listening += claim.moved is not None
         self._balance()
         try:
             return await claim.kernel
@@ -219,13 +232,16 @@ class KernelPool:
     def _expire(self, claim: _Claim) -> None:
         self._answer(claim)
         if not claim.kernel.done():
-            claim.kernel.set_exception(
-                self._exhausted(
-                    f"All {self.settings.max_kernels} kernels are in use and none came free within"
-                    f" {self.settings.claim_timeout:g} s. Try again later, or end sessions you don't need."
-                )
-            )
+            claim.kernel.set_exception(self._too_late(claim))
         self._balance()
+
+    def _too_late(self, claim: _Claim) -> PoolExhausted:
+        if claim.patience < self.settings.claim_timeout:
+            return DeadlinePassed(claim.patience)
+        return self._exhausted(
+            f"All {self.settings.max_kernels} kernels are in use and none came free within"
+            f" {self.settings.claim_timeout:g} s. Try again later, or end sessions you don't need."
+        )
 
     def _withdraw(self, claim: _Claim) -> None:
         """Its caller was cancelled: if a kernel is starting for it, the next in line gets that."""
@@ -252,14 +268,16 @@ class KernelPool:
         self._left_line(claim)
         start.claim = claim
         claim.start = start
+        if claim.moved is not None:
+            self._tasks.guard(claim.moved, "end of a wait in line")(None)
 
     def _left_line(self, claim: _Claim) -> None:
         self._in_line[claim.profile] -= 1
         if not self._in_line[claim.profile]:
             del self._in_line[claim.profile]
         self._listening -= claim.moved is not None
-        if claim.patience is not None:
-            claim.patience.cancel()
+        if claim.timer is not None:
+            claim.timer.cancel()
 
     def _first(self) -> _Claim | None:
         """The claim whose turn it is; those just cancelled leave the line."""

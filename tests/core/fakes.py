@@ -27,10 +27,11 @@ from cellgate_kernels.errors import KernelspecNotFound
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.messages import Channel, Header, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.pool import KernelPool
+from cellgate_kernels.pool import KernelPool, Moved
 from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.threads import Lane
+from cellgate_kernels.turns import Claimant
 
 
 class Fault(LookupError):
@@ -207,7 +208,14 @@ class FakePool:
         self._faults = faults
         self._numbers = itertools.count()
 
-    async def claim(self, profile: KernelProfile) -> FakeKernel:
+    async def claim(
+        self,
+        profile: KernelProfile,
+        claimant: Claimant,
+        moved: Moved | None = None,
+        *,
+        patience: float | None = None,
+    ) -> FakeKernel:
         self._faults.meet("claim")
         await self.gate.wait()
         kernel = FakeKernel(next(self._numbers), profile, self._root, self._faults)

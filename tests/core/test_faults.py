@@ -271,8 +271,8 @@ async def test_an_open_that_is_cancelled_at_any_moment_keeps_the_files(house: Ho
     opening = asyncio.ensure_future(house.manager.get_or_create("ada", BODY))
     for _ in range(turns):
         await asyncio.sleep(0.0002)
-    for task in tuple(house.manager._opening.values()):
-        task.cancel()
+    for each in tuple(house.manager._opening.values()):
+        each.task.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     again = await opened(house)
     assert len(list(again.slot.workspace.iterdir())) == 20

@@ -30,7 +30,7 @@ from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
 from cellgate.record.verify_store import check_record
-from cellgate.sessions.parts import SessionSettings, SharedParts
+from cellgate.sessions.parts import SessionSettings, SharedParts, same_weight
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
@@ -129,7 +129,14 @@ class World:
         """Let so much time pass."""
         self.run(asyncio.sleep(seconds))
 
-    async def open(self, *, max_kernels: int = 3, max_queue: int = 8, warm: int = 0) -> None:
+    async def open(
+        self,
+        *,
+        max_kernels: int = 3,
+        max_queue: int = 8,
+        warm: int = 0,
+        weight_of: Callable[[str], float] = same_weight,
+    ) -> None:
         """Open a record and what is above it."""
         workspaces = self.folder / "workspaces"
         workspaces.mkdir(exist_ok=True)
@@ -148,7 +155,7 @@ class World:
         self.manager = SessionManager(
             self.journal,
             self.launcher.catalog,
-            SharedParts(self.pool, WorkspaceStore(workspaces)),
+            SharedParts(self.pool, WorkspaceStore(workspaces), weight_of=weight_of),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )
         self.manager.start()
@@ -287,7 +294,9 @@ def check_session(events: list[dict[str, Any]]) -> set[str]:
         if execution is None:
             continue
         before = kinds.setdefault(execution, [])
-        if kind == "queued":
+        if kind == "queued" and "waiting_for" in event:
+            assert set(before) == {"queued"}, "it waits before it was queued, or after it began"
+        elif kind == "queued":
             assert before == [], "queued twice"
             queued.append(execution)
             limit = event.get("timeout", CELL_TIMEOUT)

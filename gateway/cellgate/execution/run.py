@@ -4,6 +4,9 @@ The protocol logic is pure and lives in ``cellgate_kernels.execution``; the queu
 belong to ``sessions.session``. This module connects them: it does the waiting and the escalation
 
 deadline -> interrupt -> grace -> kernel_lost (the session kills and replaces the kernel)
+
+A request's own `timeout` also counts while its session waits in line for a kernel (`deduct`). The time behind
+other cells of the session doesn't count, nor does it for the session's `cell_timeout`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -104,6 +108,7 @@ class ExecutionRun:
         self.number = number
         self.idempotency = idempotency
         self.timeout = timeout
+        self._left = timeout
         self.first_seq = 0
         self.last_seq = 0
         self.created_at = ""
@@ -184,6 +189,23 @@ class ExecutionRun:
             fields["idempotency"] = list(self.idempotency)
         event = self.emit("queued", fields, size=len(self.request.code))
         self.first_seq, self.created_at = event["seq"], event["at"]
+
+    def moved(self, position: int) -> None:
+        """Record that so many claims are ahead of its session's in the line for kernels."""
+        fields = {"position": position, "code": "", "msg_id": self.msg_id, "waiting_for": "kernel"}
+        # Without room the client learns no position; what matters is kept for the end.
+        with suppress(StorageFull):
+            self.emit("queued", fields)
+
+    @property
+    def patience(self) -> float | None:
+        """How many seconds it may still wait in line for a kernel, if the request says so."""
+        return None if self.request.timeout is None else self._left
+
+    def deduct(self, seconds: float) -> None:
+        """So much of the request's own timeout was spent in line for a kernel."""
+        if self.request.timeout is not None and self._left is not None:
+            self._left = max(0.0, self._left - seconds)
 
     def receive(self, message: Message) -> None:
         """Handle a message whose parent is this execution's request."""
@@ -317,8 +339,8 @@ class ExecutionRun:
         self._kernel = kernel
         self._sent_at = self._now()
         kernel.exited.add_done_callback(self._wake)
-        if self.timeout is not None:
-            self._set_timer(self.timeout)
+        if self._left is not None:
+            self._set_timer(self._left)
 
     def _rest(self, kernel: Kernel) -> None:
         if not (self._log.followed or self.request.message is not None or self.machine.finished):
@@ -486,7 +508,7 @@ class ExecutionRun:
         """What happened, in the form of an error, if the kernel could not report it itself."""
         if status is Status.TIMEOUT:
             said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."
-            return {"ename": "CellTimeout", "evalue": said, "traceback": []}
+            return {"ename": "CellTimeout", "evalue": self.message or said, "traceback": []}
         if status is Status.DIED:
             return {"ename": "KernelDied", "evalue": self.message or "The kernel ended.", "traceback": []}
         return None

@@ -141,6 +141,8 @@ class SessionFacts:
 
     def _queued(self, event: Queued) -> None:
         assert event.execution is not None
+        if event.waiting_for is not UNSET:
+            return
         pair = event.idempotency or ()
         self.executions[event.execution] = ExecutionFacts(
             id=event.execution,

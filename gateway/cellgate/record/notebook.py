@@ -206,6 +206,8 @@ class _Cell:
 
     def _queue(self, event: Queued) -> None:
         """Take the source from the request, and those options that are not the default."""
+        if event.waiting_for is not msgspec.UNSET:
+            return
         self.source = event.code
         if event.silent:
             self.flags["silent"] = True

@@ -122,7 +122,7 @@ class Survey:
         if row.type in TELLING:
             event = decode_fact(row.type, row.body)
             self.facts.apply(event)
-            if place is not None and isinstance(event, Queued):
+            if place is not None and isinstance(event, Queued) and event.waiting_for is msgspec.UNSET:
                 self._name(place, event.cell_id)
         else:
             self.facts.touch(row.execution, row.seq)

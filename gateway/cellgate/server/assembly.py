@@ -50,7 +50,7 @@ from cellgate.record.spill import Spills
 from cellgate.replay.service import Replayer
 from cellgate.server.log import log_request
 from cellgate.sessions.files import SessionFiles, UploadSpace
-from cellgate.sessions.parts import SharedParts
+from cellgate.sessions.parts import SharedParts, same_weight
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
@@ -323,7 +323,7 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    parts = SharedParts(pool, workspaces, installer, lanes.record)
+    parts = SharedParts(pool, workspaces, installer, lanes.record, weight_of=same_weight)
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, settings.storage_reserve, lanes.files)

@@ -325,7 +325,7 @@ class Recovery:
         for execution in await self._journal.unfinished_executions(row.id):
             events = [event async for event in self._events(execution)]
             missed = [entry for entry in spool if entry.message.parent.msg_id == execution.msg_id]
-            if len(events) > 1 and not missed:
+            if any(event["type"] != "queued" for event in events) and not missed:
                 raise KernelDied("What its running cell did in between is not known.")
             if missed:
                 sent = SentBefore(execution, events, missed, backlog)

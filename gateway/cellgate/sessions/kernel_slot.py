@@ -21,6 +21,7 @@ from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.turns import Claimant
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,15 @@ class KernelCallbacks:
     """What a session does for its kernels.
 
     `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
-    `room` returns once more of a kernel's output can be accepted.
+    `room` returns once more of a kernel's output can be accepted. `moved` is told the number of claims ahead
+    while the session waits in line for a kernel. `claimant`: who waits.
     """
 
     room: Callable[[], Awaitable[None]]
     attend: Callable[[Kernel], None]
     exited: Callable[[Kernel], None]
+    moved: Callable[[int], None]
+    claimant: Callable[[], Claimant]
 
 
 class SessionKernel:
@@ -58,6 +62,10 @@ class SessionKernel:
         """Held while files are moved; acquire it to use `workspace`."""
         self.packages = packages
         self.watch = WorkspaceWatch()
+        self.in_line = False
+        """Whether it waits for its turn to get a kernel; not while one starts for it."""
+        self._left_line_at = 0.0
+        self._time = asyncio.get_running_loop().time
         self._profile = profile
         self._pool = pool
         self._files = files
@@ -75,19 +83,48 @@ class SessionKernel:
         """The folder that holds the session's files now; without a kernel it may not exist."""
         return self.current.workspace if self.current else self._files.path
 
-    async def claim(self) -> Kernel:
-        """A fresh kernel with the session's files.
+    def waited(self, since: float) -> float:
+        """How many of the seconds since then, by the loop's clock, it has spent in line for a kernel.
+
+        Starting a kernel doesn't count: it takes as long when nobody else waits.
+        """
+        until = self._time() if self.in_line else self._left_line_at
+        return max(0.0, until - since)
+
+    async def claim(self, patience: float | None = None) -> Kernel:
+        """A fresh kernel with the session's files; waits in line for it at most `patience` seconds.
 
         Raises the pool's errors and StorageError, and then the session has no kernel.
         """
         assert self.current is None
-        kernel = await self._pool.claim(self._profile)
+        joined = self._time()
+        self.in_line = True
+        try:
+            claimant = self._callbacks.claimant()
+            kernel = await self._pool.claim(self._profile, claimant, self._moved, patience=patience)
+        except BaseException:
+            if self.in_line:
+                self._leave_line(self._time())
+            raise
+        if self.in_line:
+            # It was a warm one.
+            self._leave_line(joined)
         try:
             await self._tasks.complete(self._equip(kernel), f"equip kernel {kernel.id}")
         except asyncio.CancelledError:
             await self.drop()
             raise
         return kernel
+
+    def _moved(self, position: int | None) -> None:
+        if position is None:
+            self._leave_line(self._time())
+        else:
+            self._callbacks.moved(position)
+
+    def _leave_line(self, moment: float) -> None:
+        self.in_line = False
+        self._left_line_at = moment
 
     async def _equip(self, kernel: Kernel) -> None:
         async with self.moving:

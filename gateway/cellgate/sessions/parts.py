@@ -5,6 +5,7 @@ Values only. ``server.assembly`` builds the first two, once; ``registry`` descri
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cellgate.channels.client import ChannelSettings
@@ -30,26 +31,37 @@ class SessionSettings:
     ceilings: Ceilings = field(default_factory=Ceilings)
 
 
+def same_weight(principal: str) -> float:
+    """Everybody gets as many turns as the others."""
+    return 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """The parts of the gateway that all sessions use.
 
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
-    encoded on the event loop.
+    encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
+    ``cellgate_kernels.turns``.
     """
 
     pool: KernelPool
     workspaces: WorkspaceStore
     installer: Installer | None = None
     lane: Lane | None = None
+    weight_of: Callable[[str], float] = same_weight
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """One session: its row, its limits, the kernels it gets, its event log, and the store of that log."""
+    """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
+
+    `principal`: who waits for its kernels, if its row names nobody.
+    """
 
     row: SessionRow
     limits: SessionLimits
     profile: KernelProfile
     log: EventLog
     store: EventStore
+    principal: str = ""

@@ -57,6 +57,11 @@ class ExecutionQueue:
         return iter(self._runs)
 
     @property
+    def first(self) -> ExecutionRun | None:
+        """The execution that is next."""
+        return self._runs[0] if self._runs else None
+
+    @property
     def empty(self) -> bool:
         """Whether there is nothing to do, not even a restart or a cancelled execution to finish."""
         return not (self._runs or self._restarts or self._cancelled)
@@ -86,10 +91,10 @@ class ExecutionQueue:
         self._wake.set()
         return done
 
-    def remove(self, run: ExecutionRun, cause: str) -> None:
+    def remove(self, run: ExecutionRun, cause: str, status: Status = Status.CANCELLED) -> None:
         """Remove one execution, which the caller must finish immediately."""
         self._runs.remove(run)
-        run.abandon(Status.CANCELLED, cause)
+        run.abandon(status, cause)
 
     def cancel_all(self, cause: str) -> None:
         """Cancel all queued executions."""

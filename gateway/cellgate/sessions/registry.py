@@ -31,7 +31,7 @@ from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, DeadlinePassed
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
@@ -54,6 +54,24 @@ class ManagerSettings:
     limits: SessionLimits = field(default_factory=SessionLimits)
     default_kernel: str = "python3"
     cull_interval: float = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class _Opening:
+    """A session that is being opened. `made`: the session, before it has a kernel.
+
+    `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
+    """
+
+    task: asyncio.Task[Session]
+    made: asyncio.Future[Session]
+    waiting: int = 0
+    abandoned: bool = False
+
+    @property
+    def in_line(self) -> bool:
+        """Whether no kernel has begun to start for it."""
+        return not self.made.done() or self.made.result().slot.in_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +103,8 @@ class SessionManager:
         self._workspaces = parts.workspaces
         self._live: dict[Owned, Session] = {}
         self._tasks = Supervisor()
-        self._opening: dict[Owned, asyncio.Task[Session]] = {}
+        self._opening: dict[Owned, _Opening] = {}
+        self._now = asyncio.get_running_loop().time
         self._purges: dict[Owned, asyncio.Task[Purge]] = {}
         self._erasing: dict[Owned, tuple[SessionRow, Purge, asyncio.Task[None]]] = {}
         self._endings = Supervisor()
@@ -149,8 +168,8 @@ class SessionManager:
             logger.info("What still runs after the grace is ended now")
         finally:
             await quiet.cancel()
-        for task in tuple(self._opening.values()):
-            task.cancel()
+        for opening in tuple(self._opening.values()):
+            opening.task.cancel()
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
             self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
@@ -182,36 +201,72 @@ class SessionManager:
 
     # Creating
 
-    async def get_or_create(self, principal: str, body: SessionBody) -> tuple[Session, bool]:
+    async def get_or_create(
+        self, principal: str, body: SessionBody, *, until: float | None = None
+    ) -> tuple[Session, bool]:
         """The live session with the body's key, created if necessary, and whether this started a kernel.
 
-        Raises Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's
-        errors.
+        `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. Raises
+        Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(body)
-        while owned in self._purges or owned in self._live:
+        while True:
+            opening = self._opening.get(owned)
             if (purge := self._purges.get(owned)) is not None:
                 await asyncio.wait([purge])
-                continue
-            session = self._live[owned]
-            if not session.ending:
-                session.touch()
-                return self._same(session, body), False
-            await asyncio.wait([session.over])  # even if its end fails
-            self._forget(session)
-        task = self._opening.get(owned)
-        if task is not None:
-            return self._same(await outcome(task, _shutting_down), body), False
+            elif (session := self._live.get(owned)) is not None:
+                if not session.ending:
+                    session.touch()
+                    return self._same(session, body), False
+                await asyncio.wait([session.over])  # even if its end fails
+                self._forget(session)
+            elif opening is not None and opening.abandoned:
+                await asyncio.wait([opening.task])
+                self._opened(owned, opening)
+            else:
+                break
+        if opening is not None:
+            return self._same(await self._outcome(opening, until), body), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
-        task = self._tasks.share(self._open(owned, body, profile, limits), f"open {key}", session=key)
-        self._opening[owned] = task
-        task.add_done_callback(lambda _: self._opening.pop(owned, None))
-        return await outcome(task, _shutting_down), True
+        opening = self._begin_opening(owned, body, profile, limits)
+        return await self._outcome(opening, until), True
+
+    def _begin_opening(
+        self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+    ) -> _Opening:
+        made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        key = owned[1]
+        task = self._tasks.share(self._open(owned, body, profile, limits, made), f"open {key}", session=key)
+        opening = self._opening[owned] = _Opening(task, made)
+        task.add_done_callback(lambda _: self._opened(owned, opening))
+        return opening
+
+    def _opened(self, owned: Owned, opening: _Opening) -> None:
+        if self._opening.get(owned) is opening:
+            del self._opening[owned]
+
+    async def _outcome(self, opening: _Opening, until: float | None) -> Session:
+        """The opened session. Whoever leaves the line as the last one who waits for it ends the opening."""
+        opening.waiting += 1
+        try:
+            if until is not None:
+                patience = max(0.0, until - self._now())
+                await asyncio.wait([opening.task], timeout=patience)
+                if not opening.task.done() and opening.in_line:
+                    raise DeadlinePassed(patience)
+            return await outcome(opening.task, _shutting_down)
+        except DeadlinePassed:
+            if opening.waiting == 1:
+                opening.abandoned = True
+                opening.task.cancel()
+            raise
+        finally:
+            opening.waiting -= 1
 
     async def execute(
         self,
@@ -226,11 +281,14 @@ class SessionManager:
 
         `language`: the language of the code, if it differs from the kernel's; a session that has never
         existed is created with a kernel for it. `idempotency`: a key and a hash of the request; a key that
-        was used before stands for the execution it was used for. Raises what `get_or_create` and
-        `Session.submit` do, Conflict for a key that was used with another request, and InvalidInput for a
-        request that the kernel can't serve.
+        was used before stands for the execution it was used for. The request's `timeout` counts while a new
+        session waits in line for its kernel; when it has passed, DeadlinePassed is raised and nothing is
+        recorded. Raises what `get_or_create` and `Session.submit` do, Conflict for a key that was used with
+        another request, and InvalidInput for a request that the kernel can't serve.
         """
-        session = await self._session_for(principal, key, language)
+        arrived = self._now()
+        until = _deadline(arrived, request)
+        session = await self._session_for(principal, key, language, until)
         request = self.in_language(session, request, language)
         if idempotency is not None:
             known = await session.known(*idempotency)
@@ -238,10 +296,28 @@ class SessionManager:
                 return Accepted(session, known)
         if session.ending:
             # It was culled just as this request arrived: a new session takes its place.
-            session = await self._session_for(principal, key, language)
-        return Accepted(session, session.submit(request, idempotency=idempotency))
+            session = await self._session_for(principal, key, language, until)
+        return Accepted(session, session.submit(request, idempotency=idempotency, arrived=arrived))
 
-    async def _session_for(self, principal: str, key: str, language: str | None) -> Session:
+    async def execute_once(
+        self, principal: str, body: SessionBody, request: ExecuteRequest, *, record: bool
+    ) -> tuple[Session, ExecutionRun]:
+        """Queue a cell in a session of its own, which the caller ends with `end_later`; see `open_one_shot`.
+
+        The request's `timeout` counts as for `execute`.
+        """
+        arrived = self._now()
+        until = _deadline(arrived, request)
+        session = await self.open_one_shot(principal, body, record=record, until=until)
+        try:
+            return session, session.submit(request, arrived=arrived)
+        except BaseException:
+            self.end_later(session, "one_shot")
+            raise
+
+    async def _session_for(
+        self, principal: str, key: str, language: str | None, until: float | None
+    ) -> Session:
         owned = (principal, check_session_key(key))
         session = self._live.get(owned)
         if session is not None and not (self._closing or session.ending or owned in self._purges):
@@ -254,7 +330,7 @@ class SessionManager:
             parse_language(language)
             if session is None and await self._journal.session(*owned) is None:
                 body = structs.replace(body, language=language)
-        return (await self.get_or_create(principal, body))[0]
+        return (await self.get_or_create(principal, body, until=until))[0]
 
     def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
         """The request as a cell of the session's kernel. Raises InvalidInput if the kernel can't serve it."""
@@ -292,7 +368,12 @@ class SessionManager:
         return KernelProfile(name, limits.resources, check_env(body.env))
 
     async def _open(
-        self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+        self,
+        owned: Owned,
+        body: SessionBody,
+        profile: KernelProfile,
+        limits: SessionLimits,
+        ready_to_claim: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
@@ -328,6 +409,7 @@ class SessionManager:
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
         session = self._make_session(SessionSpec(row, limits, profile, log, self._journal))
+        ready_to_claim.set_result(session)
         await session.open(made)
         self._add(session)
         return session
@@ -340,15 +422,16 @@ class SessionManager:
         record: bool,
         store: MemoryStore | None = None,
         lower: bool = False,
+        until: float | None = None,
     ) -> Session:
         """A session for one execution; unless `record` is set, it exists in memory only and is not listed.
 
         A caller that runs more than one execution in it passes a `store` and empties it itself. With `lower`,
-        limits above a ceiling are lowered to it instead of refused. The caller ends the session with
-        `end_later`. Raises the pool's errors and InvalidInput.
+        limits above a ceiling are lowered to it instead of refused. `until`: as for `get_or_create`. The
+        caller ends the session with `end_later`. Raises the pool's errors and InvalidInput.
         """
         if record:
-            return (await self.get_or_create(principal, body))[0]
+            return (await self.get_or_create(principal, body, until=until))[0]
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(body, lower=lower)
@@ -363,8 +446,8 @@ class SessionManager:
         )
         store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key, lane=self._parts.lane)
-        session = self._make_session(SessionSpec(row, limits, profile, log, store))
-        await session.open(0)
+        session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
+        await session.open(0, patience=None if until is None else max(0.0, until - self._now()))
         self._add(session)
         return session
 
@@ -405,8 +488,8 @@ class SessionManager:
     async def delete(self, principal: str, key: str) -> None:
         """End the session and remove its files; the record stays. Raises NotFound."""
         owned = (principal, check_session_key(key))
-        if (task := self._opening.get(owned)) is not None:
-            await asyncio.wait([task])
+        if (opening := self._opening.get(owned)) is not None:
+            await asyncio.wait([opening.task])
         session = self._live.get(owned)
         if session is not None:
             await self._end(session, "deleted", keep_files=False)
@@ -529,6 +612,11 @@ class SessionManager:
             if not session.ending and (cause := _overdue(session, self.ceilings.lifetime)) is not None:
                 self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
         return self.settings.cull_interval
+
+
+def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
+    """When the request waits in line no longer; only its own timeout counts there."""
+    return None if request.timeout is None else arrived + request.timeout
 
 
 def _shutting_down() -> ShuttingDown:

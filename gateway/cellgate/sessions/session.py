@@ -34,12 +34,13 @@ from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
-from cellgate_kernels.errors import CellgateError, GatewayFault
+from cellgate_kernels.errors import CellgateError, DeadlinePassed, GatewayFault
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message
 from cellgate_kernels.outputs import COMM_EVENTS
 from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.turns import Claimant
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ LISTENER = "listener"
 SENDING = "sending a cell"
 END = "end"
 FAULT = GatewayFault.reason
+NO_KERNEL = "no_kernel"
+"""The cause of a cell's timeout that passed while the session waited in line for a kernel."""
 
 
 class CellHook(Protocol):
@@ -85,6 +88,8 @@ class Session:
                 room=self._room,
                 attend=self._attend,
                 exited=self._tasks.guard(self._exited, "death of a kernel"),
+                moved=self._moved,
+                claimant=self._claimant,
             ),
         )
         spec.log.overfull = self.slot.hold_back
@@ -94,12 +99,17 @@ class Session:
         if parts.installer is not None:
             self._hooks = (CellPackages(self.slot),)
         self._settings = settings
+        self._principal = spec.principal or spec.row.principal
+        self._weight_of = parts.weight_of
+        self._now = asyncio.get_running_loop().time
         self._queue = ExecutionQueue()
         self._runs = SessionRuns(self._queue, RunContext(spec.log, settings.execution, self))
         self._worker: asyncio.Task[None] | None = None
         self._revivals = 0
         self._faults = 0
         self._replacing = False
+        # The first queued execution and its timer, while the session waits for a kernel that a restart wants.
+        self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
         self._unfit: CellgateError | None = None
@@ -169,13 +179,19 @@ class Session:
         return [run for run in self._queue if run.request.message is not None]
 
     async def open(
-        self, executions_made: int, adopted: Kernel | None = None, running: ExecutionRun | None = None
+        self,
+        executions_made: int,
+        adopted: Kernel | None = None,
+        running: ExecutionRun | None = None,
+        *,
+        patience: float | None = None,
     ) -> None:
         """Claim the first kernel, or continue with an adopted one and its running cell.
 
-        Raises the pool's errors and StorageError; the session then has no kernel.
+        Waits in line for a kernel at most `patience` seconds. Raises the pool's errors and StorageError; the
+        session then has no kernel.
         """
-        kernel = await (self.slot.claim() if adopted is None else self.slot.adopt(adopted))
+        kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
         try:
             self.record.attached(kernel)
             self._runs.made = executions_made
@@ -297,29 +313,91 @@ class Session:
             self._revivals += 1
             self._queue.put_restart(self.record.cause or "kernel_exit")
 
-    async def _replace_kernel(self, cause: str) -> None:
-        """End the kernel, if any, and continue with a fresh one and the same files."""
+    def _claimant(self) -> Claimant:
+        return Claimant(self._principal, self._weight_of(self._principal))
+
+    # In line for a kernel
+
+    def _moved(self, position: int) -> None:
+        """The session's position in line has changed: the execution that the kernel is for tells it."""
+        run = self._runs.current
+        if run is None or run.machine.finished:
+            run = self._queue.first
+        if run is not None:
+            run.moved(position)
+
+    def _watch_first(self) -> None:
+        """Let the first queued execution end at its deadline while the session waits in line for a kernel.
+
+        That is so during a restart; otherwise a kernel is claimed for the first execution, with its patience.
+        """
+        if self._watched is not None and self._watched[0] is self._queue.first:
+            return
+        self._unwatch()
+        first = self._queue.first
+        if self._replacing and self._runs.current is None and first is not None:
+            patience = first.patience
+            if patience is not None:
+                timer = asyncio.get_running_loop().call_later(
+                    patience, self._tasks.guard(self._too_late, "deadline in line", execution=first.id), first
+                )
+                self._watched = first, timer, self._now()
+
+    def _unwatch(self) -> None:
+        """Charge the execution for the time that it was first in line."""
+        if self._watched is not None:
+            run, timer, since = self._watched
+            timer.cancel()
+            run.deduct(self.slot.waited(since))
+            self._watched = None
+
+    def _too_late(self, run: ExecutionRun) -> None:
+        if self.slot.in_line and run is self._queue.first:
+            run.message = DeadlinePassed(run.timeout or 0.0).message
+            self._queue.remove(run, NO_KERNEL, Status.TIMEOUT)
+            self._finish_later(run)
+            self._watch_first()
+
+    async def _replace_kernel(self, cause: str, patience: float | None = None) -> None:
+        """End the kernel, if any, and continue with a fresh one and the same files.
+
+        Waits in line for it at most `patience` seconds.
+        """
         self._replacing = True
+        self._watch_first()
         self.door.kernel_gone(asked=cause == "kernel_restarted")
         try:
             try:
                 await self.slot.drop()
             finally:
                 self.record.set(SessionState.DEAD, cause, None)
-            kernel = await self.slot.claim()
+            kernel = await self.slot.claim(patience)
         except BaseException:
             self.door.tell("dead")
             raise
         finally:
             self._replacing = False
+            self._unwatch()
         self.record.attached(kernel)
         self.record.set(SessionState.IDLE, cause, kernel)
         self.door.kernel_ready(kernel)
 
-    def submit(self, request: ExecuteRequest, *, idempotency: tuple[str, str] | None = None) -> ExecutionRun:
-        """Queue a cell. Raises QueueFull or ShuttingDown, in which case nothing has changed."""
+    def submit(
+        self,
+        request: ExecuteRequest,
+        *,
+        idempotency: tuple[str, str] | None = None,
+        arrived: float | None = None,
+    ) -> ExecutionRun:
+        """Queue a cell. Raises QueueFull or ShuttingDown, in which case nothing has changed.
+
+        `arrived`: when the request came, by the loop's clock, if the session had no kernel then.
+        """
         timeout = min(request.timeout or self.limits.cell_timeout, self._settings.ceilings.cell_timeout)
-        return self._begin_or_queue(self._make_run(request, timeout, idempotency, self._settings.max_queue))
+        run = self._make_run(request, timeout, idempotency, self._settings.max_queue)
+        if arrived is not None:
+            run.deduct(self.slot.waited(arrived))
+        return self._begin_or_queue(run)
 
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
@@ -347,6 +425,7 @@ class Session:
             self._tasks.guard(run.send, SENDING, execution=run.id)(self.kernel)
         else:
             self._queue.put(run)
+            self._watch_first()
         return run
 
     def check_open(self) -> None:
@@ -381,6 +460,7 @@ class Session:
         elif run is not None:
             self._queue.remove(run, cause)
             self._finish_later(run)
+            self._watch_first()
 
     def _finish_later(self, run: ExecutionRun) -> None:
         self._tasks.start(
@@ -465,11 +545,16 @@ class Session:
             if not already_sent:
                 self.record.check_writable()
                 if not self.slot.alive:
-                    await self._replace_kernel(self.record.cause or "kernel_exit")
+                    since = self._now()
+                    await self._replace_kernel(self.record.cause or "kernel_exit", run.patience)
                     replaced = True
+                    run.deduct(self.slot.waited(since))
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
             await self._run(run, self.kernel)
+        except DeadlinePassed as error:
+            run.message = error.message
+            run.abandon(Status.TIMEOUT, NO_KERNEL)
         except CellgateError as error:
             run.message = error.message
             run.abandon(Status.DIED, error.reason)

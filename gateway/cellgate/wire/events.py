@@ -109,13 +109,22 @@ class Package(Value, frozen=True, kw_only=True):
 
 
 class Queued(Event, frozen=True, kw_only=True):
-    """The execution was queued."""
+    """The execution was queued. More of them follow while its session waits in line for a kernel.
+
+    Those have `waiting_for`. At most one is recorded a second, and only when the position has changed.
+    """
 
     type: Literal["queued"] = "queued"
     position: Annotated[
-        int | None, Meta(description="The number of executions ahead of it; 0 if it is next.")
+        int | None,
+        Meta(
+            description=(
+                "The number of executions ahead of it; 0 if it is next. "
+                "With `waiting_for`: how many sessions get a kernel before its own."
+            )
+        ),
     ] = 0
-    code: Annotated[str, Meta(description="The cell's source code.")] = ""
+    code: Annotated[str, Meta(description="The cell's source code; empty with `waiting_for`.")] = ""
     msg_id: Annotated[
         str, Meta(description="The id of the `execute_request` message that is sent to the kernel.")
     ] = ""
@@ -149,6 +158,15 @@ class Queued(Event, frozen=True, kw_only=True):
         list[str] | UnsetType,
         Meta(
             description="The request's `Idempotency-Key` and the hash of the request; absent without a key."
+        ),
+    ] = UNSET
+    waiting_for: Annotated[
+        str | UnsetType,
+        Meta(
+            description=(
+                "`kernel` in the later events of an execution whose session waits in line for one; "
+                "absent in the first."
+            )
         ),
     ] = UNSET
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cellgate_kernels import pool as pool_module
-from cellgate_kernels.errors import KernelStartFailed, PoolExhausted
+from cellgate_kernels.errors import DeadlinePassed, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.pool import KernelPool, Moved, PoolSettings
@@ -260,6 +260,27 @@ def test_claims_that_waited_too_long_are_told_and_the_others_keep_their_turns() 
     in_house(test, max_kernels=1, claim_timeout=5.0)
 
 
+def test_a_claim_waits_no_longer_than_its_caller_will() -> None:
+    async def test(house: House) -> None:
+        await house.flood(count=1)
+        await house.start()
+        impatient = asyncio.create_task(house.pool.claim(PYTHON3, BOB, patience=2.0))
+        await asyncio.sleep(1.9)
+        assert not impatient.done()
+        await asyncio.sleep(0.2)
+        with pytest.raises(DeadlinePassed) as refusal:
+            impatient.result()
+        assert refusal.value.retry_after == 2.0
+        await house.release()
+        # In line no time counts but its own: a start may take as long as it takes.
+        starts = asyncio.create_task(house.pool.claim(PYTHON3, BOB, patience=2.0))
+        await asyncio.sleep(60)
+        await house.start()
+        house.kernels.append(await starts)
+
+    in_house(test, max_kernels=1)
+
+
 def test_a_place_that_comes_free_as_a_claim_gives_up_goes_to_the_next() -> None:
     async def test(house: House) -> None:
         await house.flood(count=1)
@@ -301,7 +322,7 @@ def test_a_start_that_fails_is_told_to_its_own_claim() -> None:
 def test_a_claim_is_told_its_position_as_it_changes() -> None:
     async def test(house: House) -> None:
         await house.flood(count=3)
-        told: list[int] = []
+        told: list[int | None] = []
         house.claim(ADA, moved=told.append)
         await asyncio.sleep(0.1)
         assert told == [2]
@@ -318,18 +339,20 @@ def test_a_claim_is_told_its_position_as_it_changes() -> None:
         assert told == [2, 3, 2, 1, 0]
         await asyncio.sleep(20)
         assert told == [2, 3, 2, 1, 0], "nothing has changed"
+        await house.start()
+        assert told == [2, 3, 2, 1, 0, None], "its kernel starts"
 
     in_house(test, concurrent_starts=1, claim_timeout=1000.0)
 
 
-def test_a_claim_that_need_not_wait_in_line_is_told_nothing() -> None:
+def test_a_claim_that_need_not_wait_in_line_is_told_no_position() -> None:
     async def test(house: House) -> None:
-        told: list[int] = []
+        told: list[int | None] = []
         house.claim(ADA, moved=told.append)
         await asyncio.sleep(5)
         await house.start()
         assert house.served == ["ada"]
-        assert told == []
+        assert told == [None]
 
     in_house(test)
 
@@ -338,9 +361,9 @@ def test_a_long_line_is_told_once_a_second_however_often_it_moves() -> None:
     async def test(house: House) -> None:
         calls = 0
 
-        def moved(position: int) -> None:
+        def moved(position: int | None) -> None:
             nonlocal calls
-            calls += 1
+            calls += position is not None
 
         for _ in range(FLOOD):
             house.claim(ADA, moved=moved)
@@ -358,10 +381,11 @@ def test_only_the_beginning_of_a_very_long_line_is_told(monkeypatch: pytest.Monk
 
     async def test(house: House) -> None:
         told: Counter[int] = Counter()
-        for number in range(30):
-            house.claim(ADA, moved=lambda _, number=number: told.update([number]))  # type: ignore[misc]
+        await house.flood(count=1)
+        for _ in range(30):
+            house.claim(ADA, moved=lambda position: told.update([-1 if position is None else position]))
         await asyncio.sleep(5)
-        assert sorted(told) == list(range(1, 11))
+        assert told == Counter(range(10))
 
     in_house(test, concurrent_starts=1, claim_timeout=1000.0)
 
@@ -370,14 +394,18 @@ def test_a_listener_that_fails_or_leaves_keeps_nothing_from_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def test(house: House) -> None:
-        told: list[int] = []
+        told: list[int | None] = []
 
-        def fails(position: int) -> None:
+        def fails(position: int | None) -> None:
             raise OSError("no")
 
         await house.flood(count=1)
         house.claim(ADA, moved=fails)
-        leaves = house.claim(ADA, moved=lambda _: leaves.cancel() and None)
+
+        def goes(position: int | None) -> None:
+            leaves.cancel()
+
+        leaves = house.claim(ADA, moved=goes)
         house.claim(ADA, moved=told.append)
         await asyncio.sleep(3)
         assert leaves.cancelled()

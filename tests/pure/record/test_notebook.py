@@ -124,6 +124,24 @@ def test_a_session_without_cells_is_a_valid_notebook() -> None:
     assert notebook_of(events)["cells"] == []
 
 
+def test_positions_in_line_for_a_kernel_change_nothing_of_the_cell() -> None:
+    events = Events()
+    events.queue("0123abcd", cell_id="of-a-client", silent=True)
+    for position in (2, 0):
+        waiting = {"position": position, "code": "", "msg_id": "m", "waiting_for": "kernel"}
+        events.add("queued", "0123abcd", **waiting)
+    events.start("0123abcd", 4)
+    events.finish("0123abcd", execution_count=4)
+    notebook = notebook_of(events)
+    (cell,) = notebook["cells"]
+    assert (cell["id"], cell["source"]) == ("of-a-client", "run('0123abcd')")
+    assert cell["metadata"]["cellgate"]["silent"] is True
+    assert cell["metadata"]["cellgate"]["seq"] == [1, 5]
+    # One that ended in line has no other source than its request.
+    del events.all[3:]
+    assert notebook_of(events)["cells"][0]["source"] == "run('0123abcd')"
+
+
 def test_one_cell_with_all_that_is_known_of_it() -> None:
     events = Events()
     events.queue("0123abcd")

@@ -192,9 +192,8 @@ class OneShotHandler(ExecutionAnswers):
             if self.login.reach.exact:
                 raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
             wanted = structs.replace(wanted, session=self.login.reach.new_key())
-        session = await manager.open_one_shot(self.owner, wanted, record=body.record)
+        session, run = await manager.execute_once(self.owner, wanted, request, record=body.record)
         try:
-            run = session.submit(request)
             await self.answer_run(session, run, form, body, view)
         finally:
             manager.end_later(session, "one_shot")
