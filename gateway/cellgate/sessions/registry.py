@@ -563,9 +563,9 @@ class SessionManager:
 
     def end_all(self, principal: str, cause: str) -> None:
         """End all sessions of a principal in the background; their files and records stay."""
-        for (owner, _), task in tuple(self._opening.items()):
+        for (owner, _), opening in tuple(self._opening.items()):
             if owner == principal:
-                task.cancel()
+                opening.task.cancel()
         for (owner, _), session in tuple(self._live.items()):
             if owner == principal and not session.ending:
                 self._end_in_background(session, cause, keep_files=True, keep_kernel=False)

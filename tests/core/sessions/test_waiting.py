@@ -11,7 +11,6 @@ import pytest
 
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate.sessions.principal import Principal
 from cellgate.sessions.registry import Accepted
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
@@ -20,7 +19,7 @@ from cellgate_kernels.execution import Status
 from cellgate_kernels.testing import starts_after, virtual_time
 from tests.core.world import World
 
-ADA, BOB = Principal("ada"), Principal("bob")
+ADA, BOB = "ada", "bob"
 
 Asked = asyncio.Task[Accepted]
 
@@ -36,9 +35,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         made.check()
 
 
-def ask(
-    world: World, who: Principal, key: str, code: str = "hello", *, timeout: float | None = None
-) -> Asked:
+def ask(world: World, who: str, key: str, code: str = "hello", *, timeout: float | None = None) -> Asked:
     """Ask for a cell, as a request over HTTP does."""
     asked = world.loop.create_task(world.manager.execute(who, key, ExecuteRequest(code, timeout=timeout)))
     # Not all of them are looked at: some are refused when the gateway closes.
@@ -315,7 +312,7 @@ def test_a_flood_of_sessions_delays_another_by_one_at_the_most(world: World) -> 
 
 def test_a_principals_weight_is_asked_for_at_each_claim(world: World) -> None:
     session = holder(world)
-    asked = [ask(world, Principal("heavy"), f"h-{number}") for number in range(4)]
+    asked = [ask(world, "heavy", f"h-{number}") for number in range(4)]
     asked += [ask(world, BOB, f"b-{number}") for number in range(4)]
     world.pass_time(0.1)
     free(world, session)
