@@ -128,6 +128,17 @@ def error_of(content: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def pages_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The fields of a display for each page of a reply: what ``obj?`` and ``%pdoc`` give to a pager.
+
+    Source: "Messaging in Jupyter", section "Payloads". Raises TooComplex.
+    """
+    payload = content.get("payload")
+    pages = [page for page in payload if isinstance(page, dict)] if isinstance(payload, list) else []
+    shown = [_display(page) for page in pages if page.get("source") == "page"]
+    return [fields for fields in shown if fields is not None and fields["data"]]
+
+
 def comm_event(message: Message) -> KernelEvent | None:
     """The event for a widget's state or a change to it. Custom messages and comms of other targets have none.
 

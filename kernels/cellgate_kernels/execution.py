@@ -10,15 +10,26 @@ the events into notebook outputs. Source: jupyter-client's "Messaging in Jupyter
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from cellgate_kernels.contents import comm_event, content_of, count_of, error_of, fields_of, text_of
+from cellgate_kernels.contents import (
+    comm_event,
+    content_of,
+    count_of,
+    error_of,
+    fields_of,
+    pages_of,
+    text_of,
+)
 from cellgate_kernels.messages import Channel, Message, TooComplex, weight_of
 from cellgate_kernels.outputs import KernelEvent, OutputLimiter, byte_size
+
+logger = logging.getLogger(__name__)
 
 Events = tuple[KernelEvent, ...]
 
@@ -83,6 +94,7 @@ class Execution:
         self._asking = False
         self._reply_unread = False
         self._reply_error: tuple[dict[str, Any], int] | None = None
+        self._pages: tuple[list[dict[str, Any]], int] = [], 0
         self._interrupted_by: str | None = None
         self._late = False
         self._end: tuple[Status, str | None] | None = None
@@ -264,11 +276,21 @@ class Execution:
             return self._finish() if self.idle else ()
         content = content_of(message)
         status = text_of(content.get("status"))
+        if status == "error" and _only_display_failed(content):
+            status = "ok"
         self._end = self._end_of_reply(status)
         self._take_count(content)
         if status == "error":
             self._reply_error = error_of(content), len(message.content_frame)
+        else:
+            self._take_pages(content, len(message.content_frame))
         return self._finish() if self.idle else ()
+
+    def _take_pages(self, content: dict[str, Any], size: int) -> None:
+        try:
+            self._pages = pages_of(content), size
+        except TooComplex:
+            logger.debug("A kernel's pages were too complex to be shown")
 
     def _take_count(self, content: dict[str, Any]) -> None:
         if self.execution_count is None:
@@ -279,7 +301,11 @@ class Execution:
         if self._reply_unread:
             well = self.error is None and not self.disturbed
             self._end = self._end_of_reply("ok" if well else "error")
-        return () if self._reply_error is None else self._take_error(*self._reply_error)
+        if self._reply_error is not None:
+            return self._take_error(*self._reply_error)
+        pages, size = self._pages
+        shown = [self.limiter.admit(KernelEvent("display_data", page), size) for page in pages]
+        return tuple(event for events in shown for event in events)
 
     def _take_error(self, fields: dict[str, Any], size: int) -> Events:
         """Take the reply's error unless iopub showed the same one; an event for it if iopub showed none."""
@@ -307,6 +333,15 @@ class Execution:
         "input_request": (Channel.STDIN, _on_input_request),
         "execute_reply": (Channel.SHELL, _on_execute_reply),
     }
+
+
+def _only_display_failed(content: Mapping[str, Any]) -> bool:
+    """Whether an error in the reply is only that a result could not be shown, such as by ``_repr_html_``.
+
+    ipykernel 7.4 then answers with an error that has no exception (ipkernel.py, `displayhook_error`); the
+    traceback was shown, and the cell ran to its end.
+    """
+    return content.get("ename") == "NoneType" and content.get("evalue") == "None"
 
 
 def _limit_reached(error: Mapping[str, Any]) -> str | None:

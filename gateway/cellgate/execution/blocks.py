@@ -37,6 +37,12 @@ _MAGICS = {
     Language.TYPESCRIPT: f"%%script {_PROGRAMS[Language.TYPESCRIPT]}",
 }
 
+_EXIT_STATUS = {
+    # Of a cell magic in a Python kernel (subprocess.CalledProcessError), and of a bash kernel.
+    "CalledProcessError": re.compile(r"returned non-zero exit status (\d{1,3})\.\Z"),
+    "ExitStatus": re.compile(r"\A(\d{1,3})\Z"),
+}
+_NEVER = re.compile(r"(?!)")
 _FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
 
 
@@ -121,5 +127,9 @@ def _pip_line(line: str) -> str:
 
 
 def exit_code(result: Result) -> int:
-    """The exit code that AutoGen's executors would return for a cell's result."""
+    """The exit code of a block: its program's own or, where it has none, what AutoGen's executors return."""
+    if result.status == "error" and result.error is not None:
+        found = _EXIT_STATUS.get(result.error.ename, _NEVER).search(result.error.evalue)
+        if found is not None and 0 < int(found[1]) < 256:
+            return int(found[1])
     return {"ok": 0, "timeout": TIMED_OUT}.get(result.status, FAILED)

@@ -5,22 +5,29 @@ It does not use the gateway's code and needs nothing but ipykernel. ``bash_cells
 start kernels of other languages through it. It is invisible to user code: ``sys.argv``, ``sys.path``,
 ``__main__`` and matplotlib's inline backend are as ``python -m ipykernel_launcher`` leaves them. Differences:
 output in the middle of a cell is sent immediately, no history is written, the kernel itself keeps messages
-that its readers have not fetched yet, and the debugger is loaded with its first request.
+that its readers have not fetched yet, the debugger is loaded with its first request, ``exit()`` ends the
+kernel within its cell, and two errors are said more plainly.
 """
 
+import atexit
 import json
 import linecache
 import os
 import select
 import shutil
 import struct
+import subprocess
 import sys
 import threading
+import time
+from contextlib import suppress
 from importlib import import_module, reload
 from importlib.util import find_spec
 from pathlib import Path
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
+FLUSH_TIMEOUT = 1.0  # seconds
+SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given
 PRELOAD = "CELLGATE_PRELOAD"
 LIFETIME = "CELLGATE_LIFETIME"
 SPOOL = "CELLGATE_SPOOL"
@@ -61,6 +68,9 @@ def main(kernel_class=None):
     if kernel_class is None:
         cells_have_lines()
         tables_on_request(app.shell)
+        exit_ends_the_kernel(app)
+        input_says_how(app.kernel)
+        programs_say_their_status(app.shell)
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -138,6 +148,73 @@ def tables_on_request(shell):
         for name in ("DataFrame", "Series"):
             formatter.for_type_by_name(module, name, data)
     shell.display_formatter.formatters[TABLE] = formatter
+
+
+def exit_ends_the_kernel(app):
+    """Let ``exit()`` and ``quit()`` end the kernel in their own cell.
+
+    ipykernel stops its loop a tenth of a second after the cell, in the middle of whatever cell came next.
+    """
+
+    def leave():
+        if app.shell.keepkernel_on_exit:
+            return
+        # The application's own handler closes sockets that still have to send.
+        atexit.unregister(app.close)
+        with suppress(Exception):
+            atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        sent = threading.Event()
+        app.iopub_thread.schedule(sent.set)
+        sent.wait(FLUSH_TIMEOUT)
+        time.sleep(SEND_SECONDS)
+        os._exit(0)
+
+    app.shell.ask_exit = leave
+
+
+def input_says_how(kernel):
+    """Let the error of ``input()`` in a cell without input say how to give it some."""
+    from IPython.core.error import StdinNotImplementedError  # noqa: PLC0415
+
+    def wrapped(ask):
+        def asks(*arguments, **options):
+            __tracebackhide__ = True
+            if not kernel._allow_stdin:
+                raise StdinNotImplementedError(
+                    'this cell gets no input; send lines with it ("stdin": ["..."]), or run it where somebody'
+                    " can answer: as a stream, at the console or in a notebook"
+                )
+            return ask(*arguments, **options)
+
+        return asks
+
+    kernel.raw_input = wrapped(kernel.raw_input)
+    kernel.getpass = wrapped(kernel.getpass)
+
+
+def programs_say_their_status(shell):
+    """Show a failed ``%%bash`` or ``%%script`` by its exit status, without IPython's frames and the code."""
+
+    def handler(self, etype, value, tb, tb_offset=None):
+        frame = tb
+        while frame.tb_next is not None:
+            frame = frame.tb_next
+        if Path(frame.tb_frame.f_code.co_filename).parts[-2:] == ("magics", "script.py"):
+            shown = subprocess.CalledProcessError(value.returncode, "the program")
+            lines = [f"CalledProcessError: {shown}"]
+            self._showtraceback(etype, shown, lines)
+            return lines
+        known, self.custom_exceptions = self.custom_exceptions, ()
+        try:
+            self.showtraceback((etype, value, tb), tb_offset=tb_offset, running_compiled_code=True)
+        finally:
+            self.custom_exceptions = known
+        return self._last_traceback or []
+
+    shell.set_custom_exc((subprocess.CalledProcessError,), handler)
 
 
 def application(kernel_class=None):

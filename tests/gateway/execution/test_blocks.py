@@ -69,7 +69,7 @@ def test_a_block_is_saved_under_its_filename_before_it_runs(gateway: GatewayProc
 def test_the_first_failure_stops_the_rest(gateway: GatewayProcess, session: str) -> None:
     body = {"blocks": [block("python", "print('a')"), block("bash", "echo b; exit 3"), block("python", "c")]}
     model = done(blocks(gateway, session, body, "?plain=true"))
-    assert model["exit_code"] == 1
+    assert model["exit_code"] == 3
     assert [result["status"] for result in model["blocks"]] == ["ok", "error"]
     assert model["blocks"][1]["error"]["ename"] == "CalledProcessError"
     assert model["output"].startswith("a\nb\n")

@@ -708,3 +708,48 @@ def test_a_reply_that_an_interrupt_swallowed_is_no_success() -> None:
     one.settle()
 
     assert one.outcome().status is Status.INTERRUPTED
+
+
+def page(text: str, **more: Any) -> dict[str, Any]:
+    return {"source": "page", "data": {"text/plain": text}, "start": 0, **more}
+
+
+@pytest.mark.parametrize(
+    "wires", [[reply(payload=[page("help")]), IDLE], [IDLE, reply(payload=[page("help")])]]
+)
+def test_a_page_is_shown_at_the_end(wires: list[Wire]) -> None:
+    events = feed(execution(), BUSY, INPUT, stream("x"), *wires)
+    assert [event.type for event in events] == ["started", "stream", "display_data"]
+    assert events[-1].content == {"data": {"text/plain": "help"}, "metadata": {}}
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        None,
+        5,
+        [],
+        [None],
+        [{"source": "page"}],
+        [page("x", data=5)],
+        [page("x", data={})],
+        [page("x", source="set_next_input")],
+    ],
+)
+def test_another_payload_shows_nothing(payload: Any) -> None:
+    events = feed(execution(), BUSY, INPUT, reply(payload=payload), IDLE)
+    assert [event.type for event in events] == ["started"]
+
+
+def test_pages_count_against_the_caps() -> None:
+    limiter = OutputLimiter(OutputCaps(1000, 1000))
+    one = Execution(ID, CODE, limiter)
+    one.sent()
+    events = feed(one, BUSY, INPUT, reply(payload=[page("x" * 600) for _ in range(5)]), IDLE)
+    assert len([event for event in events if event.type == "display_data"]) < 5
+
+
+def test_only_the_display_of_a_result_failed() -> None:
+    failed = {"ename": "NoneType", "evalue": "None", "traceback": ["Traceback", "ValueError: odd"]}
+    outcome = end_of(BUSY, INPUT, ERROR, reply("error", **failed), IDLE)
+    assert (outcome.status, outcome.error) == (Status.OK, None)

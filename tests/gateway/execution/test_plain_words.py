@@ -1,0 +1,103 @@
+"""What a first cell should not stumble over: exit(), help, displays that fail, programs, input."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.server import GatewayProcess, together
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"), [("print('before')\nexit()", "before\n"), ("quit()", ""), ("exit", ""), ("quit", "")]
+)
+def test_exit_ends_the_kernel_in_its_own_cell(
+    gateway: GatewayProcess, session: str, code: str, printed: str
+) -> None:
+    result = gateway.execute(session, code)
+    assert (result["status"], result["cause"], result["stdout"]) == ("died", "kernel_exit", printed)
+    assert gateway.execute(session, "1 + 1")["text"] == "2"
+
+
+def test_exit_never_ends_the_next_cell(gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "x = 1")
+    codes = ["exit()", "40 + 2"]
+    first, second = (gateway.submit(session, code) for code in codes)
+    assert gateway.ended(session, first)["status"] == "died"
+    # Cells that were queued for the lost kernel don't run without its variables.
+    assert gateway.ended(session, second)["status"] == "cancelled"
+    assert [gateway.execute(session, "40 + 2")["text"] for _ in range(3)] == ["42"] * 3
+
+
+def test_what_a_program_registered_for_its_exit_runs(gateway: GatewayProcess, session: str) -> None:
+    result = gateway.execute(session, "import atexit\natexit.register(print, 'goodbye')\nexit()")
+    assert (result["status"], result["stdout"]) == ("died", "goodbye\n")
+
+
+def test_exit_may_keep_the_kernel(gateway: GatewayProcess, session: str) -> None:
+    assert gateway.execute(session, "x = 5\nexit(keep_kernel=True)")["status"] == "ok"
+    assert gateway.execute(session, "x")["text"] == "5"
+
+
+@pytest.mark.parametrize("code", ["len?", "len??", "%pdoc len", "?len"])
+def test_help_is_output(gateway: GatewayProcess, session: str, code: str) -> None:
+    result = gateway.execute(session, code)
+    assert "Return the number of items in a container." in result["text"]
+    assert [output["output_type"] for output in result["outputs"]] == ["display_data"]
+    notebook = gateway.get(f"/v1/sessions/{session}/notebook").json()
+    shown = notebook["cells"][-1]["outputs"][0]["data"]["text/plain"]
+    assert "number of items" in "".join(shown)
+
+
+@pytest.mark.parametrize(
+    "method", ["def _repr_html_(self)", "def __repr__(self)", "def _repr_mimebundle_(self, **_)"]
+)
+def test_a_display_that_fails_shows_its_traceback(gateway: GatewayProcess, session: str, method: str) -> None:
+    result = gateway.execute(session, f"class Odd:\n    {method}: raise ValueError('odd')\nOdd()")
+    assert (result["status"], result["cause"], result["error"]) == ("ok", None, None)
+    assert "ValueError: odd" in result["text"]
+    assert "NoneType" not in result["text"]
+    assert result["outputs"][0]["output_type"] == "error"
+
+
+def test_a_program_that_fails_says_its_status_and_its_error(gateway: GatewayProcess, session: str) -> None:
+    result = gateway.execute(session, "%%bash\nls /not-there\nexit 3")
+    assert (result["status"], result["error"]["ename"]) == ("error", "CalledProcessError")
+    assert "/not-there" in result["stderr"]
+    assert "exit status 3" in result["text"]
+    assert "run_cell_magic" not in result["text"]
+
+
+def test_a_program_started_by_python_has_a_traceback(gateway: GatewayProcess, session: str) -> None:
+    result = gateway.execute(session, "import subprocess\nsubprocess.run(['false'], check=True)")
+    assert result["error"]["ename"] == "CalledProcessError"
+    assert "subprocess.run(['false'], check=True)" in result["text"]
+
+
+@pytest.mark.parametrize("kernel", ["python3", "bash"])
+@pytest.mark.parametrize("status", [1, 3, 127, 255])
+def test_a_blocks_exit_code_is_its_programs(
+    gateway: GatewayProcess, session: str, kernel: str, status: int
+) -> None:
+    assert gateway.post("/v1/sessions", {"session": session, "kernel": kernel}).status == 201
+    blocks = [{"language": "bash", "code": f"(exit {status})"}]
+    answer = gateway.post(f"/v1/sessions/{session}/execute-blocks", {"blocks": blocks}).json()
+    assert answer["exit_code"] == status
+
+
+def test_input_without_any_says_how_to_give_some(gateway: GatewayProcess, session: str) -> None:
+    for code in ("input()", "import getpass\ngetpass.getpass()"):
+        result = gateway.execute(session, code)
+        assert result["error"]["ename"] == "StdinNotImplementedError"
+        assert '"stdin": ["..."]' in result["error"]["evalue"]
+    assert gateway.execute(session, "input()", stdin=["given"])["text"].endswith("'given'")
+
+
+def test_many_exits_at_once_end_only_their_own_kernels(gateway: GatewayProcess, session: str) -> None:
+    def leave(number: int) -> tuple[str, str]:
+        key = f"{session}-{number}"
+        try:
+            return gateway.execute(key, "exit()")["status"], gateway.execute(key, "'here'")["text"]
+        finally:
+            gateway.delete(f"/v1/sessions/{key}")
+
+    assert together(4, leave) == [("died", "'here'")] * 4
