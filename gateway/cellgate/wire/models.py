@@ -73,7 +73,10 @@ class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
     timeout: Annotated[
         float | None,
         Meta(
-            description="Seconds the cell may run; if absent, the session's `cell_timeout`.",
+            description=(
+                "Seconds the cell may run and wait in line for a kernel; if absent, the session's "
+                "`cell_timeout`, which limits the run alone."
+            ),
             extra_json_schema={"exclusiveMinimum": 0},
         ),
     ] = None
