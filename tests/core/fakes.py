@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from jupyter_client.kernelspec import KernelSpec
 from msgspec import structs
 
 from cellgate.channels.client import ChannelSettings
@@ -235,9 +236,10 @@ class FakeCatalog:
     def choose(self, kernel: str | None, language: str | None, default: str) -> str:
         return kernel or default
 
-    def get_kernel_spec(self, name: str) -> None:
+    def get_kernel_spec(self, name: str) -> KernelSpec:
         if name != "python3":
             raise KernelspecNotFound(f"There is no kernelspec {name}.")
+        return KernelSpec(language="python")
 
     def find_kernel_specs(self) -> dict[str, str]:
         return {"python3": ""}

@@ -40,10 +40,10 @@ async def not_committed(log: EventLog, seq: int) -> None:
     log._publish()
 
 
-def ended_twice(run: ExecutionRun, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
+def ended_twice(run: ExecutionRun, kernel_state: str) -> dict[str, Any]:
     """The end is recorded, and once more."""
-    run._record_end(kernel_state, replaced)
-    return run._record_end(kernel_state, replaced)
+    run._record_end(kernel_state)
+    return run._record_end(kernel_state)
 
 
 def lost(queue: ExecutionQueue, cause: str) -> None:
@@ -84,6 +84,10 @@ async def nobody_told(session: Session, wish: Any) -> None:
     await session._replace_kernel(wish.cause)
 
 
+def nothing_lost(session: Session) -> None:
+    """Variables are lost, and no cell says so."""
+
+
 Step = tuple[str, dict[str, Any]]
 """A rule and what it is given."""
 
@@ -109,6 +113,7 @@ MISTAKES: list[tuple[type, str, Callable[..., Any], list[Step]]] = [
     (EventLog, "_chained_to", broken_chain, [submit("hello")]),
     (ExecutionRun, "_escalate", no_deadline, [submit("never", timeout=0.1)]),
     (Session, "_do_restart", nobody_told, [submit("hello"), RESTART]),
+    (Session, "take_loss", nothing_lost, [submit("hello"), RESTART, submit("hello")]),
 ]
 """Whose method each takes the place of, and steps that show it."""
 NAMES = [mistake.__name__ for _, _, mistake, _ in MISTAKES]

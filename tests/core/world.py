@@ -316,7 +316,30 @@ def check_session(events: list[dict[str, Any]]) -> set[str]:
         before.append(kind)
     for execution, found in kinds.items():
         assert Counter(found)["finished"] == 1, f"{execution} has {Counter(found)['finished']} ends"
+    check_losses(events)
     return set(kinds)
+
+
+def check_losses(events: list[dict[str, Any]]) -> None:
+    """Each kernel but the first is a loss, which is announced once: by the next cell that ran, or by one
+    that was running.
+    """
+    introduced = False
+    unannounced = False
+    announces: dict[str, bool] = {}
+    for event in events:
+        execution = event["execution"]
+        if event["type"] == "session" and "environment" in event:
+            assert ("loss" in event) is introduced, "a kernel is introduced"
+            unannounced = introduced
+            introduced = True
+        elif event["type"] == "started":
+            announces[execution] = unannounced
+        elif event["type"] == "finished":
+            told = event["kernel"]["replaced"]
+            assert told or not announces.get(execution, False), "a loss was not announced"
+            assert unannounced or not told, "a loss was announced twice, or there was none"
+            unannounced = unannounced and not told
 
 
 def check_end(event: dict[str, Any], before: list[str], timeout: float) -> None:

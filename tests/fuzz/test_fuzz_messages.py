@@ -232,6 +232,9 @@ class Played:
     def wake(self) -> None:
         """Host's."""
 
+    def take_loss(self) -> None:
+        """Host's."""
+
     def attend_door(self) -> None:
         """Host's."""
 

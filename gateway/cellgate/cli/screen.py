@@ -28,7 +28,15 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from cellgate.client import DisplayData, ErrorRaised, Event, Finished, Stream, UpdateDisplayData
+from cellgate.client import (
+    DisplayData,
+    ErrorRaised,
+    Event,
+    Finished,
+    Stream,
+    UpdateDisplayData,
+)
+from cellgate.client.loss import describe_loss
 
 _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -95,8 +103,10 @@ class Plain:
             sys.stdout.flush()
 
     def end(self, number: int, finished: Finished) -> None:
-        """One line to stderr."""
+        """One line to stderr, and another one if the kernel was replaced."""
         self.note(f"[{number}/{self._total}] {summary(finished)}")
+        if loss := describe_loss(finished.kernel):
+            self.note(loss)
 
     def note(self, text: str) -> None:
         """One line to stderr."""
@@ -163,11 +173,13 @@ class Live:
             self._print(text)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Moves the bar; a cell that failed gets a line."""
+        """Moves the bar; a cell that failed gets a line, and so does a kernel that was replaced."""
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":
             self.note(f"[{number}/{self._total}] {summary(finished)}")
+        if loss := describe_loss(finished.kernel):
+            self.note(loss)
 
     def note(self, text: str) -> None:
         """A dim line above the bar."""
@@ -238,6 +250,4 @@ def summary(finished: Finished) -> str:
         words.append(f"{finished.duration_ms / 1000:.2f} s")
     if finished.truncated:
         words.append("output cut")
-    if finished.kernel.replaced:
-        words.append("kernel replaced: its variables are lost")
     return " ".join(words)

@@ -24,6 +24,7 @@ from cellgate.client import (
     Started,
     Stream,
 )
+from cellgate.client.loss import describe_loss
 
 _ESCAPE = re.compile(
     r"\x1b\[(?P<colour>[0-9;:]*)m"
@@ -114,8 +115,10 @@ class CellOutput:
     def end(self, finished: Finished) -> None:
         """Leaves the terminal with colours reset, at the start of a line; reports an unusual end."""
         self._line("")
-        if finished.status not in {"ok", "error"} or finished.kernel.replaced or finished.truncated:
+        if finished.status not in {"ok", "error"} or finished.truncated:
             self.note(summary(finished))
+        if loss := describe_loss(finished.kernel):
+            self.note(loss)
 
     def note(self, text: str) -> None:
         """Writes a remark, which is not the cell's output."""

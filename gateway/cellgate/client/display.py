@@ -14,16 +14,16 @@ from typing import Any
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
-def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str) -> dict[str, str]:
-    """A MIME bundle of all outputs: their text, and HTML if any is more than text."""
-    parts: list[str] = []
+def display_bundle(outputs: Iterable[Mapping[str, Any]], text: str, note: str = "") -> dict[str, str]:
+    """A MIME bundle of all outputs: their text, and HTML if any is more than text. A `note` comes first."""
+    parts = [f"<p>{html.escape(note)}</p>"] if note else []
     rich = False
     for output in outputs:
         data = output.get("data", {})
         if shown := _picture(data) or _page(data):
             rich = True
         parts.append(shown or _pre(output))
-    bundle = {"text/plain": text}
+    bundle = {"text/plain": "\n".join(filter(None, (note, text)))}
     if rich:
         bundle["text/html"] = "\n".join(parts)
     return bundle

@@ -12,6 +12,7 @@ import msgspec
 
 from cellgate.client.display import display_bundle
 from cellgate.client.errors import CellFailed, gateway_error
+from cellgate.client.loss import describe_loss
 from cellgate.wire import answers
 from cellgate.wire.events import BY_TYPE, Event
 from cellgate.wire.problems import StreamProblem
@@ -42,20 +43,29 @@ class Result(answers.Result, frozen=True, kw_only=True):
         """Whether the cell succeeded."""
         return self.status == "ok"
 
+    @property
+    def loss(self) -> str:
+        """What was lost with the previous kernel, in words; empty if nothing was.
+
+        The first result after the loss says it. It may explain why a name that was defined before is not.
+        """
+        return describe_loss(self.kernel)
+
     def check(self) -> Self:
         """The result itself. Raises CellFailed if the cell did not succeed."""
         if self.ok:
             return self
         detail = f"{self.error.ename}: {self.error.evalue}" if self.error else self.cause or ""
+        message = f"The cell ended with {self.status}" + (f": {detail}" if detail else "")
         raise CellFailed(
-            f"The cell ended with {self.status}" + (f": {detail}" if detail else ""),
+            f"{message}. {self.loss}" if self.loss else message,
             status=self.status,
             ename=self.error.ename if self.error else None,
         )
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """Displays itself in a notebook as the cell's outputs (IPython's display protocol)."""
-        return display_bundle(self.outputs, self.text)
+        return display_bundle(self.outputs, self.text, self.loss)
 
 
 class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ Only values and their checks; ``cellgate_kernels.limits`` has those of one kerne
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from cellgate.wire.models import LimitsBody
@@ -30,6 +31,13 @@ class SessionLimits:
         """The flat object on the wire; sizes in bytes."""
         times = {name: getattr(self, name) for name in ("cell_timeout", "idle_timeout", "lifetime")}
         return {**asdict(self.resources), **times}
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> SessionLimits:
+        """The limits that `to_wire` gave; a limit that it did not know has its default."""
+        known = {field.name: wire[field.name] for field in fields(cls) if field.name in wire}
+        named = {field.name for field in fields(ResourceLimits)} & wire.keys()
+        return cls(ResourceLimits(**{name: wire[name] for name in named}), **known)
 
 
 def check_seconds(value: float, name: str) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.cell_environment import RESTORING, setting
@@ -29,6 +29,7 @@ from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.results import ResultBuilder
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
+from cellgate.wire.events import Loss
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.execution import Execution, Outcome, Status
 from cellgate_kernels.kernel import Kernel
@@ -72,6 +73,9 @@ class Host(Protocol):
     def listener_failed(self, error: Exception) -> None:
         """A message from the kernel could not be handled."""
 
+    def take_loss(self) -> Loss | None:
+        """What was lost with the previous kernel, if no execution has said so yet; the caller will."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
@@ -91,7 +95,7 @@ class ExecutionRun:
 
     `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
     kernel is still running it and can't be used any more. `broken`: an internal error occurred while it ran.
-    `host`: the session, once there is one.
+    `host`: the session, once there is one. `loss`: what its end says was lost with a kernel.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class ExecutionRun:
         self.gave_up = False
         self.broken = False
         self.message: str | None = None
+        self.loss: Loss | None = None
         self._status: str | None = None
         self._final_event: dict[str, Any] | None = None
         self._unrecorded = False
@@ -388,8 +393,14 @@ class ExecutionRun:
 
     def _send(self, kernel: Kernel) -> None:
         self._follow(kernel)
-        self.machine.sent()
+        self._note_sent()
         kernel.connection.send(execute_request(self.request, kernel.connection.session, self.msg_id))
+
+    def _note_sent(self) -> None:
+        """The first cell that is sent after a loss announces it."""
+        self.machine.sent()
+        if self.host is not None:
+            self.loss = self.host.take_loss()
 
     def _follow(self, kernel: Kernel) -> None:
         failed = None if self.host is None else self.host.listener_failed
@@ -471,26 +482,34 @@ class ExecutionRun:
             kernel.exited.remove_done_callback(wake)
             reply.cancel()
 
-    def finish(self, kernel_state: str, *, replaced: bool) -> dict[str, Any]:
+    def lose(self, loss: Loss | None) -> None:
+        """Its own kernel was replaced as well; if it announces an earlier loss already, that cause stays."""
+        if self.loss is None:
+            self.loss = loss
+        elif loss is not None:
+            self.loss = structs.replace(self.loss, files=loss.files)
+
+    def finish(self, kernel_state: str) -> dict[str, Any]:
         """Record the end, only once, withheld from followers until the caller has made it durable."""
         if self._final_event is None:
             self._release()
-            self._final_event = self._record_end(kernel_state, replaced)
+            self._final_event = self._record_end(kernel_state)
         return self._final_event
 
-    def _record_end(self, kernel_state: str, replaced: bool) -> dict[str, Any]:
+    def _record_end(self, kernel_state: str) -> dict[str, Any]:
         outcome = self.machine.outcome()
         ended = self._now()
         sent = self._sent_at if self._sent_at is not None else ended
         error = outcome.error
         texts = () if error is None else (error["ename"], error["evalue"], *error["traceback"])
         size = sum(map(len, texts))
-        final = self._final(outcome, sent, ended, kernel_state, replaced)
+        final = self._final(outcome, sent, ended, kernel_state)
         return self.emit("finished", final, withhold=True, size=size)
 
-    def _final(
-        self, outcome: Outcome, sent: float, ended: float, kernel_state: str, replaced: bool
-    ) -> dict[str, Any]:
+    def _final(self, outcome: Outcome, sent: float, ended: float, kernel_state: str) -> dict[str, Any]:
+        kernel: dict[str, Any] = {"state": kernel_state, "replaced": self.loss is not None}
+        if self.loss is not None:
+            kernel |= to_builtins(self.loss)
         return {
             "status": outcome.status,
             "cause": outcome.cause,
@@ -501,7 +520,7 @@ class ExecutionRun:
             "duration_ms": round((ended - sent) * 1000, 3),
             "queue_ms": round((sent - self._queued_at) * 1000, 3),
             "truncated": self.machine.limiter.truncated or self._unrecorded,
-            "kernel": {"state": kernel_state, "replaced": replaced},
+            "kernel": kernel,
         }
 
     def explanation(self, status: Status) -> dict[str, Any] | None:

@@ -123,11 +123,11 @@ class SessionTools:
 
     def _content(self, result: Result) -> Content:
         where = f"read_output with execution {result.execution!r}"
-        parts = [shorten(result.text, self._max_text, where)] if result.text else []
+        parts = [f"[cellgate: {result.loss}]"] if result.loss else []
+        if result.text:
+            parts.append(shorten(result.text, self._max_text, where))
         if result.status not in {"ok", "error"}:
             parts.append(f"[cellgate: {result.status}" + (f", {result.cause}]" if result.cause else "]"))
-        if result.kernel.replaced:
-            parts.append("[cellgate: the kernel was replaced; its variables are lost, its files are there]")
         if result.files:
             named = ", ".join(f"{file.path} ({file.size} bytes)" for file in result.files[:_MOST_FILES])
             parts.append(shorten(f"[files written: {named}]", self._max_text, "list_files"))

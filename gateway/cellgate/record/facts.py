@@ -32,7 +32,7 @@ WITHOUT_VARIABLES = "kernelspec_without_session_variables"
 """As `KERNELSPEC`, but the session has environment variables, with which its kernel may find other packages.
 Which ones is unknown, because such a kernel is not trusted."""
 
-_BEGINNINGS = frozenset({"created", "resumed"})
+BEGINNINGS = frozenset({"created", "resumed"})
 _OF_SESSION = (
     "principal",
     "created_at",
@@ -131,7 +131,7 @@ class SessionFacts:
         self.fields.pop("last_activity", None)
         if event.last_activity is not UNSET:
             self.fields["last_activity"] = event.last_activity
-        if event.cause in _BEGINNINGS:
+        if event.cause in BEGINNINGS:
             self.fields["execution_count"] = 0
             self.packages.clear()
         if not isinstance(event.environment, msgspec.UnsetType):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from cellgate.record import text
 from cellgate.record.keys import SigningKey
@@ -245,7 +245,7 @@ class _Cell:
             times["iopub.status.busy"] = self.started.at
             times["iopub.execute_input"] = self.started.at
         ended = self.finished
-        if ended is not None and ended.status not in _UNANSWERED and not ended.kernel.replaced:
+        if ended is not None and ended.status not in _UNANSWERED and not _gave_up(ended):
             ended_at = ended.finished_at or ended.at
             times["shell.execute_reply"] = ended_at
             times["iopub.status.idle"] = ended_at
@@ -284,6 +284,14 @@ class _Cell:
         if ended.error is not None:
             return {"note": f"{ended.error.ename}: {ended.error.evalue}"}
         return {"note": f"This cell was ended early: {ended.status}{why}."}
+
+
+def _gave_up(ended: Finished) -> bool:
+    """Whether its kernel was killed before it could answer.
+
+    Records from before losses were described don't tell that from a kernel that was replaced before the cell.
+    """
+    return ended.kernel.replaced and (ended.status == "timeout" or ended.kernel.files is UNSET)
 
 
 def _changed_packages(event: PackagesChanged) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from cellgate.errors import RecordGone
 from cellgate.record import schema
 from cellgate.record.database import Database
+from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate_kernels.limits import MIB
 
@@ -90,6 +91,10 @@ class Queries(ABC):
         None when there is no such session.
         """
         return await self._read(schema.last_event, session_id)
+
+    async def last_life(self, session_id: int) -> LastLife:
+        """What the session had before its last end, as far as a next life has to know."""
+        return await self._read(last_life, session_id)
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
         """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""

@@ -447,6 +447,17 @@ def event_row(db: sqlite3.Connection, values: tuple[Any, ...]) -> EventRow:
     return EventRow(session_id, seq, event_type, execution, whole, digest)
 
 
+def events_of_types(
+    db: sqlite3.Connection, session_id: int, types: Collection[str], after: int = 0
+) -> Iterator[EventRow]:
+    """A session's events of these types with a seq above `after`, in order."""
+    query = f"""SELECT {_EVENT} FROM events WHERE session_id = ? AND seq > ?
+        AND type IN ({", ".join("?" * len(types))}) ORDER BY seq"""  # noqa: S608
+    with closing(db.execute(query, (session_id, after, *types))) as cursor:
+        for values in cursor:
+            yield event_row(db, values)
+
+
 class StoredRows:
     """The rows of a session as they are in the table, including gaps; for callers that have time."""
 

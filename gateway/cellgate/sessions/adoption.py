@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from cellgate_kernels.contents import content_of
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, KernelDied
 from cellgate_kernels.kernel import Kernel, KernelLauncher
-from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.limits import MIB
 from cellgate_kernels.messages import Message
 from cellgate_kernels.provisioners.folders import SOCKETS
 from cellgate_kernels.spool import Spooled, read_spool
@@ -207,7 +207,7 @@ class AdoptedRun(ExecutionRun):
         # Only now: the previous gateway set the values already, and restoring them takes just the names.
         self.request = replace(self.request, env=self._names)
         self._follow(kernel)
-        self.machine.sent()
+        self._note_sent()
         seen = set()
         expected = 0
         for spooled in self._missed:
@@ -293,14 +293,24 @@ class Recovery:
             folder = Path(stored.runtime) / SOCKETS
             key = stored.provisioner["connection_info"]["key"]
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
-            limits = _limits(row.limits)
+            limits = SessionLimits.from_wire(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
             await self._end_executions(row, log, "idle", but=running)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
-            session = self._make(SessionSpec(row, limits, kernel.profile, log, self._journal))
+            life = await self._journal.last_life(row.id)
+            spec = SessionSpec(
+                row,
+                limits,
+                kernel.profile,
+                log,
+                self._journal,
+                loss=life.unannounced,
+                missing=life.missing,
+            )
+            session = self._make(spec)
             last = await self._journal.last_execution(row.id)
             await session.open(0 if last is None else last.number, kernel, running)
         except BaseException:
@@ -358,13 +368,6 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
         else:
             unfinished.discard(message.parent.msg_id)
     return unfinished
-
-
-def _limits(wire: Mapping[str, Any]) -> SessionLimits:
-    """The inverse of `SessionLimits.to_wire`."""
-    names = {field.name for field in fields(ResourceLimits)}
-    resources = ResourceLimits(**{name: value for name, value in wire.items() if name in names})
-    return SessionLimits(resources, **{name: value for name, value in wire.items() if name not in names})
 
 
 def kernels_of(rows: Iterable[SessionRow]) -> dict[str, int]:

@@ -61,6 +61,8 @@ class SessionKernel:
         self.moving = asyncio.Lock()
         """Held while files are moved; acquire it to use `workspace`."""
         self.packages = packages
+        self.has_files = False
+        """Whether there were files to give to the current kernel."""
         self.watch = WorkspaceWatch()
         self.in_line = False
         """Whether it waits for its turn to get a kernel; not while one starts for it."""
@@ -90,6 +92,11 @@ class SessionKernel:
         """
         until = self._time() if self.in_line else self._left_line_at
         return max(0.0, until - since)
+
+    @property
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """The environment variables of the session's kernels."""
+        return self._profile.env
 
     async def claim(self, patience: float | None = None) -> Kernel:
         """A fresh kernel with the session's files; waits in line for it at most `patience` seconds.
@@ -129,7 +136,8 @@ class SessionKernel:
     async def _equip(self, kernel: Kernel) -> None:
         async with self.moving:
             try:
-                if await self._files.restore(kernel.workspace):
+                self.has_files = await self._files.restore(kernel.workspace)
+                if self.has_files:
                     with storage("The session's files can't be given to its kernel"):
                         await kernel.files_given()
                     await self.watch.begin(kernel.workspace)

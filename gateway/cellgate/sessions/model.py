@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
+from cellgate.wire.events import Missing
 
 
 def session_model(
-    row: SessionRow, *, kernel_id: str | None = None, queue_length: int = 0, problem: str | None = None
+    row: SessionRow,
+    *,
+    kernel_id: str | None = None,
+    queue_length: int = 0,
+    problem: str | None = None,
+    missing: Missing | UnsetType = UNSET,
 ) -> SessionModel:
-    """The wire's model of a session, live or ended. `problem`: why it is no longer recorded, if so."""
+    """The wire's model of a session, live or ended.
+
+    `problem`: why it is no longer recorded, if so. `missing`: what it had before
+    its last end and does not have now.
+    """
     return SessionModel(
         session=row.key,
         principal=row.principal,
@@ -28,4 +38,5 @@ def session_model(
         metadata=row.metadata,
         head=row.head.hex(),
         problem=UNSET if problem is None else problem,
+        missing=missing,
     )

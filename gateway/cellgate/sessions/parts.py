@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from msgspec import UNSET, UnsetType
+
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionSettings
@@ -15,6 +17,7 @@ from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
+from cellgate.wire.events import Loss, Missing
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.threads import Lane
@@ -57,6 +60,8 @@ class SessionSpec:
     """One session: its row, its limits, the kernels it gets, its event log, and the store of that log.
 
     `principal`: who waits for its kernels, if its row names nobody.
+    `loss`: what it lost before it was opened and no execution has said yet. `missing`: what it had in an
+    earlier life and does not have in this one.
     """
 
     row: SessionRow
@@ -65,3 +70,5 @@ class SessionSpec:
     log: EventLog
     store: EventStore
     principal: str = ""
+    loss: Loss | None = None
+    missing: Missing | UnsetType = UNSET

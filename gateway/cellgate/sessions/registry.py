@@ -28,11 +28,14 @@ from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
+from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
+from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
 from cellgate_kernels.errors import CellgateError, DeadlinePassed
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.limits import HASH_SEED
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.stored import StoredKernel
@@ -109,6 +112,7 @@ class SessionManager:
         self._erasing: dict[Owned, tuple[SessionRow, Purge, asyncio.Task[None]]] = {}
         self._endings = Supervisor()
         self._culler: asyncio.Task[None] | None = None
+        self._variables = KeptVariables()
         self._closing = False
 
     # Life
@@ -377,8 +381,12 @@ class SessionManager:
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
+        resumed = None
         if former is not None:
             self._journal.check_writable(former.id)
+            resumed = await self._resumed(former, body, profile, limits)
+            profile = resumed.profile
+            limits = resumed.limits
         if former is not None and former.kernel != profile.kernelspec:
             if self._names_kernel(body):
                 raise Conflict(
@@ -402,17 +410,34 @@ class SessionManager:
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         made = 0
         if former is not None:
-            # The last events of the session's previous life may still be waiting to be written.
-            await self._journal.commit()
             log = await self.stored_log(former)
             log.reopen()
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
-        session = self._make_session(SessionSpec(row, limits, profile, log, self._journal))
+        spec = SessionSpec(row, limits, profile, log, self._journal)
+        if resumed is not None:
+            spec = replace(spec, loss=resumed.loss, missing=resumed.loss.missing)
+        session = self._make_session(spec)
         ready_to_claim.set_result(session)
         await session.open(made)
         self._add(session)
         return session
+
+    async def _resumed(
+        self, former: SessionRow, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+    ) -> Resumption:
+        """What a recorded session gets in its next life."""
+        # The last events of its previous life may still be waiting to be written.
+        await self._journal.commit()
+        life = await self._journal.last_life(former.id)
+        past = Past(former, life, self._variables.of(former.id), self._default_seed(former.kernel))
+        return resume(past, body, profile, limits, self.ceilings)
+
+    def _default_seed(self, kernelspec: str) -> str | None:
+        """The PYTHONHASHSEED of such a kernel without variables; None if there is no such kernelspec now."""
+        if kernelspec not in self._catalog.find_kernel_specs():
+            return None
+        return str(self._catalog.get_kernel_spec(kernelspec).env.get("PYTHONHASHSEED", HASH_SEED))
 
     async def open_one_shot(
         self,
@@ -499,6 +524,8 @@ class SessionManager:
             await self._workspaces.of(folder_of(row)).remove()
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
+        if row is not None:
+            self._variables.forget(row.id)
 
     async def purge(self, principal: str, key: str, *, by: str) -> bool:
         """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
@@ -605,6 +632,8 @@ class SessionManager:
         owned = (session.row.principal, session.row.key)
         if self._live.get(owned) is session:
             del self._live[owned]
+            if session.row.principal and session.record.cause != "deleted":
+                self._variables.keep(session.row.id, session.slot.variables)
 
     async def _cull(self) -> float:
         """End overdue sessions concurrently; returns the seconds until the next run."""

@@ -18,6 +18,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
+from msgspec import UNSET, structs
+
 from cellgate.channels.door import Door
 from cellgate.errors import NotRecorded, ShuttingDown
 from cellgate.execution.limits import SessionLimits
@@ -34,6 +36,7 @@ from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
+from cellgate.wire.events import Loss
 from cellgate_kernels.errors import CellgateError, DeadlinePassed, GatewayFault
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel
@@ -110,6 +113,8 @@ class Session:
         self._replacing = False
         # The first queued execution and its timer, while the session waits for a kernel that a restart wants.
         self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
+        # Until an execution has announced it.
+        self._loss = spec.loss
         self._quiet = asyncio.Event()
         self._end: asyncio.Task[None] | None = None
         self._unfit: CellgateError | None = None
@@ -157,6 +162,7 @@ class Session:
             kernel_id=self.kernel.id if self.kernel else None,
             queue_length=len(self._queue),
             problem=self.record.problem,
+            missing=self.record.missing,
         )
 
     async def quiet(self) -> None:
@@ -192,8 +198,10 @@ class Session:
         session then has no kernel.
         """
         kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
+        if adopted is None and self._loss is not None:
+            self._loss = structs.replace(self._loss, files=self._files_left())
         try:
-            self.record.attached(kernel)
+            self.record.attached(kernel, self._loss)
             self._runs.made = executions_made
             if self.log.last_seq == 0:
                 cause = "created"
@@ -378,9 +386,19 @@ class Session:
         finally:
             self._replacing = False
             self._unwatch()
-        self.record.attached(kernel)
+        missing = UNSET if self._loss is None else self._loss.missing
+        self._loss = Loss(cause=cause, files=self._files_left(), missing=missing)
+        self.record.attached(kernel, self._loss)
         self.record.set(SessionState.IDLE, cause, kernel)
         self.door.kernel_ready(kernel)
+
+    def _files_left(self) -> str:
+        return "kept" if self.slot.has_files else "none"
+
+    def take_loss(self) -> Loss | None:
+        """What was lost with the previous kernel, if no execution has said so yet; the caller will."""
+        loss, self._loss = self._loss, None
+        return loss
 
     def submit(
         self,
@@ -464,7 +482,7 @@ class Session:
 
     def _finish_later(self, run: ExecutionRun) -> None:
         self._tasks.start(
-            self._finish(run, replaced=False),
+            self._finish(run),
             f"finish {run.id}",
             lambda _: run.fail(GatewayFault()),
             execution=run.id,
@@ -501,7 +519,7 @@ class Session:
     async def _work(self) -> None:
         if self._runs.current is not None and self._runs.current.broken:
             # The previous worker failed at this run.
-            await self._wrap_up(self._runs.current, replaced=False)
+            await self._wrap_up(self._runs.current)
         while self._end is None:
             item = self._runs.current or self._queue.take()
             if isinstance(item, Restart):
@@ -516,7 +534,7 @@ class Session:
 
     async def _finish_cancelled(self, run: ExecutionRun) -> None:
         try:
-            await self._finish(run, replaced=False)
+            await self._finish(run)
         except BaseException:
             run.fail(GatewayFault())
             raise
@@ -540,14 +558,12 @@ class Session:
         already_sent = self._runs.current is run
         self._runs.current = run
         self._revivals = 0
-        replaced = False
         try:
             if not already_sent:
                 self.record.check_writable()
                 if not self.slot.alive:
                     since = self._now()
                     await self._replace_kernel(self.record.cause or "kernel_exit", run.patience)
-                    replaced = True
                     run.deduct(self.slot.waited(since))
             assert self.kernel is not None
             self.record.state = SessionState.BUSY
@@ -559,7 +575,7 @@ class Session:
             run.message = error.message
             run.abandon(Status.DIED, error.reason)
         self.record.note_files(run, await self.slot.changed_files())
-        await self._wrap_up(run, replaced=replaced)
+        await self._wrap_up(run)
         if not run.broken:
             self._faults = 0
 
@@ -572,11 +588,11 @@ class Session:
         for hook in self._hooks:
             await hook.after(run)
 
-    async def _wrap_up(self, run: ExecutionRun, *, replaced: bool) -> None:
+    async def _wrap_up(self, run: ExecutionRun) -> None:
         """The current execution is over: record its end and, if necessary, get a kernel for the next one."""
-        if self._end is None and not run.broken:
-            replaced |= await self._after_loss(run)
-        await self._finish(run, replaced=replaced)
+        if self._end is None and not run.broken and await self._after_loss(run):
+            run.lose(self.take_loss())
+        await self._finish(run)
         self._runs.current = None
         if self._end is None and run.broken:
             await self._after_loss(run)
@@ -594,7 +610,7 @@ class Session:
         await run.run(kernel)
         if run.gave_up and kernel is self.kernel:
             self._begin_restart("kernel_restarted")
-        await self._finish(run, replaced=False)
+        await self._finish(run)
         self._runs.end_beside(run)
         self.record.touch()
         self._quiet.set()
@@ -626,13 +642,13 @@ class Session:
             return False
         return True
 
-    async def _finish(self, run: ExecutionRun, *, replaced: bool) -> None:
+    async def _finish(self, run: ExecutionRun) -> None:
         """Record the end; followers and `run.done` are notified once it is durable.
 
         A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
-        event = run.finish(SessionState.IDLE if ends_it else self.state, replaced=replaced)
+        event = run.finish(SessionState.IDLE if ends_it else self.state)
         self.record.finished(event)
         run.save(event["status"])
         self._runs.remember(run)
@@ -687,7 +703,7 @@ class Session:
         await self._step(self.slot.packages.close())
         await self._step(self._stop_worker())
         if self._runs.current is not None:
-            await self._step(self._finish(self._runs.current, replaced=False))
+            await self._step(self._finish(self._runs.current))
         while (item := self._queue.take()) is not None:
             if isinstance(item, Restart):
                 item.refuse(ShuttingDown("The session has ended"))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.run import ExecutionRun
@@ -21,6 +21,7 @@ from cellgate.record.facts import brief
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of
 from cellgate.sessions.parts import SessionSpec
+from cellgate.wire.events import Loss
 from cellgate_kernels.kernel import Kernel
 
 
@@ -40,6 +41,7 @@ class SessionRecord:
     def __init__(self, spec: SessionSpec, gateway_version: str) -> None:
         self.row = spec.row
         self.limits = spec.limits
+        self.missing = spec.missing
         self.log = spec.log
         self.state = SessionState.STARTING
         self.cause: str | None = None
@@ -71,8 +73,11 @@ class SessionRecord:
             head=self.log.head,
         )
 
-    def attached(self, kernel: Kernel) -> None:
-        """Note that the session has this kernel now; the next `change` records the details of both."""
+    def attached(self, kernel: Kernel, loss: Loss | None) -> None:
+        """Note that the session has this kernel now; the next `change` records the details of both.
+
+        `loss`: what was lost with the previous one, if no execution has said so yet.
+        """
         environment = environment_of(kernel)
         self._introduction = {
             "principal": self.row.principal,
@@ -83,6 +88,8 @@ class SessionRecord:
         }
         if self.row.folder:
             self._introduction["folder"] = self.row.folder
+        if loss is not None:
+            self._introduction["loss"] = to_builtins(loss)
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from cellgate.wire.base import Value
-from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Package
+from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
 from cellgate.wire.problems import Problem
 
 Next = Annotated[
@@ -76,6 +76,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     problem: Annotated[
         str | UnsetType,
         Meta(description="Why the session is no longer recorded; absent while it is recorded."),
+    ] = UNSET
+    missing: Annotated[
+        Missing | UnsetType,
+        Meta(description="What a resumed session had before and does not have now; absent if nothing."),
     ] = UNSET
 
 

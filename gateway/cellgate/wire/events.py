@@ -82,16 +82,71 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
     traceback: Traceback = []
 
 
+class Missing(Value, frozen=True, kw_only=True):
+    """What a session had before its kernel was replaced and does not have now."""
+
+    env: Annotated[
+        list[str] | UnsetType,
+        Meta(description="The names of environment variables whose values are gone; absent if none."),
+    ] = UNSET
+    packages: Annotated[
+        list[str] | UnsetType,
+        Meta(description="The names of packages that are no longer installed; absent if none."),
+    ] = UNSET
+    limits: Annotated[
+        dict[str, float] | UnsetType,
+        Meta(description="The former values of limits that are lower now, by name; absent if none."),
+    ] = UNSET
+
+
+LossCause = Annotated[
+    str | UnsetType,
+    Meta(
+        description=(
+            "Why the kernel was replaced: the cause of its death or of the session's end; absent if unknown."
+        )
+    ),
+]
+LossFiles = Annotated[
+    str | UnsetType,
+    Meta(
+        description=(
+            "`kept` if the session's files are in the workspace of the fresh kernel, `none` if that is empty."
+        )
+    ),
+]
+LossMissing = Annotated[
+    Missing | UnsetType,
+    Meta(description="What the session had before and does not have now; absent if nothing."),
+]
+
+
+class Loss(Value, frozen=True, kw_only=True):
+    """A session's kernel was replaced by a fresh one, and the variables are lost."""
+
+    cause: LossCause = UNSET
+    files: LossFiles = UNSET
+    missing: LossMissing = UNSET
+
+
 class KernelInfo(Value, frozen=True, kw_only=True):
-    """The kernel's condition after an execution."""
+    """The kernel's condition after an execution. The fields after `replaced` are absent unless it is true."""
 
     state: Annotated[
         str, Meta(description="The session's state after the execution: `idle`, `busy`, `dead`, ...")
     ] = ""
     replaced: Annotated[
         bool,
-        Meta(description="Whether the kernel was replaced by a fresh one, so that its variables are lost."),
+        Meta(
+            description=(
+                "Whether the kernel was replaced by a fresh one, so that variables are lost, and this is the "
+                "first execution that says so."
+            )
+        ),
     ] = False
+    cause: LossCause = UNSET
+    files: LossFiles = UNSET
+    missing: LossMissing = UNSET
 
 
 class Package(Value, frozen=True, kw_only=True):
@@ -404,6 +459,14 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     ] = UNSET
     folder: Annotated[
         str | UnsetType, Meta(description="The name of the folder that keeps the session's files.")
+    ] = UNSET
+    loss: Annotated[
+        Loss | UnsetType,
+        Meta(
+            description=(
+                "What was lost with the previous kernel, until an execution has said so; absent otherwise."
+            )
+        ),
     ] = UNSET
 
 

@@ -130,7 +130,7 @@ async def test_an_end_with_a_long_error_is_written_in_a_thread(
         run = ExecutionRun(ExecuteRequest("1"), context, number=1, timeout=None)
         run.machine.kernel_lost(Status.ERROR, None)
         run.machine.error = {"ename": "E", "evalue": "x" * size, "traceback": []}
-        run.finish("idle", replaced=False)
+        run.finish("idle")
         await log.chained()
     assert len(threads) == 1
     assert threads != [threading.get_ident()]

@@ -128,6 +128,8 @@ class OfRun:
 
     def listener_failed(self, error: Exception) -> None: ...
 
+    def take_loss(self) -> None: ...
+
 
 async def test_a_session_records_so_many_widgets_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(widgets, "MOST_MODELS", 3)

@@ -52,7 +52,8 @@ def test_a_cell_that_ignores_the_interrupt_loses_its_kernel_and_nothing_else(
             waiting = [strict.submit(strict_session, "1") for _ in range(2)]
     finished = told[-1]
     assert (finished["status"], finished["cause"]) == ("timeout", "cell_timeout")
-    assert finished["kernel"] == {"state": "idle", "replaced": True}
+    lost = {"cause": "cell_timeout", "files": "kept"}
+    assert finished["kernel"] == {"state": "idle", "replaced": True, **lost}
     result = strict.result(strict_session, finished["execution"])
     assert result["stdout"] == "begun\nno\n"
     assert result["error"]["ename"] == "CellTimeout"

@@ -35,7 +35,8 @@ def test_a_death_in_a_cell_is_its_result_and_the_next_cell_gets_a_fresh_kernel(
     assert (model["state"], model["cause"]) == ("dead", "kernel_exit")
     following = gateway.execute(session, SHOW)
     assert (following["status"], following["stdout"]) == ("ok", "False kept\n")
-    assert following["kernel"] == {"state": "idle", "replaced": True}
+    lost = {"cause": "kernel_exit", "files": "kept"}
+    assert following["kernel"] == {"state": "idle", "replaced": True, **lost}
     assert gateway.execute(session, "2")["kernel"] == {"state": "idle", "replaced": False}
     model = gateway.model(session)
     assert model["state"] == "idle"
@@ -80,7 +81,7 @@ def test_a_dead_session_can_be_restarted_and_deleted(gateway: GatewayProcess, se
     answer = gateway.post(f"/v1/sessions/{session}/restart")
     assert (answer.status, answer.json()["state"]) == (200, "idle")
     following = gateway.execute(session, SHOW)
-    assert (following["stdout"], following["kernel"]["replaced"]) == ("False kept\n", False)
+    assert (following["stdout"], following["kernel"]["cause"]) == ("False kept\n", "kernel_restarted")
     gateway.execute(session, "import os; os._exit(1)")
     assert gateway.delete(f"/v1/sessions/{session}").status == 204
     assert gateway.model(session)["state"] == "ended"

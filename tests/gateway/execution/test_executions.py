@@ -279,7 +279,7 @@ def test_a_restart_loses_the_variables_and_keeps_the_files(gateway: GatewayProce
     assert answer.json()["created_at"] == before["created_at"]
     shown = gateway.execute(session, "print('x' in globals(), open('file.txt').read())")
     assert (shown["stdout"], shown["execution_count"]) == ("False kept\n", 1)
-    assert shown["kernel"]["replaced"] is False
+    assert (shown["kernel"]["replaced"], shown["kernel"]["cause"]) == (True, "kernel_restarted")
     told = [e for e in gateway.recorded(session, last) if e["type"] == "session"]
     assert {event["cause"] for event in told} == {"kernel_restarted"}
     assert told[-1]["kernel_id"] == answer.json()["kernel_id"]

@@ -66,7 +66,7 @@ def test_how_a_cell_ended() -> None:
     ended = event(
         Finished, status="timeout", cause="cell_timeout", truncated=True, kernel=KernelInfo(replaced=True)
     )
-    assert summary(ended) == "timeout (cell_timeout) output cut kernel replaced: its variables are lost"
+    assert summary(ended) == "timeout (cell_timeout) output cut"
 
 
 def test_plain_output_goes_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
