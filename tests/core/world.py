@@ -330,8 +330,9 @@ def check_losses(events: list[dict[str, Any]]) -> None:
     for event in events:
         execution = event["execution"]
         if event["type"] == "session" and "environment" in event:
-            assert ("loss" in event) is introduced, "a kernel is introduced"
-            unannounced = introduced
+            # A kernel that is adopted is the one that was there.
+            unannounced = unannounced if event["cause"] == "adopted" else introduced
+            assert ("loss" in event) is unannounced, "a kernel is introduced"
             introduced = True
         elif event["type"] == "started":
             announces[execution] = unannounced

@@ -6,6 +6,7 @@ known here.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -21,6 +22,10 @@ from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate_kernels.limits import MIB
 
+MANY_EVENTS = 10_000
+"""Looking through more events of a session takes more than some milliseconds."""
+LONG_LIVES_AT_ONCE = 2
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -35,6 +40,7 @@ class Queries(ABC):
     def __init__(self, path: Path, reader: Database) -> None:
         self._path = path
         self._reader = reader
+        self._long_lives = asyncio.Semaphore(LONG_LIVES_AT_ONCE)
 
     @abstractmethod
     async def applied(self) -> None:
@@ -92,9 +98,15 @@ class Queries(ABC):
         """
         return await self._read(schema.last_event, session_id)
 
-    async def last_life(self, session_id: int) -> LastLife:
-        """What the session had before its last end, as far as a next life has to know."""
-        return await self._read(last_life, session_id)
+    async def last_life(self, session: SessionRow) -> LastLife:
+        """What the session had before its last end, as far as a next life has to know.
+
+        All events of the session are looked through, which takes 0.1 s for 200,000.
+        """
+        if session.head_seq <= MANY_EVENTS:
+            return await self._read(last_life, session.id)
+        async with self._long_lives:
+            return await self.long_read(lambda db, _: last_life(db, session.id))
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
         """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""

@@ -300,7 +300,7 @@ class Recovery:
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
-            life = await self._journal.last_life(row.id)
+            life = await self._journal.last_life(row)
             spec = SessionSpec(
                 row,
                 limits,

@@ -429,7 +429,7 @@ class SessionManager:
         """What a recorded session gets in its next life."""
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
-        life = await self._journal.last_life(former.id)
+        life = await self._journal.last_life(former)
         past = Past(former, life, self._variables.of(former.id), self._default_seed(former.kernel))
         return resume(past, body, profile, limits, self.ceilings)
 

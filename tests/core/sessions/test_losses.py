@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, structs, to_builtins
 
 from cellgate.client import KernelInfo
 from cellgate.client.loss import describe_loss
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.record.last_life import LastLife
+from cellgate.record.reads import MANY_EVENTS
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.resumption import Past, resume
 from cellgate.sessions.variables import KeptVariables
@@ -20,7 +21,8 @@ from cellgate.wire.events import Loss, Missing
 from cellgate.wire.models import LimitsBody, SessionBody
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.testing import at_once, fails_to_start, starts_after, virtual_time
+from cellgate_kernels.stored import StoredKernel
+from cellgate_kernels.testing import FakeKernel, at_once, fails_to_start, starts_after, virtual_time
 from tests.core.world import GRACE, PRINCIPAL, World
 
 NOT_REPLACED = {"state": "idle", "replaced": False}
@@ -228,7 +230,10 @@ def test_the_record_says_what_has_not_been_announced(world: World) -> None:
 
     def unannounced() -> Loss | None:
         world.run(world.journal.commit())
-        return world.run(world.journal.last_life(session.row.id)).unannounced
+        found = world.run(world.journal.last_life(session.row))
+        many = structs.replace(session.row, head_seq=MANY_EVENTS + 1)
+        assert world.run(world.journal.last_life(many)) == found
+        return found.unannounced
 
     assert unannounced() == Loss(cause="deleted", files="none")
     told(world)
@@ -236,6 +241,54 @@ def test_the_record_says_what_has_not_been_announced(world: World) -> None:
     die(world)
     told(world)
     assert unannounced() is None
+
+
+class Adopting:
+    """A launcher that adopts the kernels of a world's."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def adopt(self, stored: StoredKernel, attend: Callable[[Any], None]) -> FakeKernel:
+        (kernel,) = (kernel for kernel in self._world.launcher.kernels if kernel.id == stored.id)
+        kernel.connection = kernel._opened(None)
+        attend(kernel.connection)
+        return kernel
+
+
+def crash(world: World) -> None:
+    """The gateway is gone, its kernel is not, and the next gateway adopts it."""
+    session = world.live("s")
+    kernel = world.kernel("s")
+    assert session is not None
+    assert kernel is not None
+    folder = str(world.folder)
+    stored = StoredKernel(
+        *(kernel.id, "", "python3", kernel.profile.limits, kernel.profile.env),
+        *(str(kernel.workspace), folder, {}, None, {"connection_info": {"key": ""}}),
+    )
+
+    async def recover() -> tuple[int, int]:
+        await session.begin_end("", keep_files=True, keep_kernel=True)
+        await world.journal.commit()
+        launcher: Any = Adopting(world)
+        return await world.manager.recover(launcher, {kernel.id: stored})
+
+    assert world.run(recover()) == (1, 0)
+
+
+def test_an_adopted_session_announces_what_was_not_announced(world: World) -> None:
+    create(world, env={"TOKEN": SECRET})
+    told(world)
+    delete(world)
+    create(world)
+    for _ in range(2):
+        crash(world)
+        assert world.do(world.live, "s").to_wire().missing == Missing(env=["TOKEN"])
+    assert told(world) == announcement("deleted", env=["TOKEN"])
+    crash(world)
+    assert world.do(world.live, "s").to_wire().missing == Missing(env=["TOKEN"])
+    assert told(world) == NOT_REPLACED
 
 
 # ---- what comes back

@@ -281,6 +281,20 @@ def test_a_cell_that_ran_out_of_time_keeps_its_output_and_says_why_it_ended() ->
     )
 
 
+@pytest.mark.parametrize(("lost", "answered"), [({"cause": "deleted", "files": "none"}, True), ({}, False)])
+def test_a_cell_that_says_what_was_lost_before_it_was_answered(
+    lost: dict[str, str], *, answered: bool
+) -> None:
+    """A record from before losses were described keeps the notebook that it had: a bundle holds that too."""
+    events = Events()
+    events.queue("a")
+    events.start("a", 1)
+    events.finish("a", "ok", kernel={"state": "idle", "replaced": True, **lost})
+    (cell,) = notebook_of(events)["cells"]
+    assert ("shell.execute_reply" in cell["metadata"]["execution"]) is answered
+    assert cell["metadata"]["cellgate"]["kernel_replaced"] is True
+
+
 def test_an_error_that_is_among_the_outputs_is_not_repeated() -> None:
     events = Events()
     error = {"ename": "ValueError", "evalue": "no", "traceback": ["ValueError: no"]}
