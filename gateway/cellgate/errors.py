@@ -14,7 +14,7 @@ from http import HTTPStatus
 
 from msgspec import UNSET, UnsetType
 
-from cellgate.wire.problems import Problem, StreamProblem, problem, stream_problem
+from cellgate.wire.problems import Problem, QuotaState, StreamProblem, problem, stream_problem
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied, PoolExhausted
 from cellgate_kernels.trees import NO_OPEN_FILES
 
@@ -75,6 +75,29 @@ class QuotaExceeded(CellgateError):
     """The request would exceed a limit of the session."""
 
     reason = "quota_exceeded"
+
+
+class PrincipalQuotaExceeded(CellgateError):
+    """The principal uses as much as its quota allows; waiting alone does not help.
+
+    `quota`: its name, as in the quotas file. `limit` and `used` are in its unit.
+    """
+
+    reason = "quota_exceeded"
+
+    def __init__(self, message: str, *, quota: str, limit: float, used: float) -> None:
+        super().__init__(message)
+        self.quota = quota
+        self.limit = limit
+        self.used = used
+
+
+class PrincipalQuotaExceededForNow(PrincipalQuotaExceeded):
+    """As above, but it passes by itself: `retry_after` is in seconds."""
+
+    def __init__(self, message: str, *, quota: str, limit: float, used: float, retry_after: float) -> None:
+        super().__init__(message, quota=quota, limit=limit, used=used)
+        self.retry_after = retry_after
 
 
 class UnsupportedMedia(CellgateError):
@@ -201,6 +224,8 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     Conflict: HTTPStatus.CONFLICT,
     KernelDied: HTTPStatus.CONFLICT,
     QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    PrincipalQuotaExceeded: HTTPStatus.FORBIDDEN,
+    PrincipalQuotaExceededForNow: HTTPStatus.TOO_MANY_REQUESTS,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     PackagesNotAllowed: HTTPStatus.FORBIDDEN,
@@ -233,12 +258,19 @@ def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
 
 def problem_of(error: CellgateError) -> Problem:
     """The error as the body of a response."""
-    return problem(error.reason, status_of(error), error.message)
+    return problem(error.reason, status_of(error), error.message, quota_of(error))
 
 
 def stream_problem_of(error: CellgateError, *, command: str | int | UnsetType = UNSET) -> StreamProblem:
     """The error as a line of a stream, or as the answer to the command with this id."""
-    return stream_problem(error.reason, status_of(error), error.message, id=command)
+    return stream_problem(error.reason, status_of(error), error.message, quota_of(error), id=command)
+
+
+def quota_of(error: CellgateError) -> QuotaState | None:
+    """Which quota of the principal refused the request, if one did."""
+    if not isinstance(error, PrincipalQuotaExceeded):
+        return None
+    return QuotaState(quota=error.quota, limit=error.limit, used=error.used)
 
 
 def is_full(error: OSError) -> bool:

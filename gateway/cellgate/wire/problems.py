@@ -5,11 +5,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType
 
 from cellgate.wire.base import Value
+
+QuotaName = Annotated[
+    str | UnsetType, Meta(description="The principal's quota that is used up; absent for other reasons.")
+]
+QuotaLimit = Annotated[int | float | UnsetType, Meta(description="The limit of that quota; sizes in bytes.")]
+QuotaUsed = Annotated[int | float | UnsetType, Meta(description="How much of that quota is used now.")]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaState:
+    """Which quota of the principal refused a request."""
+
+    quota: str
+    limit: float
+    used: float
 
 
 class Problem(Value, frozen=True, kw_only=True):
@@ -20,6 +36,9 @@ class Problem(Value, frozen=True, kw_only=True):
     status: Annotated[int, Meta(description="The HTTP status code.")] = 0
     detail: Annotated[str, Meta(description="What happened and what to do about it, in words.")] = ""
     reason: Annotated[str, Meta(description="The reason as a stable word, for programs.")] = "internal_error"
+    quota: QuotaName = UNSET
+    limit: QuotaLimit = UNSET
+    used: QuotaUsed = UNSET
 
 
 class StreamProblem(Value, frozen=True, kw_only=True):
@@ -33,9 +52,12 @@ class StreamProblem(Value, frozen=True, kw_only=True):
     id: Annotated[
         str | int | UnsetType, Meta(description="The `id` of the refused command; absent if it had none.")
     ] = UNSET
+    quota: QuotaName = UNSET
+    limit: QuotaLimit = UNSET
+    used: QuotaUsed = UNSET
 
 
-def problem(reason: str, status: int, detail: str) -> Problem:
+def problem(reason: str, status: int, detail: str, quota: QuotaState | None = None) -> Problem:
     """The problem with this reason."""
     return Problem(
         type=f"urn:cellgate:problem:{reason}",
@@ -43,6 +65,7 @@ def problem(reason: str, status: int, detail: str) -> Problem:
         status=status,
         detail=detail,
         reason=reason,
+        **_members(quota),
     )
 
 
@@ -50,11 +73,18 @@ def stream_problem(
     reason: str,
     status: int,
     detail: str,
+    quota: QuotaState | None = None,
     *,
     id: str | int | UnsetType = UNSET,  # noqa: A002 - the wire's word
 ) -> StreamProblem:
     """The problem as a line of a stream."""
-    return StreamProblem(title=_title(reason), status=status, detail=detail, reason=reason, id=id)
+    return StreamProblem(
+        title=_title(reason), status=status, detail=detail, reason=reason, id=id, **_members(quota)
+    )
+
+
+def _members(quota: QuotaState | None) -> dict[str, Any]:
+    return {} if quota is None else asdict(quota)
 
 
 def _title(reason: str) -> str:

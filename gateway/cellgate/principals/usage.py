@@ -1,0 +1,405 @@
+"""What each principal uses now, compared with its quotas before anything is begun.
+
+Whatever has a quota is reserved in one step without waiting, so a hundred requests at once can't exceed it,
+and is released exactly once. An `Account` is one principal's; `Usage` has those of everybody who uses
+something. It knows names and amounts, no sessions and no requests, and refuses nobody who has no quota.
+
+Cells above the quota `running` wait in line. Each session has at most one cell in line, so that sessions take
+turns, in the order in which their cells came to be the next.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
+from cellgate.principals.minute import Minute
+from cellgate.principals.quotas import NO_QUOTAS, Policy, Quotas
+from cellgate_kernels.limits import ResourceLimits
+
+COUNTED: Final = (
+    "sessions",
+    "running",
+    "queued",
+    "memory",
+    "cpus",
+    "disk",
+    "record",
+    "requests_per_minute",
+    "bytes_per_minute",
+)
+"""The quotas of which something is used; the others are limits of single requests."""
+
+PASSED = "bytes were sent and received in the last minute"
+QUEUE_RETRY_SECONDS = 1.0
+FIRST_SWEEP = 1024
+"""Accounts above which idle ones are looked for."""
+TINY = 1e-9
+"""Processors by which sums of fractions may differ."""
+
+Clock = Callable[[], float]
+Refused = Callable[[str], None]
+
+
+def _nobody(_: str) -> None:
+    """Nobody counts refusals."""
+
+
+def role_of_name(name: str) -> str:
+    """The role of a principal while there are no others than the one of the token."""
+    return "admin" if name == "default" else "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How much of one quota is used; `limit` None: without limit."""
+
+    limit: float | None
+    used: float
+
+
+class Reservation:
+    """Something that was reserved, until `release`, which may be called again."""
+
+    __slots__ = ("_give_back",)
+
+    def __init__(self, give_back: Callable[[], None]) -> None:
+        self._give_back: Callable[[], None] | None = give_back
+
+    def release(self) -> None:
+        """Give it back."""
+        give_back = self._give_back
+        self._give_back = None
+        if give_back is not None:
+            give_back()
+
+
+class _State(Enum):
+    QUEUED = auto()
+    IN_LINE = auto()
+    RUNNING = auto()
+    OVER = auto()
+
+
+class CellPlace:
+    """One cell's place among those of its principal: queued, then in line, then running, then over.
+
+    `leave` it when the cell has ended, however it ended.
+    """
+
+    __slots__ = ("_account", "_state", "_turn")
+
+    def __init__(self, account: Account, state: _State) -> None:
+        self._account = account
+        self._state = state
+        self._turn: Callable[[], None] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it may run."""
+        return self._state is _State.RUNNING
+
+    def begin(self, turn: Callable[[], None]) -> bool:
+        """Whether the cell may run now. If not, it stands in line, and `turn` is called when it may."""
+        if self._state is _State.QUEUED:
+            self._turn = turn
+            self._account._stand_in_line(self)
+        return self._state is _State.RUNNING
+
+    def leave(self) -> None:
+        """The cell has ended; called again, it does nothing."""
+        self._account._leave(self)
+
+
+class Account:
+    """What one principal uses: never more than its quotas, unless one was lowered, or after a restart."""
+
+    def __init__(self, name: str, quotas: Quotas, clock: Clock, refused: Refused) -> None:
+        self.name = name
+        self.quotas = quotas
+        self.record = 0
+        """Bytes of its record; `Usage` keeps them when the account is forgotten."""
+        self._clock = clock
+        self._refused = refused
+        self._sessions = 0
+        self._running = 0
+        self._queued = 0
+        self._memory = 0
+        self._cpus = 0.0
+        self._disk = 0
+        self._requests = Minute()
+        self._bytes = Minute()
+        # Any of them may leave, not only the first.
+        self._line: OrderedDict[CellPlace, None] = OrderedDict()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it would be the same if it were made anew."""
+        now = self._clock()
+        used = self._sessions or self._running or self._queued
+        return not (used or self._requests.used(now) or self._bytes.used(now))
+
+    def uses(self) -> dict[str, Use]:
+        """All that is counted."""
+        now = self._clock()
+        used: Mapping[str, float] = {
+            "sessions": self._sessions,
+            "running": self._running,
+            "queued": self._queued,
+            "memory": self._memory,
+            "cpus": round(self._cpus, 6),
+            "disk": self._disk,
+            "record": self.record,
+            "requests_per_minute": self._requests.used(now),
+            "bytes_per_minute": self._bytes.used(now),
+        }
+        return {name: Use(getattr(self.quotas, name), used[name]) for name in COUNTED}
+
+    # Sessions
+
+    def reserve_session(self, limits: ResourceLimits) -> Reservation:
+        """Room for a session with these limits. Raises PrincipalQuotaExceeded, and then reserves nothing."""
+        quotas = self.quotas
+        self._check_sum("sessions", self._sessions, 1, quotas.sessions, "end a session first")
+        self._check_sum(
+            "memory", self._memory, limits.memory, quotas.memory, "end a session, or ask for less"
+        )
+        self._check_sum("cpus", self._cpus, limits.cpus, quotas.cpus, "end a session, or ask for less")
+        self._check_sum("disk", self._disk, limits.disk, quotas.disk, "end a session, or ask for less")
+        self.check_record()
+        return self.adopt_session(limits)
+
+    def adopt_session(self, limits: ResourceLimits) -> Reservation:
+        """Count a session that exists already, whatever the quotas are."""
+        self._count(limits, 1)
+        return Reservation(lambda: self._count(limits, -1))
+
+    def _count(self, limits: ResourceLimits, sign: int) -> None:
+        self._sessions += sign
+        self._memory += sign * limits.memory
+        self._disk += sign * limits.disk
+        # Without sessions exactly nothing: sums of fractions may leave a rest.
+        self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
+
+    def _check_sum(self, quota: str, used: float, more: float, limit: float | None, advice: str) -> None:
+        if limit is not None and used + more > limit + TINY:
+            asked = "" if quota == "sessions" else f", and this session asks for {_plain(more)}"
+            raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
+
+    # The record
+
+    def check_record(self) -> None:
+        """Raises PrincipalQuotaExceeded when the record is full."""
+        limit = self.quotas.record
+        if limit is not None and self.record >= limit:
+            advice = "nothing more is recorded until an administrator purges some of its sessions"
+            raise self._exceeded("record", limit, self.record, f"are taken by its record: {advice}")
+
+    # Cells
+
+    def enter(self, *, at_once: bool) -> CellPlace:
+        """A place for a new cell: running if it could begin `at_once` and may, or else queued.
+
+        Raises PrincipalQuotaExceededForNow when it would have to wait and too many do already.
+        """
+        if at_once and self._has_turn():
+            self._running += 1
+            return CellPlace(self, _State.RUNNING)
+        limit = self.quotas.queued
+        if limit is not None and self._queued >= limit:
+            said = "executions wait already: send the next when one has finished"
+            raise self._for_now("queued", limit, self._queued, said, QUEUE_RETRY_SECONDS)
+        self._queued += 1
+        return CellPlace(self, _State.QUEUED)
+
+    def adopt_cell(self) -> CellPlace:
+        """The place of a cell that runs already, whatever the quotas are."""
+        self._running += 1
+        return CellPlace(self, _State.RUNNING)
+
+    def _has_turn(self) -> bool:
+        # Others in line come first; there are none unless all turns are taken.
+        limit = self.quotas.running
+        return limit is None or self._running < limit
+
+    def _stand_in_line(self, place: CellPlace) -> None:
+        if self._has_turn():
+            self._run(place)
+        else:
+            place._state = _State.IN_LINE
+            self._line[place] = None
+
+    def _run(self, place: CellPlace) -> None:
+        place._state = _State.RUNNING
+        self._queued -= 1
+        self._running += 1
+
+    def _leave(self, place: CellPlace) -> None:
+        state = place._state
+        place._state = _State.OVER
+        place._turn = None
+        if state is _State.RUNNING:
+            self._running -= 1
+            if self._line:
+                self.give_turns()
+        elif state is not _State.OVER:
+            self._queued -= 1
+            self._line.pop(place, None)
+
+    def give_turns(self) -> None:
+        """Let as many cells in line run as may."""
+        while self._line and self._has_turn():
+            place, _ = self._line.popitem(last=False)
+            self._run(place)
+            if place._turn is not None:
+                place._turn()
+
+    # Requests and bytes
+
+    def begin_request(self, length: int = 0) -> None:
+        """Count a request, which brings a body of `length` bytes, as far as that is known.
+
+        The bytes are counted by `pass_bytes` as they come. Raises PrincipalQuotaExceededForNow; a refused
+        request does not count.
+        """
+        now = self._clock()
+        limit = self.quotas.requests_per_minute
+        if limit is not None and (used := self._requests.used(now)) >= limit:
+            wait = self._requests.seconds_until(limit - 1, now)
+            raise self._for_now("requests_per_minute", limit, used, "requests came in the last minute", wait)
+        self._check_bytes(length, now)
+        self._requests.add(1, now)
+
+    def pass_bytes(self, count: int) -> None:
+        """Count bytes of a body, a message or an answer."""
+        self._bytes.add(count, self._clock())
+
+    def receive(self, count: int) -> None:
+        """Count bytes of a body. Raises PrincipalQuotaExceededForNow when there are more than may come."""
+        now = self._clock()
+        self._bytes.add(count, now)
+        limit = self.quotas.bytes_per_minute
+        if limit is not None and (used := self._bytes.used(now)) > limit:
+            wait = self._bytes.seconds_until(limit - 1, now)
+            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
+
+    def _check_bytes(self, more: int, now: float) -> None:
+        limit = self.quotas.bytes_per_minute
+        if limit is None:
+            return
+        used = self._bytes.used(now)
+        if more > limit:
+            raise self._exceeded("bytes_per_minute", limit, used, f"{PASSED}; this body alone has {more}")
+        if used + max(more, 1) > limit:
+            wait = self._bytes.seconds_until(limit - max(more, 1), now)
+            raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
+
+    # Refusals
+
+    def _exceeded(self, quota: str, limit: float, used: float, said: str) -> PrincipalQuotaExceeded:
+        self._refused(quota)
+        return PrincipalQuotaExceeded(_message(quota, limit, used, said), quota=quota, limit=limit, used=used)
+
+    def _for_now(
+        self, quota: str, limit: float, used: float, said: str, wait: float
+    ) -> PrincipalQuotaExceededForNow:
+        self._refused(quota)
+        return PrincipalQuotaExceededForNow(
+            _message(quota, limit, used, said),
+            quota=quota,
+            limit=limit,
+            used=used,
+            retry_after=max(1.0, wait),
+        )
+
+
+def _message(quota: str, limit: float, used: float, said: str) -> str:
+    return f"The principal's quota {quota} is {_plain(limit)}, and {_plain(used)} {said}"
+
+
+def _plain(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else f"{value:.6g}"
+
+
+class Usage:
+    """The accounts of all principals who use something now; idle ones are forgotten.
+
+    `role_of`: the role of a principal whose name is all that is known. `refused` is called with the quota's
+    name at each refusal.
+    """
+
+    def __init__(
+        self,
+        policy: Policy = NO_QUOTAS,
+        role_of: Callable[[str], str] = role_of_name,
+        *,
+        clock: Clock = time.monotonic,
+        refused: Refused = _nobody,
+    ) -> None:
+        self._policy = policy
+        self._role_of = role_of
+        self._clock = clock
+        self._refused = refused
+        self._accounts: dict[str, Account] = {}
+        self._records: dict[str, int] = {}
+        self._sweep_at = FIRST_SWEEP
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def account(self, name: str) -> Account:
+        """The principal's account. Keep it only as long as something is reserved in it."""
+        account = self._accounts.get(name)
+        if account is None:
+            if len(self._accounts) >= self._sweep_at:
+                self._sweep()
+            account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
+            account.record = self._records.get(name, 0)
+            self._accounts[name] = account
+        return account
+
+    def _sweep(self) -> None:
+        for name, account in tuple(self._accounts.items()):
+            if account.idle:
+                del self._accounts[name]
+        # The next one when as many have come again: each costs a look at all of them.
+        self._sweep_at = max(FIRST_SWEEP, 2 * len(self._accounts))
+
+    def quotas(self, name: str) -> Quotas:
+        """The principal's quotas."""
+        return self.account(name).quotas
+
+    def change(self, policy: Policy) -> None:
+        """Apply another policy. What is above a lowered quota stays; cells in line may have a turn now."""
+        self._policy = policy
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Look up everybody's quotas again, because roles or quotas have changed."""
+        for name, account in self._accounts.items():
+            account.quotas = self._policy.of(name, self._role_of(name))
+        for account in tuple(self._accounts.values()):
+            account.give_turns()
+
+    # The record, whose size lasts longer than an account
+
+    def load_records(self, sizes: Mapping[str, int]) -> None:
+        """Take the sizes of records that exist, by principal."""
+        self._records = dict(sizes)
+        for name, account in self._accounts.items():
+            account.record = self._records.get(name, 0)
+
+    def recorded(self, name: str, size: int) -> None:
+        """So many bytes were added to the principal's record, or are gone from it if negative."""
+        total = max(0, self._records.get(name, 0) + size)
+        if total:
+            self._records[name] = total
+        else:
+            self._records.pop(name, None)
+        if (account := self._accounts.get(name)) is not None:
+            account.record = total
