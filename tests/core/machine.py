@@ -61,11 +61,17 @@ class Sessions(RuleBasedStateMachine):
         self.names = 0
         self.last_seconds = 0.0
 
-    @initialize(max_kernels=st.integers(1, 3), max_queue=st.integers(1, 4), patient=st.booleans())
-    def open(self, max_kernels: int, max_queue: int, patient: bool) -> None:
+    @initialize(
+        max_kernels=st.integers(1, 3),
+        max_queue=st.integers(1, 4),
+        running=st.sampled_from([None, 1]),
+        patient=st.booleans(),
+    )
+    def open(self, max_kernels: int, max_queue: int, running: int | None, patient: bool) -> None:
         """With `patient` all deadlines pass before the end."""
         self.last_seconds = 200.0 if patient else 3.0
-        self.world.run(self.world.open(max_kernels=max_kernels, max_queue=max_queue))
+        quotas = {} if running is None else {"running": running}
+        self.world.run(self.world.open(max_kernels=max_kernels, max_queue=max_queue, quotas=quotas))
 
     def turns(self, count: int) -> None:
         """Let the loop turn a few times; no time passes."""

@@ -124,7 +124,7 @@ def take(steps: list[Step]) -> None:
     """These steps, and the end with all its checks."""
     machine = Sessions()
     try:
-        machine.open(max_kernels=2, max_queue=4, patient=True)
+        machine.open(max_kernels=2, max_queue=4, running=None, patient=True)
         for rule, given in steps:
             getattr(machine, rule)(**given)
             machine.nothing_complains()

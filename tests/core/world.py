@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,6 +26,9 @@ from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
+from cellgate.principals.quotas import Policy
+from cellgate.principals.usage import Usage
+from cellgate.record import blobs, schema
 from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
@@ -60,12 +63,13 @@ class Disk:
     """The record's disk. `full`: it takes nothing, and a commit says so."""
 
     def __init__(self, journal: Journal) -> None:
-        self.full = False
+        self.full = self.was_full = False
         submit, append = journal._writer._submit, journal._redo.append
 
         def write(query: Callable[..., T], *args: Any, **kwargs: Any) -> Future[T]:
             if not self.full:
                 return submit(query, *args, **kwargs)
+            self.was_full = True
             refused: Future[T] = Future()
             refused.set_exception(storage_error(sqlite3.OperationalError("database or disk is full")))
             return refused
@@ -136,8 +140,9 @@ class World:
         max_queue: int = 8,
         warm: int = 0,
         weight_of: Callable[[str], float] = same_weight,
+        quotas: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open a record and what is above it."""
+        """Open a record and what is above it. `quotas`: of all users."""
         workspaces = self.folder / "workspaces"
         workspaces.mkdir(exist_ok=True)
         self.journal = await Journal.open(self.folder / "record.sqlite3", pending_bytes=4 * MIB)
@@ -152,10 +157,12 @@ class World:
             ChannelSettings(self.folder, self._lane),
             max_queue=max_queue,
         )
+        self.usage = Usage(Policy({"user": quotas or {}}), clock=self.loop.time)
+        self.usage.load_records(await self.journal.record_sizes())
         self.manager = SessionManager(
             self.journal,
             self.launcher.catalog,
-            SharedParts(self.pool, WorkspaceStore(workspaces), weight_of=weight_of),
+            SharedParts(self.pool, WorkspaceStore(workspaces), weight_of=weight_of, usage=self.usage),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )
         self.manager.start()
@@ -262,12 +269,26 @@ class World:
                 found.setdefault(session_id, []).append(msgspec.json.decode(body))
         return found
 
+    def bodies(self) -> list[bytes]:
+        """After `close`: the bodies of all events of PRINCIPAL."""
+        with closing(schema.open_reader(self.folder / "record.sqlite3")) as db:
+            query = """SELECT body, blobs FROM events JOIN sessions ON sessions.id = session_id
+                WHERE principal = ?"""
+            return [blobs.put_back(db, *row) for row in db.execute(query, (PRINCIPAL,)).fetchall()]
+
     def check(self) -> None:
         """After `close`: nothing is left, the record is whole, and it tells of each cell as it should."""
         left = [task for task in asyncio.all_tasks(self.loop) if not task.done()]
         assert left == [], "tasks are left"
         assert self.complaints == []
         assert self.launcher.existing == 0, "kernels are left"
+        used = {name: use.used for name, use in self.usage.account(PRINCIPAL).uses().items()}
+        recorded_bytes = sum(len(body) for body in self.bodies())
+        held = ("sessions", "running", "queued", "memory", "cpus", "disk")
+        assert {name: used[name] for name in held} == dict.fromkeys(held, 0), "something is still reserved"
+        assert used["record"] == recorded_bytes or self.disk.was_full, (
+            "the record's size is not as it is counted"
+        )
         assert [kernel.id for kernel in self.launcher.kernels if kernel.discards != 1] == []
         findings = list(check_record(self.folder / "record.sqlite3"))
         assert [str(finding) for finding in findings if finding.problem is not None] == []

@@ -16,6 +16,7 @@ from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.usage import Usage
 
 OPEN = AccessPolicy(PrincipalDirectory(Path("/nowhere"), None), frozenset(), frozenset(), any_address=False)
 """Everybody may ask."""
@@ -30,7 +31,7 @@ async def listening(
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
-    given = {"services": cast(Services, SimpleNamespace(access=OPEN, **services))}
+    given = {"services": cast(Services, SimpleNamespace(access=OPEN, usage=Usage(), **services))}
     routes = [(path, handler, given) for path, handler in handlers.items()]
     listener = Listener(
         Application(cast(Any, routes), log_function=lambda _: None),

@@ -140,6 +140,9 @@ class ServeApp(PackageOptions):
     max_lifetime = Float(
         30 * 86400.0, help="The most seconds after which a session ends, whatever it asked for."
     ).tag(config=True, metavar="SECONDS")
+    quotas = Unicode(
+        help="The file of quotas, in TOML: what each role and each principal may use; default: no quotas."
+    ).tag(config=True, metavar="FILE")
     interrupt_grace = Float(
         5.0, min=0.05, help="Seconds from a cell's interrupt at its deadline until its kernel is killed."
     ).tag(config=True)
@@ -259,6 +262,7 @@ class ServeApp(PackageOptions):
         "max-disk": "ServeApp.max_disk",
         "max-cell-timeout": "ServeApp.max_cell_timeout",
         "max-lifetime": "ServeApp.max_lifetime",
+        "quotas": "ServeApp.quotas",
         "preload": "ServeApp.preload",
         "journal-sync": "ServeApp.journal_sync",
         **PackageOptions.aliases,
@@ -395,7 +399,20 @@ class ServeApp(PackageOptions):
             packages=self.package_settings(self.environment),
             retention=self._retention(),
             listener=self._listener(),
+            quotas=self._quotas(),
         )
+
+    def _quotas(self) -> Any:
+        """The quotas in their file. Raises UsageError that names the file and what is wrong with it."""
+        from cellgate.principals.quotas_file import QuotaSettings, read_quotas  # noqa: PLC0415
+
+        if not self.quotas:
+            return QuotaSettings()
+        file = Path(self.quotas).expanduser().absolute()
+        try:
+            return QuotaSettings(file, read_quotas(file))
+        except InvalidInput as error:
+            raise UsageError(error.message) from error
 
     def _in_options(self, error: InvalidInput) -> UsageError:
         """A refusal of settings in the user's terms: with options instead of fields, and their values."""

@@ -1,6 +1,7 @@
 """The limits of a session: those of its request, the gateway's defaults, and the operator's ceilings.
 
-Every request for limits ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
+Ceilings are the gateway's, for everybody, lowered by the quotas of the principal. Every request for limits
+ends here: `merge_limits` for a session's, `Ceilings.check_timeout` for a cell's.
 Only values and their checks; ``cellgate_kernels.limits`` has those of one kernel.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from cellgate.principals.quotas import Quotas
 from cellgate.wire.models import LimitsBody
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MOST_BYTES, ResourceLimits, parse_size
@@ -49,13 +51,17 @@ def check_seconds(value: float, name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The most that anybody may ask for; sizes in bytes, times in seconds. The default forbids nothing."""
+    """The most that may be asked for; sizes in bytes, times in seconds. The default forbids nothing.
+
+    `own`: the names of those that are the principal's own, lower than the gateway's.
+    """
 
     resources: ResourceLimits = field(
         default_factory=lambda: ResourceLimits(MOST_BYTES, 1024.0, 1_000_000, MOST_BYTES)
     )
     cell_timeout: float = MAX_SECONDS
     lifetime: float = MAX_SECONDS
+    own: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         for name in ("cell_timeout", "lifetime"):
@@ -68,6 +74,20 @@ class Ceilings:
             "cell_timeout": self.cell_timeout,
             "lifetime": self.lifetime,
         }
+
+    def lowered_by(self, quotas: Quotas) -> Ceilings:
+        """Of these and the principal's own, the lower ones."""
+        everybody = self.to_wire()
+        lower = {
+            name: own
+            for name, most in everybody.items()
+            if (own := getattr(quotas, f"max_{name}")) is not None and own < most
+        }
+        if not lower:
+            return self
+        times = {name: lower.pop(name) for name in ("cell_timeout", "lifetime") if name in lower}
+        resources = replace(self.resources, **lower)
+        return replace(self, resources=resources, own=frozenset({*lower, *times}), **times)
 
     def check(self, limits: SessionLimits) -> SessionLimits:
         """The limits, or InvalidInput that names the first one above its ceiling."""
@@ -103,8 +123,9 @@ class Ceilings:
     def _refusal(self, field_name: str, name: str, value: float) -> str:
         most = self.to_wire()[name]
         unit = {"memory": " bytes", "disk": " bytes", "cell_timeout": " s", "lifetime": " s"}.get(name, "")
+        whose = "the principal's" if name in self.own else "this gateway's"
         return (
-            f"{field_name} is {_plain(value)}{unit}, above this gateway's ceiling max_{name}, which is"
+            f"{field_name} is {_plain(value)}{unit}, above {whose} ceiling max_{name}, which is"
             f" {_plain(most)}{unit}"
         )
 

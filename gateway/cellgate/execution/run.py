@@ -27,6 +27,7 @@ from cellgate.execution.cell_environment import RESTORING, setting
 from cellgate.execution.interrupts import CellInterrupts
 from cellgate.execution.request import ExecuteRequest, execute_request
 from cellgate.execution.results import ResultBuilder
+from cellgate.principals.usage import CellPlace
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
 from cellgate.wire.events import Loss
@@ -95,7 +96,8 @@ class ExecutionRun:
 
     `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
     kernel is still running it and can't be used any more. `broken`: an internal error occurred while it ran.
-    `host`: the session, once there is one. `loss`: what its end says was lost with a kernel.
+    `host`: the session, once there is one. `loss`: what its end says was lost with a kernel. `place`: the
+    cell's among those of its principal, if it has one.
     """
 
     def __init__(
@@ -134,6 +136,7 @@ class ExecutionRun:
         self._loop = loop
         self._now = loop.time
         self.host = context.host
+        self.place: CellPlace | None = None
         self._interrupts: CellInterrupts | None = None
         self._settings = context.settings
         self._log = context.log
@@ -148,6 +151,7 @@ class ExecutionRun:
         self._ending = False
         self._last_sign = 0.0
         self._queued_at = self._now()
+        self._in_line_since: float | None = None
         self._sent_at: float | None = None
         self._started_at: str | None = None
 
@@ -160,6 +164,16 @@ class ExecutionRun:
     def running(self) -> bool:
         """Whether the cell was sent and has not ended."""
         return self._kernel is not None and not self.machine.finished
+
+    @property
+    def late(self) -> bool:
+        """Whether its deadline has passed, and nobody has acted on that."""
+        return self._late
+
+    @property
+    def stands_in_line(self) -> bool:
+        """Whether it waits for its principal's other cells."""
+        return self._in_line_since is not None
 
     @property
     def told(self) -> bool:
@@ -324,6 +338,20 @@ class ExecutionRun:
         """Note that a client sent its own interrupt_request."""
         self.machine.interrupt_requested()
         self.unwanted.set()
+
+    def stand_in_line(self) -> None:
+        """It is the next of its session and waits for its principal's other cells, until it is `late`."""
+        if self._in_line_since is None:
+            self._in_line_since = self._now()
+            if self.patience is not None:
+                self._set_timer(self.patience)
+
+    def leave_line(self) -> None:
+        """It is its turn: the time in line is a part of the request's own timeout."""
+        if self._in_line_since is not None:
+            self._stop_timer()
+            self.deduct(self._now() - self._in_line_since)
+            self._in_line_since = None
 
     def send(self, kernel: Kernel) -> None:
         """Send a cell that needs no preparation; `run` then waits for its end.
@@ -493,8 +521,13 @@ class ExecutionRun:
         """Record the end, only once, withheld from followers until the caller has made it durable."""
         if self._final_event is None:
             self._release()
+            self._leave()
             self._final_event = self._record_end(kernel_state)
         return self._final_event
+
+    def _leave(self) -> None:
+        if self.place is not None:
+            self.place.leave()
 
     def _record_end(self, kernel_state: str) -> dict[str, Any]:
         outcome = self.machine.outcome()
@@ -584,6 +617,7 @@ class ExecutionRun:
 
     def fail(self, error: CellgateError) -> None:
         """The end could not be recorded: notify waiters."""
+        self._leave()
         self.builder = None
         if not self.done.done():
             self.done.set_exception(error)

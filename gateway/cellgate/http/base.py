@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from cellgate.errors import (
     MethodNotAllowed,
     NotAcceptable,
     NotFound,
+    PrincipalQuotaExceeded,
     TooLarge,
     UnsupportedMedia,
     problem_of,
@@ -46,6 +48,7 @@ Q = TypeVar("Q", bound=Query)
 KIND_SIZE = 64 * 1024
 STEP = 256 * 1024
 """Bytes of an answer written in one step."""
+MOST_DIGITS = 19
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
@@ -144,7 +147,15 @@ class BaseHandler(RequestHandler):
             )
             if (stream := self._stream()) is not None:
                 stream.login = self.login
+                stream.passed = partial(self.services.usage.pass_bytes, self.principal.name)
+            self._count_request()
             self._check_permissions()
+
+    def _count_request(self) -> None:
+        """Raises PrincipalQuotaExceeded if its principal may send no more now, or not so much."""
+        length = self.request.headers.get("Content-Length", "0")
+        known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
+        self.services.usage.account(self.principal.name).begin_request(known)
 
     def _check_permissions(self) -> None:
         """Raises Forbidden unless the login has what the method needs."""
@@ -227,6 +238,7 @@ class BaseHandler(RequestHandler):
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = self._too_large()
+        self.count_body(len(chunk))
         if self._refused is None and self._needs_token:
             self._body.append(chunk)
             if (stream := self._stream()) is not None:
@@ -235,6 +247,14 @@ class BaseHandler(RequestHandler):
             self._body.clear()
             if self._body_size > MAX_DRAINED_BODY and self.request.connection is not None:
                 self.request.connection.stream.close()  # type: ignore[attr-defined]
+
+    def count_body(self, size: int) -> None:
+        """Count bytes of the body, and refuse the request when there are more than its principal may send."""
+        if self._refused is None and self._needs_token:
+            try:
+                self.services.usage.account(self.principal.name).receive(size)
+            except PrincipalQuotaExceeded as error:
+                self._refused = error
 
     async def body(self, kind: type[T]) -> T:
         """The request's JSON body. Raises InvalidInput."""
@@ -363,7 +383,7 @@ class BaseHandler(RequestHandler):
         if self.get_status() == 401:
             self.set_header("WWW-Authenticate", 'Bearer realm="cellgate"')
         if (seconds := getattr(error, "retry_after", None)) is not None:
-            self.set_header(RETRY_AFTER, str(max(1, round(seconds))))
+            self.set_header(RETRY_AFTER, str(max(1, math.ceil(seconds))))
         if isinstance(error, MethodNotAllowed):
             self.set_header("Allow", ", ".join(error.allowed))
 

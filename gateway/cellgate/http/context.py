@@ -8,6 +8,7 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.metrics import Metrics
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
+from cellgate.principals.usage import Usage
 from cellgate.record.journal import Journal
 from cellgate.replay.service import Replayer
 from cellgate.sessions.document_sessions import NotebookSessions
@@ -38,6 +39,7 @@ class Services:
     lanes: ThreadLanes
     jobs: Jobs
     replayer: Replayer
+    usage: Usage
     engine: Engine | None = None
     installer: Installer | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)

@@ -101,8 +101,8 @@ class InfoHandler(BaseHandler):
                     name: KernelspecModel(display_name=spec.display_name, language=spec.language)
                     for name, spec in specs.items()
                 },
-                limits=services.manager.settings.limits.to_wire(),
-                ceilings=Ceilings(**services.manager.ceilings.to_wire()),
+                limits=services.manager.default_limits(self.principal.name).to_wire(),
+                ceilings=Ceilings(**services.manager.ceilings(self.principal.name).to_wire()),
                 packages=allowed,
                 pool=pool,
                 sessions=services.manager.counts(None if self.principal.sees_others else self.owner),

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollecto
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from cellgate.principals.usage import COUNTED
+
 Gauges = Callable[[], Mapping[str, Mapping[str, float]]]
 
 
@@ -44,6 +46,14 @@ class Metrics:
             ["reason"],
             registry=self._registry,
         )
+        self._quota_refusals = Counter(
+            "cellgate_quota_refusals",
+            "Requests refused because a quota of their principal was used up, by quota.",
+            ["quota"],
+            registry=self._registry,
+        )
+        for quota in COUNTED:
+            self._quota_refusals.labels(quota)
         tasks = Gauge("cellgate_tasks", "Tasks of the gateway's event loop.", registry=self._registry)
         tasks.set_function(lambda: len(asyncio.all_tasks()))
         ProcessCollector(registry=self._registry)
@@ -51,6 +61,10 @@ class Metrics:
     def watch(self, read: Gauges) -> None:
         """Read gauges from `read` at each scrape."""
         self._registry.register(_Snapshot(read))
+
+    def quota_refused(self, quota: str) -> None:
+        """Count a refusal because of this quota."""
+        self._quota_refusals.labels(quota).inc()
 
     def render(self) -> bytes:
         """The exposition text."""

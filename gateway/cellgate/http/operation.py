@@ -17,6 +17,8 @@ from cellgate.errors import (
     NotAuthenticated,
     NotFound,
     NotRecorded,
+    PrincipalQuotaExceeded,
+    PrincipalQuotaExceededForNow,
     QueueFull,
     RecordGone,
     ShuttingDown,
@@ -56,6 +58,8 @@ class Format(StrEnum):
 
 ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
 """Errors of any request, whatever it asks for."""
+OF_A_PRINCIPAL: Errors = (NotAuthenticated, PrincipalQuotaExceeded, PrincipalQuotaExceededForNow)
+"""Errors of any request that needs a token."""
 READS: Errors = (NotFound, StorageError, NoOpenFiles, RecordGone)
 """Errors of reading a session and its record."""
 WRITES: Errors = (*READS, StorageFull, NotRecorded, ShuttingDown)
@@ -99,7 +103,7 @@ class Operation:
         """All errors that it may answer with."""
         if self.public:
             return (*ALWAYS, *self.errors)
-        return (*ALWAYS, NotAuthenticated, *self.errors)
+        return (*ALWAYS, *OF_A_PRINCIPAL, *self.errors)
 
 
 def operation(

@@ -33,6 +33,7 @@ from cellgate.http.v1.executions import (
     OneShotHandler,
 )
 from cellgate.http.v1.files import FileHandler, FilesHandler
+from cellgate.http.v1.me import MeHandler
 from cellgate.http.v1.notebook import BundleHandler, NotebookHandler
 from cellgate.http.v1.output import OutputHandler
 from cellgate.http.v1.packages import PackagesHandler
@@ -50,6 +51,7 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/openapi.json", DocumentHandler),
     ("/docs", PageHandler),
     ("/v1/info", InfoHandler),
+    ("/v1/me", MeHandler),
     ("/v1/execute", OneShotHandler),
     ("/v1/sessions", SessionsHandler),
     ("/v1/sessions/{session}", SessionHandler),

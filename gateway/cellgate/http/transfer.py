@@ -82,7 +82,7 @@ async def send_file(connection: HTTP1Connection, descriptor: int, start: int, en
                 await _writable(target, stream)
             start += sent
             if watched is not None:
-                watched.sent += sent
+                watched.has_sent(sent)
     except OSError as error:
         raise StreamClosedError(real_error=error) from error
     finally:

@@ -26,14 +26,15 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cellgate.principals.host_patterns import HostPattern, parse_host_pattern
+from cellgate.principals.principal import Role
+from cellgate.principals.tokens import check_name
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import MIB, MOST_BYTES, parse_size
 
-ROLES: Final = ("user", "admin", "auditor")
+ROLES: Final = tuple(map(str, Role))
 MOST_NUMBER: Final = 1_000_000_000
 MOST_PATTERNS: Final = 1000
 MOST_SECONDS: Final = 30 * 24 * 3600
-MOST_NAME: Final = 255
 SHOWN: Final = 60
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
@@ -220,8 +221,11 @@ def _sections(tables: Any, kind: str, file: str) -> Iterator[tuple[str, Section]
             raise InvalidInput(
                 f"{file}: {title} is no role{_near(name, ROLES)}; roles are {', '.join(ROLES)}"
             )
-        if not name or len(name) > MOST_NAME or not name.isprintable():
-            raise InvalidInput(f"{file}: {title} can't be a principal: names are 1 to {MOST_NAME} characters")
+        if kind == "principals":
+            try:
+                check_name(name)
+            except InvalidInput as error:
+                raise InvalidInput(f"{file}: {title}: {error.message}") from error
         if not isinstance(section, dict):
             raise InvalidInput(f"{file}: {title} must be a section with keys, not {_shown(section)}")
         yield name, {key: _checked(key, value, f"{file}: {title}") for key, value in section.items()}

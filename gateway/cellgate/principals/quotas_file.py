@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.principals.quotas import Policy, parse_quotas
@@ -39,6 +40,14 @@ def read_quotas(path: Path) -> Policy:
     if len(content) > LARGEST_FILE:
         raise InvalidInput(f"{path} is larger than the {LARGEST_FILE // MIB} MiB that are read")
     return parse_quotas(content, str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings:
+    """The file of quotas and its policy at the start; without a file nobody has quotas."""
+
+    file: Path | None = None
+    policy: Policy = field(default_factory=Policy)
 
 
 class QuotasFile:

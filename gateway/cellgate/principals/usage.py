@@ -57,10 +57,10 @@ def role_of_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of one quota is used; `limit` None: without limit."""
+    """How much of one quota is used. `limit` None: without limit; `used` None: nobody measures it."""
 
     limit: float | None
-    used: float
+    used: float | None
 
 
 class Reservation:
@@ -122,8 +122,8 @@ class Account:
     def __init__(self, name: str, quotas: Quotas, clock: Clock, refused: Refused) -> None:
         self.name = name
         self.quotas = quotas
-        self.record = 0
-        """Bytes of its record; `Usage` keeps them when the account is forgotten."""
+        self.record: int | None = None
+        """Bytes of its record, if they are measured; `Usage` keeps them when the account is forgotten."""
         self._clock = clock
         self._refused = refused
         self._sessions = 0
@@ -147,7 +147,7 @@ class Account:
     def uses(self) -> dict[str, Use]:
         """All that is counted."""
         now = self._clock()
-        used: Mapping[str, float] = {
+        used: Mapping[str, float | None] = {
             "sessions": self._sessions,
             "running": self._running,
             "queued": self._queued,
@@ -196,7 +196,7 @@ class Account:
     def check_record(self) -> None:
         """Raises PrincipalQuotaExceeded when the record is full."""
         limit = self.quotas.record
-        if limit is not None and self.record >= limit:
+        if limit is not None and self.record is not None and self.record >= limit:
             advice = "nothing more is recorded until an administrator purges some of its sessions"
             raise self._exceeded("record", limit, self.record, f"are taken by its record: {advice}")
 
@@ -347,6 +347,8 @@ class Usage:
         self._refused = refused
         self._accounts: dict[str, Account] = {}
         self._records: dict[str, int] = {}
+        self.measures_records = False
+        """Whether the sizes of records are known, and are to be kept up to date by `recorded`."""
         self._sweep_at = FIRST_SWEEP
 
     def __len__(self) -> int:
@@ -359,7 +361,7 @@ class Usage:
             if len(self._accounts) >= self._sweep_at:
                 self._sweep()
             account = Account(name, self._policy.of(name, self._role_of(name)), self._clock, self._refused)
-            account.record = self._records.get(name, 0)
+            account.record = self._record_of(name)
             self._accounts[name] = account
         return account
 
@@ -386,16 +388,26 @@ class Usage:
         for account in tuple(self._accounts.values()):
             account.give_turns()
 
+    def pass_bytes(self, name: str, count: int) -> None:
+        """Count bytes that the principal sent or was sent; its account may be forgotten in between."""
+        self.account(name).pass_bytes(count)
+
     # The record, whose size lasts longer than an account
 
     def load_records(self, sizes: Mapping[str, int]) -> None:
         """Take the sizes of records that exist, by principal."""
         self._records = dict(sizes)
+        self.measures_records = True
         for name, account in self._accounts.items():
-            account.record = self._records.get(name, 0)
+            account.record = self._record_of(name)
+
+    def _record_of(self, name: str) -> int | None:
+        return self._records.get(name, 0) if self.measures_records else None
 
     def recorded(self, name: str, size: int) -> None:
         """So many bytes were added to the principal's record, or are gone from it if negative."""
+        if not self.measures_records:
+            return
         total = max(0, self._records.get(name, 0) + size)
         if total:
             self._records[name] = total

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 LEAST = 4096
@@ -86,6 +86,12 @@ def lengths(db: sqlite3.Connection, uses: bytes) -> Iterator[int]:
     for at in range(0, len(uses) - _USE.size + 1, _USE.size):
         _, blob = _USE.unpack_from(uses, at)
         yield from db.execute(query, (blob & _INTEGER,)).fetchone() or ()
+
+
+def size_of(uses: bytes, sizes: Mapping[int, int]) -> int:
+    """The size of all runs that belong into a body; `sizes`: those of the stored runs, by id."""
+    whole = len(uses) - len(uses) % _USE.size
+    return sum(sizes.get(blob & _INTEGER, 0) for _, blob in _USE.iter_unpack(uses[:whole]))
 
 
 def put_back(db: sqlite3.Connection, kept: bytes, uses: bytes | None) -> bytes:

@@ -167,6 +167,8 @@ class EventLog:
         self._recorded = True
         self.overfull: Callable[[], None] = _nothing
         """Called for each event that is appended while the store is `full`."""
+        self.stored: Callable[[int], None] | None = None
+        """Called with the size of each event that the store has taken."""
 
     @property
     def followed(self) -> bool:
@@ -254,6 +256,8 @@ class EventLog:
         """The store has this row: it is the chain's new head."""
         self.head_seq = row.seq
         self.head = row.hash
+        if self.stored is not None:
+            self.stored(len(row.body))
         if self._followers:
             self._remember(row)
 

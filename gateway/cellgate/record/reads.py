@@ -16,7 +16,7 @@ from threading import Event
 from typing import Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import RecordGone
-from cellgate.record import schema
+from cellgate.record import schema, upkeep
 from cellgate.record.database import Database
 from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
@@ -142,6 +142,14 @@ class Queries(ABC):
         finally:
             stop.set()
             await database.close()
+
+    async def record_sizes(self) -> dict[str, int]:
+        """Bytes of all events of each principal."""
+        return await self.long_read(lambda db, _: upkeep.record_sizes(db))
+
+    async def record_size(self, session_id: int) -> int:
+        """Bytes of all events of a session."""
+        return await self.long_read(lambda db, _: upkeep.record_size(db, session_id))
 
     async def event_batches(
         self, session_id: int, *, after: int = 0, until: int | None = None

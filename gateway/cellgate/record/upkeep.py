@@ -62,6 +62,37 @@ def statistics(db: sqlite3.Connection) -> Statistics:
     )
 
 
+def record_sizes(db: sqlite3.Connection) -> dict[str, int]:
+    """Bytes of all events of each principal, as they were before equal parts were stored once.
+
+    It looks at every row, but reads no body.
+    """
+    principals = dict(db.execute("SELECT id, principal FROM sessions"))
+    blob_sizes = dict(db.execute("SELECT id, length(body) FROM blobs"))
+    sizes: dict[str, int] = {}
+    for session_id, size in db.execute(
+        "SELECT session_id, sum(length(body)) FROM events GROUP BY session_id"
+    ):
+        if (principal := principals.get(session_id)) is not None:
+            sizes[principal] = sizes.get(principal, 0) + size
+    for session_id, uses in db.execute("SELECT session_id, blobs FROM events WHERE blobs IS NOT NULL"):
+        if (principal := principals.get(session_id)) is not None:
+            sizes[principal] += blobs.size_of(uses, blob_sizes)
+    return sizes
+
+
+def record_size(db: sqlite3.Connection, session_id: int) -> int:
+    """As `record_sizes`, of one session."""
+    query = "SELECT sum(length(body)) FROM events WHERE session_id = ?"
+    (size,) = db.execute(query, (session_id,)).fetchone()
+    query = """SELECT blob_id, length(body) FROM blob_uses JOIN blobs ON blobs.id = blob_id
+        WHERE session_id = ?"""
+    blob_sizes = dict(db.execute(query, (session_id,)))
+    query = "SELECT blobs FROM events WHERE session_id = ? AND blobs IS NOT NULL"
+    taken_out = sum(blobs.size_of(uses, blob_sizes) for (uses,) in db.execute(query, (session_id,)))
+    return (size or 0) + taken_out
+
+
 def overdue(
     db: sqlite3.Connection, before: str | None, most_bytes: int | None
 ) -> tuple[SessionRow, str] | None:

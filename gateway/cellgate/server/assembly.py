@@ -39,7 +39,9 @@ from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
 from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.quotas_file import QuotaSettings, QuotasFile
 from cellgate.principals.store import PRINCIPALS
+from cellgate.principals.usage import Usage
 from cellgate.record.exports import Exports
 from cellgate.record.journal import Journal
 from cellgate.record.keys import load_key
@@ -50,7 +52,7 @@ from cellgate.record.spill import Spills
 from cellgate.replay.service import Replayer
 from cellgate.server.log import log_request
 from cellgate.sessions.files import SessionFiles, UploadSpace
-from cellgate.sessions.parts import SharedParts, same_weight
+from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
@@ -67,7 +69,7 @@ from cellgate_kernels.reception import Reception
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.stored import KernelStore, StoredKernel
-from cellgate_kernels.threads import ThreadLanes
+from cellgate_kernels.threads import Lane, ThreadLanes
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +117,7 @@ class GatewaySettings:
     keep_kernels: bool = False
     packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
 
 
 class RunningGateway:
@@ -201,6 +204,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
             " it, or with another --data-dir"
         )
     services = _build(settings, journal, folders, launcher, engine, directory, lanes, stack)
+    await _measure_records(services.usage, journal, settings.quotas)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
     server = _http_server(services, settings.listener)
@@ -214,6 +218,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     retention = Retention(journal, services.manager, settings.retention)
     stack.push_async_callback(retention.close)
     retention.start()
+    _watch_quotas(settings.quotas, services.usage, stack)
     stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -323,7 +328,16 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    parts = SharedParts(pool, workspaces, installer, lanes.record, weight_of=same_weight)
+    metrics = Metrics()
+    usage = Usage(settings.quotas.policy, directory.role_of, refused=metrics.quota_refused)
+    parts = SharedParts(
+        pool,
+        workspaces,
+        installer,
+        lanes.record,
+        weight_of=lambda principal: usage.quotas(principal).weight,
+        usage=usage,
+    )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
     spills = Spills(staging, settings.storage_reserve, lanes.files)
@@ -343,7 +357,6 @@ def _build(
     )
     stack.push_async_callback(files.close)
     jobs = Jobs(staging, settings.storage_reserve, lanes.files)
-    metrics = Metrics()
     metrics.watch(lambda: _gauges(pool, manager))
     return Services(
         version=settings.version,
@@ -360,6 +373,7 @@ def _build(
         lanes=lanes,
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
+        usage=usage,
         engine=engine,
         installer=installer,
         keep_alive=settings.keep_alive,
@@ -377,6 +391,23 @@ def _installer(
         return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
     except OSError as error:
         raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
+
+
+async def _measure_records(usage: Usage, journal: Journal, settings: QuotaSettings) -> None:
+    """Before anything is recorded: what is recorded later is added. Without a file nobody has quotas."""
+    if settings.file is not None:
+        usage.load_records(await journal.record_sizes())
+
+
+def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) -> None:
+    """Apply the file of quotas, if there is one, whenever it changes."""
+    if settings.file is None:
+        return
+    lane = Lane("quotas", 1)
+    stack.callback(lane.close)
+    watched = QuotasFile(settings.file, settings.policy, usage.change, lane)
+    stack.push_async_callback(watched.close)
+    watched.start()
 
 
 def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:

@@ -15,6 +15,7 @@ from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
+from cellgate.principals.usage import Usage
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
 from cellgate.wire.events import Loss, Missing
@@ -45,7 +46,8 @@ class SharedParts:
 
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
-    ``cellgate_kernels.turns``.
+    ``cellgate_kernels.turns``. `usage`: what each principal uses; by default nobody has
+    quotas.
     """
 
     pool: KernelPool
@@ -53,6 +55,7 @@ class SharedParts:
     installer: Installer | None = None
     lane: Lane | None = None
     weight_of: Callable[[str], float] = same_weight
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(frozen=True, slots=True)

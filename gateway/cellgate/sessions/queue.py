@@ -102,7 +102,14 @@ class ExecutionQueue:
             self._set_aside(self._runs.popleft(), cause)
 
     def _set_aside(self, run: ExecutionRun, cause: str) -> None:
-        run.abandon(Status.CANCELLED, cause)
+        self._end(run, Status.CANCELLED, cause)
+
+    def end_first(self, status: Status, cause: str) -> None:
+        """End the first queued execution, which was not run."""
+        self._end(self._runs.popleft(), status, cause)
+
+    def _end(self, run: ExecutionRun, status: Status, cause: str) -> None:
+        run.abandon(status, cause)
         self._cancelled.append(run)
         self._wake.set()
 
@@ -112,18 +119,20 @@ class ExecutionQueue:
             self._restarts.popleft().refuse(error)
 
     def take(self) -> ExecutionRun | Restart | None:
-        """The next item: first cancelled executions, which are already over, then restarts, then runs."""
+        """The next item: what `take_urgent` returns, then runs."""
+        item = self.take_urgent()
+        return self._runs.popleft() if item is None and self._runs else item
+
+    def take_urgent(self) -> ExecutionRun | Restart | None:
+        """What precedes all runs: first cancelled executions, which are already over, then restarts."""
         if self._cancelled:
             return self._cancelled.popleft()
-        if self._restarts:
-            return self._restarts.popleft()
-        return self._runs.popleft() if self._runs else None
+        return self._restarts.popleft() if self._restarts else None
 
     async def wait(self) -> None:
-        """Return when there may be something to do, or when `wake` was called."""
-        if self.empty:
-            self._wake.clear()
-            await self._wake.wait()
+        """Return at the next change, or when `wake` is called; for a caller that has just found nothing."""
+        self._wake.clear()
+        await self._wake.wait()
 
     def wake(self) -> None:
         """Make `wait` return."""

@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from msgspec import structs
@@ -22,6 +23,8 @@ from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, m
 from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import folder_name, folder_of, new_folder
+from cellgate.principals.quotas import Quotas
+from cellgate.principals.usage import Reservation
 from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
@@ -45,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 Owned = tuple[str, str]
 
+MOST_ALLOWANCES = 1024
+"""Different quotas whose ceilings are kept, so that they are not combined anew for each request."""
 PURGE_PATIENCE = 5.0
 """Seconds that a purge request waits for the last bytes to be gone."""
 
@@ -61,13 +66,14 @@ class ManagerSettings:
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """A session that is being opened. `made`: the session, before it has a kernel.
+    """A session that is being opened. `made`: the session, before it has a kernel. `reserved`: its room.
 
     `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
     """
 
     task: asyncio.Task[Session]
     made: asyncio.Future[Session]
+    reserved: Reservation
     waiting: int = 0
     abandoned: bool = False
 
@@ -104,6 +110,8 @@ class SessionManager:
         self._catalog = catalog
         self._parts = parts
         self._workspaces = parts.workspaces
+        self._usage = parts.usage
+        self._allowances = lru_cache(maxsize=MOST_ALLOWANCES)(self._allow)
         self._live: dict[Owned, Session] = {}
         self._tasks = Supervisor()
         self._opening: dict[Owned, _Opening] = {}
@@ -123,14 +131,21 @@ class SessionManager:
         `kernels`: the kernels it stored, by id.
         """
         rows = await self._journal.unfinished_sessions()
-        recovery = Recovery(
-            self._journal, launcher, kernels, self.settings.session.execution, self._make_session
-        )
+        reserved: dict[int, Reservation] = {}
+
+        def adopt(spec: SessionSpec) -> Session:
+            session = self._make_session(spec)
+            reserved[spec.row.id] = session.account.adopt_session(spec.limits.resources)
+            return session
+
+        recovery = Recovery(self._journal, launcher, kernels, self.settings.session.execution, adopt)
         found = await asyncio.gather(*[recovery.recover(row, await self.stored_log(row)) for row in rows])
         await self._journal.commit()
         for session in found:
             if session is not None:
-                self._add(session)
+                self._add(session, reserved.pop(session.row.id))
+        for left_over in reserved.values():
+            left_over.release()
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
         folders = {row.id: folder_of(row) for row in rows}
         left = {kernel: folders[session_id] for kernel, session_id in kernels_of(rows).items()}
@@ -141,10 +156,14 @@ class SessionManager:
         """The names of the kept folders of all recorded sessions."""
         return {folder_name(*each) for each in await self._journal.session_folders()}
 
-    def _add(self, session: Session) -> None:
-        """Register a live session until it ends; a session may also end itself."""
+    def _add(self, session: Session, reserved: Reservation) -> None:
+        """Register a live session until it ends, and then release what was reserved for it.
+
+        A session may also end itself.
+        """
         self._live[session.row.principal, session.row.key] = session
         session.over.add_done_callback(lambda _: self._forget(session))
+        session.over.add_done_callback(lambda _: reserved.release())
 
     def _make_session(self, spec: SessionSpec) -> Session:
         return Session(spec, self._parts, self.settings.session)
@@ -217,7 +236,7 @@ class SessionManager:
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
-        limits = self._limits(body)
+        limits = self._limits(principal, body)
         while True:
             opening = self._opening.get(owned)
             if (purge := self._purges.get(owned)) is not None:
@@ -245,12 +264,16 @@ class SessionManager:
     ) -> _Opening:
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
-        task = self._tasks.share(self._open(owned, body, profile, limits, made), f"open {key}", session=key)
-        opening = self._opening[owned] = _Opening(task, made)
+        reserved = self._usage.account(owned[0]).reserve_session(limits.resources)
+        work = self._open(owned, body, profile, limits, made)
+        task = self._tasks.share(work, f"open {key}", session=key)
+        opening = self._opening[owned] = _Opening(task, made, reserved)
         task.add_done_callback(lambda _: self._opened(owned, opening))
         return opening
 
     def _opened(self, owned: Owned, opening: _Opening) -> None:
+        if opening.task.cancelled() or opening.task.exception() is not None:
+            opening.reserved.release()
         if self._opening.get(owned) is opening:
             del self._opening[owned]
 
@@ -355,16 +378,24 @@ class SessionManager:
     def _names_kernel(body: SessionBody) -> bool:
         return body.kernel is not None or body.language is not None
 
-    @property
-    def ceilings(self) -> Ceilings:
-        """The highest limits that anybody may request."""
-        return self.settings.session.ceilings
+    def ceilings(self, principal: str) -> Ceilings:
+        """The highest limits that the principal may request."""
+        return self._allowances(self._usage.quotas(principal))[0]
 
-    def _limits(self, body: SessionBody, *, lower: bool = False) -> SessionLimits:
+    def default_limits(self, principal: str) -> SessionLimits:
+        """The limits of the principal's sessions that ask for none; they never exceed a ceiling."""
+        return self._allowances(self._usage.quotas(principal))[1]
+
+    def _allow(self, quotas: Quotas) -> tuple[Ceilings, SessionLimits]:
+        ceilings = self.settings.session.ceilings.lowered_by(quotas)
+        return ceilings, ceilings.lower(self.settings.limits)[0]
+
+    def _limits(self, principal: str, body: SessionBody, *, lower: bool = False) -> SessionLimits:
+        defaults = self.default_limits(principal)
         if body.limits is None:
-            return self.settings.limits  # the defaults never exceed a ceiling
+            return defaults
         merge = lowered_limits if lower else merge_limits
-        return merge(self.settings.limits, body.limits, self.ceilings)
+        return merge(defaults, body.limits, self.ceilings(principal))
 
     def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
@@ -408,6 +439,7 @@ class SessionManager:
             metadata = row.metadata if body.metadata is not None else former.metadata
             row = structs.replace(row, created_at=former.created_at, metadata=metadata)
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
+        self._measure(log, principal)
         made = 0
         if former is not None:
             log = await self.stored_log(former)
@@ -420,7 +452,7 @@ class SessionManager:
         session = self._make_session(spec)
         ready_to_claim.set_result(session)
         await session.open(made)
-        self._add(session)
+        self._add(session, self._opening[owned].reserved)
         return session
 
     async def _resumed(
@@ -459,7 +491,7 @@ class SessionManager:
             return (await self.get_or_create(principal, body, until=until))[0]
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
-        limits = self._limits(body, lower=lower)
+        limits = self._limits(principal, body, lower=lower)
         profile = self._profile(body, limits)
         row = SessionRow.new(
             self._journal.new_session_id(),
@@ -471,9 +503,14 @@ class SessionManager:
         )
         store = MemoryStore() if store is None else store
         log = EventLog(store, row.id, row.key, lane=self._parts.lane)
-        session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
-        await session.open(0, patience=None if until is None else max(0.0, until - self._now()))
-        self._add(session)
+        reserved = self._usage.account(principal).reserve_session(limits.resources)
+        try:
+            session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
+            await session.open(0, patience=None if until is None else max(0.0, until - self._now()))
+        except BaseException:
+            reserved.release()
+            raise
+        self._add(session, reserved)
         return session
 
     # Finding
@@ -505,8 +542,14 @@ class SessionManager:
             raise NotFound(f"No session {row.key!r}")
         seq, head = last
         log = EventLog(self._journal, row.id, row.key, last_seq=seq, head=head, lane=self._parts.lane)
+        self._measure(log, row.principal)
         log.close()
         return log
+
+    def _measure(self, log: EventLog, principal: str) -> None:
+        """Count what the log gets towards the principal's record, if there are quotas."""
+        if self._usage.measures_records:
+            log.stored = partial(self._usage.recorded, principal)
 
     # Ending
 
@@ -573,9 +616,13 @@ class SessionManager:
     async def _do_purge(self, owned: Owned, by: str, reason: str) -> Purge:
         await self.delete(*owned)
         row = await self._journal.session(*owned)
-        purged = None if row is None else await self._journal.purge(row.id, by=by, reason=reason)
-        if row is None or purged is None:
+        if row is None:
             raise NotFound(f"No session {owned[1]!r}")
+        size = await self._journal.record_size(row.id) if self._usage.measures_records else 0
+        purged = await self._journal.purge(row.id, by=by, reason=reason)
+        if purged is None:
+            raise NotFound(f"No session {owned[1]!r}")
+        self._usage.recorded(row.principal, -size)
         ending = self._endings.start(self._end_purge(owned, row, purged), f"end of purge {owned[1]}")
         self._erasing[owned] = row, purged, ending
         return purged
@@ -638,7 +685,8 @@ class SessionManager:
     async def _cull(self) -> float:
         """End overdue sessions concurrently; returns the seconds until the next run."""
         for session in tuple(self._live.values()):
-            if not session.ending and (cause := _overdue(session, self.ceilings.lifetime)) is not None:
+            most = self.ceilings(session.account.name).lifetime
+            if not session.ending and (cause := _overdue(session, most)) is not None:
                 self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
         return self.settings.cull_interval
 

@@ -28,6 +28,7 @@ from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
+from cellgate.principals.usage import CellPlace
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
 from cellgate.sessions.model import session_model
@@ -52,6 +53,10 @@ MOST_REVIVALS = 5
 MOST_COMMITS = 64
 MOST_FAULTS = 3
 
+NO_TURN = (
+    "The cell's timeout passed while it waited for other cells of its principal, and it did not run:"
+    " the quota `running` limits how many run at once."
+)
 WORKER = "worker"
 LISTENER = "listener"
 SENDING = "sending a cell"
@@ -75,6 +80,8 @@ class Session:
     """A live session. Created by ``registry.SessionManager``, over when `end` returns."""
 
     def __init__(self, spec: SessionSpec, parts: SharedParts, settings: SessionSettings) -> None:
+        self.account = parts.usage.account(spec.principal or spec.row.principal)
+        """What the session's principal uses, this session included."""
         self.log = spec.log
         self.record = SessionRecord(spec, settings.gateway_version)
         self.started = asyncio.get_running_loop().time()
@@ -102,7 +109,7 @@ class Session:
         if parts.installer is not None:
             self._hooks = (CellPackages(self.slot),)
         self._settings = settings
-        self._principal = spec.principal or spec.row.principal
+        self._recorded = bool(spec.row.principal)
         self._weight_of = parts.weight_of
         self._now = asyncio.get_running_loop().time
         self._queue = ExecutionQueue()
@@ -215,6 +222,7 @@ class Session:
             raise
         if running is not None:
             running.host = self
+            running.place = self.account.adopt_cell()
             self._queue.put(running)
         self._start_worker()
         self.touch()
@@ -322,7 +330,8 @@ class Session:
             self._queue.put_restart(self.record.cause or "kernel_exit")
 
     def _claimant(self) -> Claimant:
-        return Claimant(self._principal, self._weight_of(self._principal))
+        name = self.account.name
+        return Claimant(name, self._weight_of(name))
 
     # In line for a kernel
 
@@ -343,7 +352,8 @@ class Session:
             return
         self._unwatch()
         first = self._queue.first
-        if self._replacing and self._runs.current is None and first is not None:
+        waits = first is not None and not first.stands_in_line  # else it has a timer of its own
+        if self._replacing and self._runs.current is None and first is not None and waits:
             patience = first.patience
             if patience is not None:
                 timer = asyncio.get_running_loop().call_later(
@@ -412,16 +422,29 @@ class Session:
         `arrived`: when the request came, by the loop's clock, if the session had no kernel then.
         """
         timeout = min(request.timeout or self.limits.cell_timeout, self._settings.ceilings.cell_timeout)
-        run = self._make_run(request, timeout, idempotency, self._settings.max_queue)
+        self._check_room(self._settings.max_queue)
+        place = self.account.enter(at_once=not self._runs.busy)
+        run = self._make_run(request, self._capped(timeout), idempotency, place)
         if arrived is not None:
             run.deduct(self.slot.waited(arrived))
         return self._begin_or_queue(run)
 
+    def _capped(self, timeout: float | None) -> float | None:
+        """A cell's timeout, or the principal's ceiling as it is now, if that is lower."""
+        most = self.account.quotas.max_cell_timeout
+        if timeout is None or most is None:
+            return most if timeout is None else timeout
+        return min(timeout, most)
+
     def submit_message(self, request: ExecuteRequest, *, beside: bool) -> ExecutionRun:
         """Queue a Jupyter client's cell, or run it immediately in a subshell. Raises as `submit` does."""
         channels = self._settings.channels
-        run = self._make_run(request, channels.cell_timeout, None, channels.max_queue)
-        if not beside or self.kernel is None or not self.kernel.alive:
+        self.account.begin_request()
+        self._check_room(channels.max_queue)
+        beside = beside and self.slot.alive
+        place = self.account.enter(at_once=beside or not self._runs.busy)
+        run = self._make_run(request, self._capped(channels.cell_timeout), None, place)
+        if not beside or self.kernel is None or not place.running:
             return self._begin_or_queue(run)
         self._runs.begin_beside(run)
         self._tasks.start(
@@ -436,7 +459,8 @@ class Session:
         """Queue the run; if nothing is ahead of it, send it now, a loop iteration before the worker would."""
         prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
-        if self.kernel is not None and free and not prepared:
+        turn = run.place is None or run.place.running
+        if self.kernel is not None and free and turn and not prepared:
             self._runs.current = run
             self.record.state = SessionState.BUSY
             # The worker has nothing to do until the cell ends or times out; the run wakes it then.
@@ -455,13 +479,27 @@ class Session:
         """Restart the idle time."""
         self.record.begin_idleness()
 
-    def _make_run(
-        self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None, room: int
-    ) -> ExecutionRun:
+    def _check_room(self, room: int) -> None:
+        """Raises ShuttingDown, QueueFull, StorageError or PrincipalQuotaExceeded if it takes no new cell."""
         self.check_open()
         self._queue.check_room(room)
         self.record.check_writable()
-        run = self._runs.make(request, timeout, idempotency)
+        if self._recorded:
+            self.account.check_record()
+
+    def _make_run(
+        self,
+        request: ExecuteRequest,
+        timeout: float | None,
+        idempotency: tuple[str, str] | None,
+        place: CellPlace,
+    ) -> ExecutionRun:
+        try:
+            run = self._runs.make(request, timeout, idempotency)
+        except BaseException:
+            place.leave()
+            raise
+        run.place = place
         run.save()
         self.record.touch(run.created_at)
         return run
@@ -521,7 +559,7 @@ class Session:
             # The previous worker failed at this run.
             await self._wrap_up(self._runs.current)
         while self._end is None:
-            item = self._runs.current or self._queue.take()
+            item = self._runs.current or self._next()
             if isinstance(item, Restart):
                 await self._do_restart(item)
             elif item is None:
@@ -531,6 +569,20 @@ class Session:
                 await self._finish_cancelled(item)
             else:
                 await self._execute(item)
+
+    def _next(self) -> ExecutionRun | Restart | None:
+        """The next thing to do. A cell waits in the queue until its principal may run one more."""
+        while (item := self._queue.take_urgent()) is None and (run := self._queue.first) is not None:
+            if run.late:
+                run.message = NO_TURN
+                self._queue.end_first(Status.TIMEOUT, "running_quota")
+            elif run.place is None or run.place.begin(self._queue.wake):
+                run.leave_line()
+                return self._queue.take()
+            else:
+                run.stand_in_line()
+                return None
+        return item
 
     async def _finish_cancelled(self, run: ExecutionRun) -> None:
         try:

@@ -476,6 +476,28 @@ class Ceilings(Value, frozen=True, kw_only=True):
     lifetime: float
 
 
+class QuotaUse(Value, frozen=True, kw_only=True):
+    """How much of a quota is used, and its limit; sizes in bytes."""
+
+    limit: Annotated[int | float | None, Meta(description="Null if there is no limit.")]
+    used: Annotated[
+        int | float | None,
+        Meta(description="Null if it is not measured: `record`, if the gateway has no quotas file."),
+    ]
+
+
+class Me(Value, frozen=True, kw_only=True):
+    """Who a token belongs to, what it permits, and what its principal uses now."""
+
+    principal: str
+    role: Annotated[str, Meta(description="`user`, `admin` or `auditor`.")]
+    scopes: Annotated[
+        list[str],
+        Meta(description="What role and token permit: `run`, `read`, `files`, `packages`, `metrics`."),
+    ]
+    quotas: dict[str, QuotaUse]
+
+
 class KernelspecModel(Value, frozen=True, kw_only=True):
     """A kind of kernel."""
 

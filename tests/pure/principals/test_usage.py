@@ -250,10 +250,15 @@ def test_idle_accounts_are_forgotten() -> None:
     assert everybody.account("kept") is kept
 
 
-def test_a_forgotten_account_knows_its_record() -> None:
+def test_the_size_of_a_record_outlives_the_account() -> None:
     everybody = usage()
     everybody.recorded("ada", 10)
+    assert everybody.account("ada").record is None
+    everybody.load_records({"bob": 5})
+    everybody.recorded("ada", 10)
+    everybody.recorded("bob", -5)
     assert everybody.account("ada").record == 10
+    assert everybody.account("bob").record == 0
 
 
 def test_refusals_are_counted_by_quota() -> None:

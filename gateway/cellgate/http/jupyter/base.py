@@ -7,11 +7,12 @@ a session as a Jupyter kernel.
 from __future__ import annotations
 
 import uuid
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
-from cellgate.errors import NotFound
+from cellgate.errors import NotFound, quota_of
 from cellgate.http.base import BaseHandler, encode
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
@@ -62,7 +63,9 @@ class JupyterHandler(BaseHandler):
 
     def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
         """Jupyter's form of an error."""
-        return "application/json", encode({"message": error.message, "reason": error.reason})
+        quota = quota_of(error)
+        members = {} if quota is None else asdict(quota)
+        return "application/json", encode({"message": error.message, "reason": error.reason, **members})
 
     async def fields(self) -> dict[str, Any]:
         """The request's JSON object; an empty body and null count as an empty one. Raises InvalidInput."""

@@ -77,7 +77,9 @@ class ClientStream(IOStream):
     connection in its own protocol once that login has ended. `busy`: the client is waiting for our work.
     `sending`: `transfer` writes to the socket directly and counts its bytes in `sent`. `spooled`: output
     that the client does not read is limited elsewhere, and may wait for long. `pieces`: the buffers that
-    a large body is read into, in turn.
+    a large body is read into, in turn. `passed`: called with the numbers of bytes that
+    count for the client's principal: of answers, and of messages of its WebSocket; its bodies are counted by
+    their handlers.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
@@ -91,6 +93,7 @@ class ClientStream(IOStream):
         self.busy = False
         self.sending = False
         self.spooled = False
+        self.passed: Callable[[int], None] | None = None
         self.received = 0
         self.sent = 0
         self._owner = owner
@@ -130,6 +133,7 @@ class ClientStream(IOStream):
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
         self.login = None
+        self.passed = None
         self._release()
 
     def reads(self) -> None:
@@ -336,6 +340,8 @@ class ClientStream(IOStream):
             self.received += count
             if self._counting:
                 self.hold(count)
+                if self.passed is not None:
+                    self.passed(count)
         return count
 
     def write(self, data: bytes | memoryview) -> asyncio.Future[None]:
@@ -351,7 +357,7 @@ class ClientStream(IOStream):
     def write_to_fd(self, data: memoryview) -> int:
         """Count bytes sent."""
         count = super().write_to_fd(data)
-        self.sent += count
+        self.has_sent(count)
         self._flushed += count
         if self._unsent and self._unsent[0][0] <= self._flushed:
             while self._unsent and self._unsent[0][0] <= self._flushed:
@@ -359,6 +365,12 @@ class ClientStream(IOStream):
                 self._unsent_bytes -= size
             self._count()
         return count
+
+    def has_sent(self, count: int) -> None:
+        """Count bytes that the system has taken; ``transfer`` calls it for what it sends itself."""
+        self.sent += count
+        if self.passed is not None:
+            self.passed(count)
 
 
 def _queued(connection: socket.socket) -> int:

@@ -49,7 +49,7 @@ class BlocksHandler(ExecutionAnswers):
         else:
             blocks = check_blocks(body)
         options = ExecuteBody("", timeout=body.timeout, on_disconnect=body.on_disconnect)
-        check_execute(options, self.services.manager.ceilings, interactive=False)
+        check_execute(options, self.services.manager.ceilings(self.owner), interactive=False)
         session = await self.services.files.session(self.owner, key)
         language = self.services.catalog.get_kernel_spec(session.row.kernel).language
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
@@ -90,7 +90,7 @@ class BlocksHandler(ExecutionAnswers):
         """The result in JSON, its text, and the exit code."""
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
-        request = check_execute(cell, self.services.manager.ceilings, interactive=False)
+        request = check_execute(cell, self.services.manager.ceilings(self.owner), interactive=False)
         run = session.submit(permitted(self.services, self.login, request))
         builder = run.builder
         self.interrupt_when_gone(session, run, options)

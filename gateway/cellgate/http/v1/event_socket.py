@@ -123,6 +123,8 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         named: str | int | UnsetType = UNSET
         answer: Accepted | StreamProblem
         try:
+            # Each command counts as a request.
+            self.services.usage.account(self.principal.name).begin_request()
             content = message.encode() if isinstance(message, str) else message
             if len(content) > self.max_body:
                 raise TooLarge(f"The command is larger than the {self.max_body} bytes that are accepted here")
@@ -149,7 +151,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         if command.execute is None:
             session.interrupt()
             return UNSET
-        request = check_execute(command.execute, self.services.manager.ceilings, interactive=True)
+        request = check_execute(command.execute, self.services.manager.ceilings(self.owner), interactive=True)
         request = permitted(self.services, self.login, request)
         request = self.services.manager.in_language(session, request, command.execute.language)
         run = session.submit(request)

@@ -128,7 +128,7 @@ class ExecuteHandler(ExecutionAnswers):
         view = self.view()
         body = await self.body(ExecuteBody)
         interactive = form is not Format.JSON or not body.wait
-        request = check_execute(body, self.services.manager.ceilings, interactive=interactive)
+        request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=interactive)
         request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
         accepted = await self.services.manager.execute(
@@ -181,7 +181,7 @@ class OneShotHandler(ExecutionAnswers):
         form = self.accepted()
         view = self.view()
         body = await self.body(OneShotBody)
-        request = check_execute(body, self.services.manager.ceilings, interactive=False)
+        request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=False)
         request = permitted(self.services, self.login, request)
         if not body.wait:
             raise InvalidInput("A one-shot execution is answered when it is finished; wait can't be false")

@@ -93,6 +93,8 @@ class UploadHandler(BaseHandler):
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         """Pass the chunk on, unless the request has been refused; tornado waits for it."""
+        if self.request.method in {"PUT", "POST"}:
+            self.count_body(len(chunk))
         if self._refused is None and self.request.method in {"PUT", "POST"}:
             try:
                 await self.receive(chunk)

@@ -1,0 +1,25 @@
+"""GET /v1/me: who asks, what they may do, and what they use of their quotas."""
+
+from __future__ import annotations
+
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, Answer, operation
+from cellgate.wire.answers import Me, QuotaUse
+
+
+class MeHandler(BaseHandler):
+    """The principal of the request."""
+
+    @operation("About you", Answer(200, "The principal, its role and its use of quotas.", {JSON: Me}))
+    async def get(self) -> None:
+        """The token's principal, its role, what the token permits, and how much of each quota is used."""
+        self.check()
+        uses = self.services.usage.account(self.principal.name).uses()
+        self.answer(
+            Me(
+                principal=self.principal.name,
+                role=self.principal.role,
+                scopes=sorted(self.login.permissions),
+                quotas={name: QuotaUse(limit=use.limit, used=use.used) for name, use in uses.items()},
+            )
+        )
