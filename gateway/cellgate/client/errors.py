@@ -60,7 +60,10 @@ class PackagesNotAllowed(GatewayError):
 
 
 class QuotaExceeded(GatewayError):
-    """The session would exceed one of its limits."""
+    """The session would exceed one of its limits, or its principal a quota.
+
+    Where waiting helps, `retry_after` says how long.
+    """
 
 
 class Overloaded(GatewayError):

@@ -122,6 +122,7 @@ class SessionFiles:
         """The live session with this key, created if necessary: files may arrive before the first cell."""
         session, _ = await self._manager.get_or_create(principal, SessionBody(session=check_session_key(key)))
         session.record.check_writable()
+        session.account.check_record()
         return session
 
     async def reserve(self, session: Session, length: int, parts: Parts | None = None) -> Incoming:

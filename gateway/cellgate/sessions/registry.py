@@ -463,7 +463,7 @@ class SessionManager:
         await self._journal.commit()
         life = await self._journal.last_life(former)
         past = Past(former, life, self._variables.of(former.id), self._default_seed(former.kernel))
-        return resume(past, body, profile, limits, self.ceilings)
+        return resume(past, body, profile, limits, self.ceilings(former.principal))
 
     def _default_seed(self, kernelspec: str) -> str | None:
         """The PYTHONHASHSEED of such a kernel without variables; None if there is no such kernelspec now."""

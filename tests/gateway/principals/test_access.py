@@ -64,6 +64,7 @@ PUBLIC = {
 ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
     Row("GET", "/v1/info", (), of="everybody"),
+    Row("GET", "/v1/me", (), of="own"),
     Row("POST", "/v1/execute", (RUN,), of="own", body=CODE),
     Row("GET", "/v1/sessions", (READ,), of="own"),
     Row("POST", "/v1/sessions", (RUN,), of="own", body={"session": "{session}"}),

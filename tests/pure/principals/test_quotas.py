@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from cellgate.principals.host_patterns import HostPattern, normal_host, parse_host_pattern
@@ -179,6 +182,17 @@ def test_network_is_a_list_of_patterns(value: str, said: str) -> None:
 def test_the_keys_are_those_of_the_quotas() -> None:
     assert list(CHECKS) == list(Quotas.__dataclass_fields__)
     assert ROLES == ("user", "admin", "auditor")
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "quotas.md").read_text()
+    (example,) = re.findall(r"<!-- test: quotas -->\n```toml\n(.*?)```", page, re.DOTALL)
+    policy = parse_quotas(example.encode(), "quotas.md")
+    assert policy.of("bob", "user").sessions == 5
+    assert policy.of("alice", "user").weight == 2
+    assert policy.of("ci@example.org", "user").network[1].wildcard
+    described = set(re.findall(r"`(\w+)`", page))
+    assert set(CHECKS) <= described
 
 
 # Hosts
