@@ -174,6 +174,11 @@ class Account:
         self.check_record()
         return self.adopt_session(limits)
 
+    def replace_session(self, former: Reservation, limits: ResourceLimits) -> Reservation:
+        """Room with other limits than those of `former`, which is released. Raises as `reserve_session`."""
+        former.release()
+        return self.reserve_session(limits)
+
     def adopt_session(self, limits: ResourceLimits) -> Reservation:
         """Count a session that exists already, whatever the quotas are."""
         self._count(limits, 1)

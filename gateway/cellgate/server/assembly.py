@@ -146,16 +146,18 @@ class RunningGateway:
 
 
 class _Changes:
-    """What follows from a change of users and tokens: connections and sessions end."""
+    """What follows from a change of users and tokens: connections and sessions end, quotas are others."""
 
-    def __init__(self, manager: SessionManager, server: Listener, directory: PrincipalDirectory) -> None:
-        self._manager = manager
+    def __init__(self, services: Services, server: Listener, directory: PrincipalDirectory) -> None:
+        self._manager = services.manager
+        self._usage = services.usage
         self._server = server
         self._directory = directory
 
     def logins_changed(self) -> None:
-        """Close the connections that logins opened which have ended."""
+        """Close the connections that logins opened which have ended, and look roles up again."""
         self._server.end_logins(self._directory.is_valid)
+        self._usage.refresh()
 
     def user_gone(self, name: str, cause: str) -> None:
         """End a user's sessions; their records and files stay."""
@@ -214,7 +216,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(gateway.shut_down)
     services.pool.start()
     services.manager.start()
-    directory.follow(_Changes(services.manager, server, directory))
+    directory.follow(_Changes(services, server, directory))
     retention = Retention(journal, services.manager, settings.retention)
     stack.push_async_callback(retention.close)
     retention.start()

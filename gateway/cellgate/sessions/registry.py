@@ -417,6 +417,11 @@ class SessionManager:
             self._journal.check_writable(former.id)
             resumed = await self._resumed(former, body, profile, limits)
             profile = resumed.profile
+            if resumed.limits.resources != limits.resources:
+                # It was reserved for what the request says, before its record was read.
+                opening = self._opening[owned]
+                account = self._usage.account(principal)
+                opening.reserved = account.replace_session(opening.reserved, resumed.limits.resources)
             limits = resumed.limits
         if former is not None and former.kernel != profile.kernelspec:
             if self._names_kernel(body):

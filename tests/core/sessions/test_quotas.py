@@ -46,7 +46,7 @@ def used(world: World, quota: str, principal: str = PRINCIPAL) -> float | None:
 
 async def opened(world: World, key: str, **limits: Any) -> Session | CellgateError:
     try:
-        body = SessionBody(session=key, limits=LimitsBody(**limits))
+        body = SessionBody(session=key, limits=LimitsBody(**limits) if limits else None)
         return (await world.manager.get_or_create(PRINCIPAL, body))[0]
     except CellgateError as error:
         return error
@@ -146,6 +146,27 @@ def test_the_limits_of_live_sessions_are_limited_in_sum(
     assert refusal.quota == quota
     world.run(world.manager.delete(PRINCIPAL, "first"))
     assert isinstance(world.run(opened(world, "second", **asked)), Session)
+
+
+def test_a_resumed_session_is_counted_with_the_limits_that_it_had(make: MakeWorld) -> None:
+    world = make(memory=4 * GIB)
+
+    async def work() -> None:
+        assert isinstance(await opened(world, "large", memory=3 * GIB), Session)
+        await world.manager.delete(PRINCIPAL, "large")
+        # Its key alone: what it had comes from its record.
+        assert isinstance(await opened(world, "large"), Session)
+        assert used(world, "memory") == 3 * GIB
+        refused = await opened(world, "other", memory=2 * GIB)
+        assert isinstance(refused, PrincipalQuotaExceeded)
+        assert used(world, "memory") == 3 * GIB
+        await world.manager.delete(PRINCIPAL, "large")
+        assert isinstance(await opened(world, "other", memory=2 * GIB), Session)
+        refused = await opened(world, "large")
+        assert isinstance(refused, PrincipalQuotaExceeded)
+        assert (used(world, "memory"), used(world, "sessions")) == (2 * GIB, 1)
+
+    world.run(work())
 
 
 def test_unrecorded_one_shots_count_too(make: MakeWorld) -> None:
