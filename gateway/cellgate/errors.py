@@ -20,15 +20,46 @@ from cellgate_kernels.trees import NO_OPEN_FILES
 
 
 class NotAuthenticated(CellgateError):
-    """No token, or a wrong one."""
+    """No token, or a wrong one. `cause` says which for the audit trail; `token`: the id of one that is known.
+
+    `is_attempt`: a token was shown.
+    """
 
     reason = "not_authenticated"
 
+    def __init__(self, message: str, *, cause: str = "", token: str = "") -> None:
+        super().__init__(message)
+        self.cause = cause
+        self.token = token
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether a token was shown at all."""
+        return self.cause != "no_token"
+
+
+class TooManyAttempts(CellgateError):
+    """Too many wrong tokens came from the client's address. `retry_after` is in seconds."""
+
+    reason = "too_many_attempts"
+    cause = "unknown_token"
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
 
 class Forbidden(CellgateError):
-    """The request comes from a Host or an Origin that is not allowed."""
+    """The request comes from a Host or an Origin that is not allowed, or its sender may not do this.
+
+    `cause` says which for the audit trail.
+    """
 
     reason = "forbidden"
+
+    def __init__(self, message: str, *, cause: str = "permission") -> None:
+        super().__init__(message)
+        self.cause = cause
 
 
 class NotFound(CellgateError):
@@ -217,6 +248,7 @@ _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _STATUS: dict[type[CellgateError], HTTPStatus] = {
     InvalidInput: HTTPStatus.BAD_REQUEST,
     NotAuthenticated: HTTPStatus.UNAUTHORIZED,
+    TooManyAttempts: HTTPStatus.TOO_MANY_REQUESTS,
     Forbidden: HTTPStatus.FORBIDDEN,
     NotFound: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,

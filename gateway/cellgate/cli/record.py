@@ -1,18 +1,19 @@
 """``cellgate record``: maintenance of a data folder's record, and of the key that signs its exports.
 
-It uses no gateway. `stats` and `backup` work while one is running; `compact` and `restore` need exclusive
-access to the folder; a gateway reads the key when it starts.
+It uses no gateway. `stats`, `trail` and `backup` work while one is running; `compact` and `restore` need
+exclusive access to the folder; a gateway reads the key when it starts.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from traitlets import Bool
+from traitlets import Bool, Integer
 
 from cellgate.cli.base import BaseApp, UsageError
 
@@ -26,13 +27,18 @@ class RecordApp(BaseApp):
     """``cellgate record``."""
 
     name = "cellgate-record"
-    usage = "stats|compact|key|backup FILE|restore FILE [options]"
+    usage = "stats|trail|compact|key|backup FILE|restore FILE [options]"
     description = """
         Works on the data folder of a gateway.
 
         `stats` shows how much is recorded and how much space it takes. `compact` stores equal values once if
         older versions did not, and gives free space back; no gateway may be running, and it needs free space
         of about the record's size.
+
+        `trail` prints the audit trail, an entry a line: which records were begun and purged, what was
+        changed about users and tokens, who asked for the sessions of others, and who was refused.
+        `--after N` leaves out the first N entries; `--json` prints each as it was hashed, with its hash.
+        `cellgate verify` checks the chain.
 
         `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
         the copy, and exits with 1 if something is not valid. `restore FILE` checks such a copy and makes it
@@ -46,6 +52,7 @@ class RecordApp(BaseApp):
     """
     examples = """
         cellgate record stats
+        cellgate record trail --after 1200
         cellgate record compact
         cellgate record key --create
         cellgate record backup /backups/record-monday.sqlite3
@@ -54,10 +61,16 @@ class RecordApp(BaseApp):
 
     force = Bool(False, help="Replace an existing file, or set an existing record aside.").tag(config=True)
     anyway = Bool(False, help="Restore a copy even if the check finds something.").tag(config=True)
+    after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
+        config=True, metavar="N"
+    )
+    json = Bool(False, help="Print JSON.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
+    aliases = {"after": "RecordApp.after", **BaseApp.aliases}  # noqa: RUF012
     flags = {  # noqa: RUF012
         "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
+        "json": ({"RecordApp": {"json": True}}, "Print JSON."),
         "force": (
             {"RecordApp": {"force": True}},
             "Replace an existing file, or set an existing record aside.",
@@ -70,7 +83,12 @@ class RecordApp(BaseApp):
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""
-        works = {"stats": self._stats, "compact": self._compact, "key": self._key}
+        works = {
+            "stats": self._stats,
+            "trail": self._trail,
+            "compact": self._compact,
+            "key": self._key,
+        }
         copies = {"backup": self._backup, "restore": self._restore}
         name, *files = self.extra_args or [""]
         valid = True
@@ -117,6 +135,18 @@ class RecordApp(BaseApp):
 
         for name, value in asdict(upkeep.statistics_of(self._record)).items():
             sys.stdout.write(f"{name.replace('_', ' '):<14} {value:>15,}\n")
+
+    def _trail(self) -> None:
+        from cellgate.record import upkeep  # noqa: PLC0415 - keeps --help quick
+
+        for row in upkeep.trail_of(self._record, self.after):
+            if self.json:
+                sys.stdout.write(f'{{"hash":"{row.hash.hex()}","entry":{row.body.decode()}}}\n')
+                continue
+            fields = json.loads(row.body)
+            front = f"{fields.pop('seq'):>6}  {fields.pop('at')}  {fields.pop('type')}"
+            told = [f"{name}={json.dumps(value)}" for name, value in fields.items()]
+            sys.stdout.write("  ".join([front, *told]) + "\n")
 
     def _compact(self) -> None:
         from cellgate.record import upkeep  # noqa: PLC0415

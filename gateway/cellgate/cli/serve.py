@@ -183,6 +183,11 @@ class ServeApp(PackageOptions):
     connections_per_address = Integer(
         0, min=0, help="The most connections of one remote address; 0: half of all; loopback has no limit."
     ).tag(config=True, metavar="N")
+    login_attempts = Integer(
+        10,
+        min=0,
+        help="Wrong tokens that an address may show at once; then one each 2 seconds. 0: no limit.",
+    ).tag(config=True, metavar="N")
     head_timeout = Float(10.0, min=0.1, help="Seconds in which a request's head must arrive.").tag(
         config=True, metavar="SECONDS"
     )

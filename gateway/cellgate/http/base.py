@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
@@ -22,14 +22,17 @@ from tornado.web import HTTPError, RequestHandler, stream_request_body
 from cellgate.errors import (
     MethodNotAllowed,
     NotAcceptable,
+    NotAuthenticated,
     NotFound,
     PrincipalQuotaExceeded,
     TooLarge,
+    TooManyAttempts,
     UnsupportedMedia,
     problem_of,
     status_of,
 )
 from cellgate.http.context import Services
+from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
@@ -52,6 +55,7 @@ MOST_DIGITS = 19
 MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
+FORBIDDEN = 403
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
@@ -120,7 +124,7 @@ class BaseHandler(RequestHandler):
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-store")
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained."""
         try:
             self._check_access()
@@ -133,6 +137,9 @@ class BaseHandler(RequestHandler):
             if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
                 # Too much to drain: answer now; tornado closes the connection after an early answer.
                 raise
+            if isinstance(error, TooManyAttempts):
+                return self.services.attempts.hold()
+        return None
 
     def _check_access(self) -> None:
         policy = self.services.access
@@ -142,9 +149,7 @@ class BaseHandler(RequestHandler):
         self._allowed_origin = origin if policy.check_origin(origin, host) else None
         self._allow_origin()
         if self._needs_token:
-            self.login = policy.authenticate(
-                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
-            )
+            self.login = self._authenticate()
             if (stream := self._stream()) is not None:
                 stream.login = self.login
                 stream.passed = partial(self.services.usage.pass_bytes, self.principal.name)
@@ -156,6 +161,23 @@ class BaseHandler(RequestHandler):
         length = self.request.headers.get("Content-Length", "0")
         known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
         self.services.usage.account(self.principal.name).begin_request(known)
+
+    def _authenticate(self) -> Login:
+        """The login of the request's token. Raises NotAuthenticated, TooManyAttempts."""
+        try:
+            return self.services.access.authenticate(
+                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
+            )
+        except NotAuthenticated as error:
+            if not error.is_attempt:
+                raise
+            wait = self.services.attempts.failed(origin_of((self.request.remote_ip,)))
+            if wait is None:
+                raise
+            raise TooManyAttempts(
+                "Too many wrong tokens came from this address: wait, and send the right one",
+                retry_after=wait,
+            ) from error
 
     def _check_permissions(self) -> None:
         """Raises Forbidden unless the login has what the method needs."""
@@ -173,6 +195,38 @@ class BaseHandler(RequestHandler):
         self.owner = self.login.owner(getattr(self._query, "principal", None))
         if self.path_args and self.request.path.startswith("/v1/"):
             self.login.reach.check(self.path_args[0])
+        if self.owner != self.principal.name:
+            self.services.trail.accessed(
+                {
+                    **self._who(),
+                    **self._what(),
+                    "owner": self.owner,
+                    "session": self.path_args[0] if self.path_args else "",
+                }
+            )
+
+    def _who(self) -> dict[str, str]:
+        """What the audit trail says of a request's sender: never a token, only its id."""
+        login: Login | None = getattr(self, "login", None)
+        return {
+            "principal": "" if login is None else login.principal.name,
+            "token": "" if login is None else login.id,
+            "address": self.request.remote_ip or "",
+        }
+
+    def _what(self) -> dict[str, str]:
+        """What the audit trail says of what was asked for: never a query or a body."""
+        paths: Mapping[type[BaseHandler], str] = self.application.settings["paths"]
+        return {"method": self.request.method or "", "route": paths.get(type(self), "")}
+
+    def note_refusal(self, error: CellgateError) -> None:
+        """Note a refused access in the audit trail."""
+        if not isinstance(error, (NotAuthenticated, TooManyAttempts)) and status_of(error) != FORBIDDEN:
+            return
+        note = self._who() | {"reason": error.reason, "cause": getattr(error, "cause", "")}
+        if isinstance(error, NotAuthenticated):
+            note["token"] = error.token
+        self.services.trail.refused(note, first=self._what())
 
     @property
     def principal(self) -> Principal:
@@ -369,6 +423,7 @@ class BaseHandler(RequestHandler):
         if self._refused is not None:
             error = self._refused
             self.set_status(status_of(error))
+        self.note_refusal(error)
         self._allow_origin()
         self._error_headers(error)
         kind, body = self.problem_body(error)
@@ -429,11 +484,12 @@ def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
 class NotFoundHandler(BaseHandler):
     """Every path without a resource."""
 
-    def prepare(self) -> None:
+    def prepare(self) -> Awaitable[None] | None:
         """Refuse, but only after the access checks: a stranger can't probe for paths."""
-        super().prepare()
+        held = super().prepare()
         if self._refused is None:
             self._refused = NotFound("There is nothing at this path")
+        return held
 
     async def _refuse(self, *_: str) -> None:
         self.check()

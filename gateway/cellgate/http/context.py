@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cellgate.http.access import AccessPolicy
+from cellgate.http.attempts import LoginAttempts
 from cellgate.http.metrics import Metrics
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
 from cellgate.record.journal import Journal
+from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.sessions.document_sessions import NotebookSessions
 from cellgate.sessions.files import SessionFiles
@@ -29,6 +31,8 @@ class Services:
     backend: str
     isolation: str
     access: AccessPolicy
+    attempts: LoginAttempts
+    trail: TrailWriter
     catalog: KernelspecCatalog
     pool: KernelPool
     journal: Journal

@@ -25,6 +25,7 @@ from cellgate.errors import (
     StorageError,
     StorageFull,
     TooLarge,
+    TooManyAttempts,
     UnsupportedMedia,
 )
 from cellgate.principals.principal import Permission
@@ -58,7 +59,12 @@ class Format(StrEnum):
 
 ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFault)
 """Errors of any request, whatever it asks for."""
-OF_A_PRINCIPAL: Errors = (NotAuthenticated, PrincipalQuotaExceeded, PrincipalQuotaExceededForNow)
+OF_A_PRINCIPAL: Errors = (
+    NotAuthenticated,
+    TooManyAttempts,
+    PrincipalQuotaExceeded,
+    PrincipalQuotaExceededForNow,
+)
 """Errors of any request that needs a token."""
 READS: Errors = (NotFound, StorageError, NoOpenFiles, RecordGone)
 """Errors of reading a session and its record."""

@@ -39,6 +39,7 @@ from cellgate.http.v1.output import OutputHandler
 from cellgate.http.v1.packages import PackagesHandler
 from cellgate.http.v1.replay import ReplayHandler
 from cellgate.http.v1.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
+from cellgate.http.v1.trail import TrailHandler
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 
@@ -52,6 +53,7 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/docs", PageHandler),
     ("/v1/info", InfoHandler),
     ("/v1/me", MeHandler),
+    ("/v1/audit", TrailHandler),
     ("/v1/execute", OneShotHandler),
     ("/v1/sessions", SessionsHandler),
     ("/v1/sessions/{session}", SessionHandler),
@@ -111,6 +113,12 @@ def routes(services: Services) -> list[Route]:
         for path, handler in TABLE
     ]
     return own + [(_pattern(path), handler, given) for path, handler in JUPYTER]
+
+
+def paths() -> dict[type[BaseHandler], str]:
+    """The path of each handler, with names in braces: what logs and the audit trail call a resource."""
+    named = {handler: path.rstrip("?") for path, handler in JUPYTER}
+    return named | {handler: path for path, handler in TABLE}
 
 
 def _pattern(path: str) -> str:

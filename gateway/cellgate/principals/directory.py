@@ -16,7 +16,7 @@ from typing import Protocol
 
 from cellgate.errors import NotAuthenticated, NotFound, StorageError
 from cellgate.principals.principal import DEFAULT, Login, Principal, Role
-from cellgate.principals.store import PrincipalStore, Token, User
+from cellgate.principals.store import Act, PrincipalStore, Token, User
 from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
@@ -68,6 +68,8 @@ class PrincipalDirectory:
         self._clock = clock
         self._monotonic = monotonic
         self._known = _Known()
+        self.generation = 0
+        """How often the content of the file has changed."""
         self._store: PrincipalStore | None = None
         self._seen: tuple[int, int, int] | None = None
         self._failed_since: float | None = None
@@ -93,7 +95,8 @@ class PrincipalDirectory:
             if self._own is None:
                 return DEFAULT
             raise NotAuthenticated(
-                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start"
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start",
+                cause="no_token",
             )
         given = digest(token)
         # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
@@ -103,9 +106,9 @@ class PrincipalDirectory:
         if login is None:
             if self._own is None:
                 return DEFAULT
-            raise NotAuthenticated("This token is not known to the gateway")
+            raise NotAuthenticated("This token is not known to the gateway", cause="unknown_token")
         if login.expired(self._clock()):
-            raise NotAuthenticated("This token has expired")
+            raise NotAuthenticated("This token has expired", cause="expired_token", token=login.id)
         return login
 
     def is_valid(self, login: Login) -> bool:
@@ -143,6 +146,14 @@ class PrincipalDirectory:
         known = await self._lane.run(self._read_if_changed)
         if known is not None:
             self._known = known
+            self.generation += 1
+
+    async def acts(self, after: int, limit: int) -> list[Act]:
+        """The acts after the one with this number, in order; none without a file. Raises StorageError."""
+        return await self._lane.run(self._acts, after, limit)
+
+    def _acts(self, after: int, limit: int) -> list[Act]:
+        return [] if self._store is None else self._store.acts(after, limit)
 
     async def _look(self, listener: DirectoryListener) -> float:
         former = self._known

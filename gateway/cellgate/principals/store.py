@@ -244,7 +244,7 @@ class PrincipalStore:
     def _change(self, act: str, **fields: Any) -> Iterator[None]:
         with self._failures("changed"), transaction(self._db):
             yield
-            body = msgspec.json.encode({"act": act, **fields})
+            body = msgspec.json.encode({"act": act, **fields, "by_uid": os.getuid()})
             self._db.execute("INSERT INTO acts (at, body) VALUES (?, ?)", (self._clock(), body))
 
     @contextmanager

@@ -16,12 +16,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import NotRecorded, RecordDamaged, RecordGone, StorageError, StorageFull
-from cellgate.record import purge, schema, upkeep
+from cellgate.record import purge, schema, trail, upkeep
 from cellgate.record.backlog import ROW_COST, Backlog, Group, cost
 from cellgate.record.database import Database
 from cellgate.record.eraser import Eraser, Purge
@@ -554,6 +555,15 @@ class Journal(Queries):
             await self._writer.run(schema.expect_log, None)
         except StorageError as error:
             logger.error("The next start will miss the redo log: %s", error.message)
+
+    async def add_to_trail(self, entries: Collection[trail.Entry]) -> None:
+        """Append these entries to the audit trail, all or none of them, in a transaction of their own.
+
+        They are in the tables when this returns. Raises StorageError.
+        """
+        if self._broken is not None:
+            raise self._broken
+        await self._writer.run(trail.add, entries)
 
     # ---- purging ------------------------------------------------------------------------------------------
 

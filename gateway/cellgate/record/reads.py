@@ -13,13 +13,14 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import RecordGone
-from cellgate.record import schema, upkeep
+from cellgate.record import schema, trail, upkeep
 from cellgate.record.database import Database
 from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.trail import TrailRow
 from cellgate_kernels.limits import MIB
 
 MANY_EVENTS = 10_000
@@ -126,6 +127,14 @@ class Queries(ABC):
         At most `limit`, and as many as have `max_bytes` of bodies together, but at least one if there is one.
         """
         return await self._read(schema.events, session_id, after, until, limit, max_bytes)
+
+    async def trail(self, after: int, limit: int) -> tuple[list[TrailRow], bool]:
+        """Entries of the audit trail after the one with this number; see `trail.page`."""
+        return await self._read(trail.page, after, limit)
+
+    async def acts(self, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
+        """The newest acts in the audit trail before the entry with this number; see `trail.acts`."""
+        return await self._read(trail.acts, before, limit)
 
     async def long_read(self, work: Callable[[sqlite3.Connection, Callable[[], None]], T]) -> T:
         """Run `work` in a separate thread with a separate connection, so that it holds up nobody else.

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.errors import StorageError
-from cellgate.record import blobs, purge, schema
+from cellgate.record import blobs, purge, schema, trail
 from cellgate.record.location import resolved
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import open_writer
@@ -36,6 +36,7 @@ class Statistics:
     blobs: int
     blob_bytes: int
     purged: int
+    trail_entries: int
     file_bytes: int
     free_bytes: int
 
@@ -57,6 +58,7 @@ def statistics(db: sqlite3.Connection) -> Statistics:
         blobs=one("SELECT count(*) FROM blobs"),
         blob_bytes=one("SELECT sum(length(body)) FROM blobs"),
         purged=one("SELECT count(*) FROM trail WHERE type = 'record_purged'"),
+        trail_entries=one("SELECT count(*) FROM trail"),
         file_bytes=one("PRAGMA page_count") * page,
         free_bytes=one("PRAGMA freelist_count") * page,
     )
@@ -136,6 +138,25 @@ def statistics_of(path: Path) -> Statistics:
     try:
         with closing(schema.open_reader(path)) as db:
             return statistics(db)
+    except sqlite3.Error as error:
+        raise schema.storage_error(error, path) from error
+
+
+def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
+    """The entries after this number of a record's audit trail, which a gateway may be using.
+
+    Raises StorageError.
+    """
+    path = resolved(path)
+    if not path.is_file():
+        raise StorageError(f"There is no record at {path}")
+    try:
+        with closing(schema.open_reader(path)) as db:
+            more = True
+            while more:
+                rows, more = trail.page(db, after, _BATCH)
+                yield from rows
+                after = rows[-1].seq if rows else after
     except sqlite3.Error as error:
         raise schema.storage_error(error, path) from error
 

@@ -207,8 +207,10 @@ def _check_trail(db: sqlite3.Connection, there: dict[int, tuple[str, str]]) -> F
     try:
         begun: dict[int, tuple[str, str]] = {}
         for count, event in enumerate(_trail(db), 1):
-            if event["type"] == trail.DAMAGED:
+            if event["type"] in trail.OF_NO_RECORD:
                 continue
+            if event["type"] not in {trail.BEGUN, trail.PURGED}:
+                raise Broken(f"entry {count} is of a type that this version does not know")
             session_id = event["session_id"]
             if event["type"] == trail.BEGUN:
                 begun[session_id] = event["principal"], event["session"]

@@ -29,12 +29,13 @@ from tornado.web import Application
 from cellgate.errors import AddressInUse, StorageError, not_written
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.http.access import AccessPolicy
+from cellgate.http.attempts import LoginAttempts
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.metrics import Metrics
-from cellgate.http.routes import routes
+from cellgate.http.routes import paths, routes
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
@@ -49,7 +50,9 @@ from cellgate.record.location import RECORD
 from cellgate.record.schema import Sync
 from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
+from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
+from cellgate.server.acts import ActRecorder
 from cellgate.server.log import log_request
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.parts import SharedParts
@@ -110,6 +113,7 @@ class GatewaySettings:
     start_timeout: float = 60.0
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
+    login_attempts: int = 10
     journal_sync: Sync = "normal"
     storage_reserve: int = 64 * MIB
     upload_space: int | None = None
@@ -205,8 +209,11 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
             "This data folder has users, and --no-auth would make everybody the administrator: start without"
             " it, or with another --data-dir"
         )
+    acts = ActRecorder(directory, journal)
+    stack.push_async_callback(acts.close)
     services = _build(settings, journal, folders, launcher, engine, directory, lanes, stack)
     await _measure_records(services.usage, journal, settings.quotas)
+    stack.push_async_callback(services.trail.close)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
     server = _http_server(services, settings.listener)
@@ -217,6 +224,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     services.pool.start()
     services.manager.start()
     directory.follow(_Changes(services, server, directory))
+    acts.start()
+    services.trail.start()
     retention = Retention(journal, services.manager, settings.retention)
     stack.push_async_callback(retention.close)
     retention.start()
@@ -365,6 +374,8 @@ def _build(
         backend=settings.backend,
         isolation=settings.isolation,
         access=_access(settings, directory),
+        attempts=LoginAttempts(settings.login_attempts),
+        trail=TrailWriter(journal),
         catalog=catalog,
         pool=pool,
         journal=journal,
@@ -473,6 +484,7 @@ def _http_server(services: Services, settings: ListenerSettings) -> Listener:
         default_handler_args={"services": services},
         log_function=log_request,
         metrics=services.metrics,
+        paths=paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
     server = Listener(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value
 from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
@@ -259,6 +259,24 @@ class PackageChanges(Value, frozen=True, kw_only=True):
 
 
 # ---- the record -------------------------------------------------------------------------------------------
+
+
+class TrailEntry(Value, frozen=True, kw_only=True):
+    """An entry of the audit trail."""
+
+    hash: Annotated[
+        str, Meta(description="SHA-256 of the previous entry's hash and this entry's bytes, in hexadecimal.")
+    ]
+    entry: Annotated[
+        Raw, Meta(description="`seq`, `type`, `at` and what the type has, byte for byte as it was hashed.")
+    ]
+
+
+class TrailPage(Value, frozen=True, kw_only=True):
+    """A page of the audit trail."""
+
+    entries: list[TrailEntry]
+    next: Number = None
 
 
 class ChainCheck(Value, frozen=True, kw_only=True):

@@ -90,6 +90,13 @@ class ExecutionsQuery(SessionQuery, frozen=True):
     after: After = 0
 
 
+class TrailQuery(Query, frozen=True):
+    """A page of the audit trail."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: After = 0
+
+
 class EventsQuery(SessionQuery, frozen=True):
     """Where a stream of events begins."""
 

@@ -52,6 +52,7 @@ def unauthenticated(answer: Response) -> None:
 GUARDED = [
     ("GET", "/v1/info"),
     ("GET", "/metrics"),
+    ("GET", "/v1/audit"),
     ("GET", "/v1/sessions"),
     ("POST", "/v1/sessions"),
     ("GET", "/v1/sessions/x"),

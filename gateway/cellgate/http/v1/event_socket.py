@@ -135,6 +135,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
             named = UNSET if command.id is None else command.id
             answer = Accepted(execution=self._obey(command), id=named)
         except CellgateError as error:
+            self.note_refusal(error)
             answer = stream_problem_of(error, command=named)
         await self._answer(answer)
 

@@ -50,9 +50,11 @@ class UploadHandler(BaseHandler):
         self._incoming: Incoming | None = None
         self._session: Session | None = None
 
-    async def prepare(self) -> None:  # type: ignore[override]
+    async def prepare(self) -> None:
         """After the checks of every handler, find the session and reserve space before reading the body."""
-        super().prepare()
+        held = super().prepare()
+        if held is not None:
+            await held
         if self._refused is not None or self.request.method not in {"PUT", "POST"}:
             return
         if self._length() > WIDE:

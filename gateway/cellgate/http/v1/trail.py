@@ -1,0 +1,40 @@
+"""GET /v1/audit: the installation's audit trail, for administrators and auditors.
+
+``v1.audit`` has the rows of one session's record instead.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from cellgate.errors import Forbidden
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, Answer, operation
+from cellgate.principals.principal import EVERYWHERE, Permission
+from cellgate.wire.answers import TrailEntry, TrailPage
+from cellgate.wire.queries import TrailQuery
+
+
+class TrailHandler(BaseHandler):
+    """The entries of the trail."""
+
+    @operation(
+        "List the audit trail",
+        Answer(200, "One page, oldest first.", {JSON: TrailPage}),
+        description="What administrators did, who was refused, and which records were begun and purged; for"
+        " administrators and auditors whose token reaches all sessions.",
+        query=TrailQuery,
+        errors=READS,
+        needs=Permission.READ,
+    )
+    async def get(self) -> None:
+        """A page of entries; each is a link of the trail's hash chain."""
+        self.check()
+        if not self.principal.sees_others:
+            raise Forbidden("Only administrators and auditors may read the audit trail")
+        if self.login.reach != EVERYWHERE:
+            raise Forbidden("This token reaches only some sessions, and the audit trail is about all")
+        query = self.query(TrailQuery)
+        rows, more = await self.services.journal.trail(query.after, query.limit)
+        entries = [TrailEntry(hash=row.hash.hex(), entry=Raw(row.body)) for row in rows]
+        self.answer(TrailPage(entries=entries, next=rows[-1].seq if more else None))

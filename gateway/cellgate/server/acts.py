@@ -1,0 +1,92 @@
+"""Copies acts, the changes of users and tokens, into the record's audit trail: in order, each exactly once.
+
+Commands write acts into the file of users and tokens, whether a gateway serves or not. This looks after the
+start, and then whenever the file has changed. Where to go on is found by comparing the trail's newest act
+with the file's of the same number, so a file or a record that was put back from a copy, or made anew, loses
+no act.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from cellgate.errors import StorageError
+from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.store import Act
+from cellgate.record.journal import Journal
+from cellgate.record.schema import LAST
+from cellgate.record.trail import ACT, Entry
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+RETRY_SECONDS = 5.0
+BATCH = 500
+
+
+class ActRecorder:
+    """Keeps the trail up to date with the acts. `start` it once, and `close` it before the journal."""
+
+    def __init__(self, directory: PrincipalDirectory, journal: Journal) -> None:
+        self._directory = directory
+        self._journal = journal
+        self._copied_generation = -1
+        self._told = ""
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        """Copy acts from now on, those of the time before first."""
+        self._tasks.repeat(self._look, "acts for the audit trail", pause=RETRY_SECONDS)
+
+    async def close(self) -> None:
+        """Stop; a later gateway copies what is missing."""
+        await self._tasks.cancel()
+
+    async def _look(self) -> float:
+        try:
+            await self.catch_up()
+        except StorageError as error:
+            if error.message != self._told:
+                logger.error("Acts can't be copied into the audit trail for now: %s", error.message)
+                self._told = error.message
+            return RETRY_SECONDS
+        self._told = ""
+        return LOOK_SECONDS
+
+    async def catch_up(self) -> None:
+        """Copy the acts that the trail does not have yet. Raises StorageError."""
+        generation = self._directory.generation
+        if generation == self._copied_generation:
+            return
+        after = await self._last_common()
+        while acts := await self._directory.acts(after, BATCH):
+            await self._journal.add_to_trail([Entry(ACT, fields_of(act)) for act in acts])
+            after = acts[-1].seq
+        self._copied_generation = generation
+
+    async def _last_common(self) -> int:
+        """The number of the newest act in the trail that the file has too; 0 if there is none."""
+        before = LAST
+        while recorded := await self._journal.acts(before, BATCH):
+            for before, entry in recorded:  # noqa: B007 - it is used after the loop
+                number = entry["number"]
+                known = await self._directory.acts(number - 1, 1)
+                if known and fields_of(known[0]).items() <= entry.items():
+                    return int(number)
+        return 0
+
+
+def fields_of(act: Act) -> Mapping[str, Any]:
+    """What an entry of the trail says of an act."""
+    fields = {"number": act.seq, "done_at": _time(act.at), **act.fields}
+    if (expires_at := fields.get("expires_at")) is not None:
+        fields["expires_at"] = _time(expires_at)
+    return fields
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
