@@ -91,7 +91,7 @@ def test_quitting_ends_the_session_s_kernel_and_not_the_session(
     gateway: GatewayProcess, session: str
 ) -> None:
     gateway.execute(session, KEEP)
-    assert gateway.execute(session, "quit()")["status"] == "ok"
+    assert gateway.execute(session, "quit()")["status"] == "died"
     until(lambda: gateway.model(session)["state"] == "dead", "the kernel did not end")
     assert gateway.execute(session, SHOW)["stdout"] == "False kept\n"
 
