@@ -25,6 +25,7 @@ from cellgate.client.transport import Server, lines
 from cellgate.client.values import BlocksResult, Result, decode, parse_event
 from cellgate.wire.answers import (
     GatewayInfo,
+    Me,
     PackageChanges,
     Packages,
     ReplayReport,
@@ -83,6 +84,10 @@ class Gateway(Asynchronous):
     async def info(self) -> GatewayInfo:
         """The gateway's version, isolation and ceilings."""
         return decode(await self._calls.call("GET", "/v1/info"), GatewayInfo)
+
+    async def me(self) -> Me:
+        """Whose token this is, what it permits, and how much of their quotas its owner uses."""
+        return decode(await self._calls.call("GET", "/v1/me"), Me)
 
     async def create_session(
         self,

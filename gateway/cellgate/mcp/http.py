@@ -139,10 +139,7 @@ class McpDoor:
         if len(self._clients) >= MAX_SESSIONS:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
         try:
-            async with contextlib.aclosing(
-                Gateway(self._url, token, attempts=_ATTEMPTS).sessions()
-            ) as listed:
-                await anext(listed, None)
+            await Gateway(self._url, token, attempts=_ATTEMPTS).me()
         except (NotAuthenticated, InvalidInput):
             refused = _problem(401, INVALID_REQUEST, "The gateway's token is needed, as a bearer token")
             refused.headers["WWW-Authenticate"] = 'Bearer realm="cellgate"'
