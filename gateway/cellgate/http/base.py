@@ -56,6 +56,10 @@ MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
 FORBIDDEN = 403
+READ_BY_PAGES = "Accept-Ranges, Content-Disposition, Content-Range, ETag, Location, Retry-After"
+"""Headers of answers that scripts of an allowed foreign origin may read, besides CORS's own short list."""
+SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
+"""Headers that such scripts may send with any request; an operation's own are added to them."""
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
@@ -269,9 +273,15 @@ class BaseHandler(RequestHandler):
         return stream if isinstance(stream, ClientStream) else None
 
     def _allow_origin(self) -> None:
+        """Let the pages of an allowed foreign origin read the answer.
+
+        There are no cookies, and pages send the token themselves: nothing allows credentials.
+        """
+        if self.services.access.allowed_origins:
+            self.set_header("Vary", "Origin")
         if self._allowed_origin is not None:
             self.set_header("Access-Control-Allow-Origin", self._allowed_origin)
-            self.set_header("Vary", "Origin")
+            self.set_header("Access-Control-Expose-Headers", READ_BY_PAGES)
 
     def _check_body(self) -> None:
         headers = self.request.headers
@@ -327,14 +337,24 @@ class BaseHandler(RequestHandler):
             raise self._refused
 
     async def options(self, *_: str) -> None:
-        """Answer a preflight of an allowed origin (CORS)."""
+        """Answer a preflight of an allowed origin (CORS) with the methods and headers of this resource."""
         self.check()
-        self.set_header("Access-Control-Allow-Methods", "GET, POST, PATCH, DELETE")
-        self.set_header(
-            "Access-Control-Allow-Headers", "Authorization, Content-Type, Idempotency-Key, Last-Event-ID"
-        )
-        self.set_header("Access-Control-Max-Age", "600")
+        methods = self._methods()
+        self.set_header("Allow", ", ".join((*methods, "OPTIONS")))
+        if self._allowed_origin is not None:
+            self.set_header("Access-Control-Allow-Methods", ", ".join(methods))
+            self.set_header("Access-Control-Allow-Headers", ", ".join(self._sent_headers(methods)))
+            self.set_header("Access-Control-Max-Age", "600")
+            self.set_header("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers")
         self.set_status(204)
+
+    def _sent_headers(self, methods: Iterable[str]) -> dict[str, None]:
+        """The headers that requests to this resource may have, each once and in a fixed order."""
+        known = dict.fromkeys(SENT_BY_PAGES)
+        for method in methods:
+            if (declared := operation_of(self, method)) is not None:
+                known |= dict.fromkeys(declared.headers)
+        return known
 
     def on_connection_close(self) -> None:
         """Remember that the client has gone, and stop waiting for the rest of its body."""

@@ -264,19 +264,85 @@ def test_an_allowed_origin_may_read_refusals_too(
     assert answer.headers["Access-Control-Allow-Origin"] == PAGE
 
 
-def test_an_allowed_origin_s_preflight_is_answered_without_a_token(allowing: GatewayProcess) -> None:
+def words(header: str | None) -> set[str]:
+    """The items of a header's list."""
+    return set(re.split(r",\s*", header or ""))
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/v1/sessions", {"GET", "POST"}),
+        ("/v1/sessions/x", {"GET", "DELETE"}),
+        ("/v1/sessions/x/execute", {"POST"}),
+        ("/v1/sessions/x/files", {"GET", "POST"}),
+        ("/v1/sessions/x/files/a/b.csv", {"GET", "HEAD", "PUT", "DELETE"}),
+        ("/api/sessions/x", {"GET", "PATCH", "DELETE"}),
+    ],
+)
+def test_a_preflight_is_answered_without_a_token_with_the_resource_s_methods(
+    allowing: GatewayProcess, path: str, methods: set[str]
+) -> None:
     headers = {
         "Origin": PAGE,
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization,content-type,idempotency-key",
     }
-    answer = allowing.request("OPTIONS", "/v1/sessions/x/execute", token=None, headers=headers)
+    answer = allowing.request("OPTIONS", path, token=None, headers=headers)
     assert (answer.status, answer.body) == (204, b"")
     assert answer.headers["Access-Control-Allow-Origin"] == PAGE
-    assert {"GET", "POST", "DELETE"} <= set(re.split(r",\s*", answer.headers["Access-Control-Allow-Methods"]))
-    allowed = answer.headers["Access-Control-Allow-Headers"].lower()
-    assert all(name in allowed for name in ("authorization", "content-type", "idempotency-key"))
+    assert words(answer.headers["Access-Control-Allow-Methods"]) == methods
+    assert {"Authorization", "Content-Type"} <= words(answer.headers["Access-Control-Allow-Headers"])
+    assert "Origin" in words(answer.headers["Vary"])
     assert "Access-Control-Allow-Credentials" not in answer.headers
+
+
+def test_a_page_of_an_allowed_origin_uploads_and_reads_what_it_needs(allowing: GatewayProcess) -> None:
+    """As a browser does it: a preflight, then the request if the preflight's answer allows it."""
+    path = "/v1/sessions/page/files/a.txt"
+
+    def fetch(method: str, path: str, body: object = None, **headers: str) -> Response:
+        asked = ["authorization", "content-type", *(name.lower() for name in headers)]
+        preflight = allowing.request(
+            "OPTIONS",
+            path,
+            token=None,
+            headers={
+                "Origin": PAGE,
+                "Access-Control-Request-Method": method,
+                "Access-Control-Request-Headers": ",".join(asked),
+            },
+        )
+        assert preflight.status == 204
+        assert preflight.headers["Access-Control-Allow-Origin"] == PAGE
+        assert method in words(preflight.headers["Access-Control-Allow-Methods"])
+        assert set(asked) <= words(preflight.headers["Access-Control-Allow-Headers"].lower())
+        answer = allowing.request(method, path, body, headers={"Origin": PAGE, **headers})
+        assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+        assert "Access-Control-Allow-Credentials" not in answer.headers
+        return answer
+
+    made = fetch("POST", "/v1/sessions", {"session": "page"})
+    assert made.status == 201
+    assert {
+        name for name in made.headers if name in words(made.headers["Access-Control-Expose-Headers"])
+    } == {"Location"}
+    octets = {"Content-Type": "application/octet-stream"}
+    assert fetch("PUT", path, b"0123456789", **octets).status == 201
+    part = fetch("GET", path, Range="bytes=2-4")
+    assert (part.status, part.body) == (206, b"234")
+    read = {"Etag", "Content-Range", "Content-Disposition", "Accept-Ranges"}
+    readable = {name.lower() for name in words(part.headers["Access-Control-Expose-Headers"])}
+    assert {name.lower() for name in read} <= readable & {name.lower() for name in part.headers}
+    assert fetch("GET", path, **{"If-None-Match": part.headers["Etag"]}).status == 304
+    assert fetch("DELETE", "/v1/sessions/page").status == 204
+
+
+def test_answers_differ_by_origin_only_where_an_origin_is_allowed(
+    allowing: GatewayProcess, gateway: GatewayProcess
+) -> None:
+    assert "Origin" in words(allowing.get("/v1/info").headers["Vary"])
+    assert "Vary" not in gateway.get("/v1/info").headers
 
 
 @pytest.mark.parametrize(
