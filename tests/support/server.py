@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Barrier
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from tests.support.commands import Forked, environment
 
@@ -100,7 +101,7 @@ class GatewayProcess:
         except BaseException:
             self.kill()
             raise
-        self.host = self.url.removeprefix("http://")
+        self.host = urlsplit(self.url).netloc
 
     def _wait_until_serving(self) -> str:
         deadline = time.monotonic() + START_DEADLINE

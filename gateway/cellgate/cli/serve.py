@@ -89,6 +89,9 @@ class ServeApp(PackageOptions):
     allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
         config=True, metavar="ORIGIN"
     )
+    base_url = Unicode("/", help="The path below which everything is served, such as /cellgate.").tag(
+        config=True, metavar="PATH"
+    )
     kernel_dirs = List(Unicode(), help="Folders of kernelspecs; default: those of cellgate setup.").tag(
         config=True, metavar="DIR"
     )
@@ -255,6 +258,7 @@ class ServeApp(PackageOptions):
         "docker-url": "ServeApp.docker_url",
         "allow-host": "ServeApp.allowed_hosts",
         "allow-origin": "ServeApp.allowed_origins",
+        "base-url": "ServeApp.base_url",
         "pool-size": "ServeApp.pool_size",
         "max-kernels": "ServeApp.max_kernels",
         "memory": "ServeApp.memory",
@@ -356,6 +360,7 @@ class ServeApp(PackageOptions):
     def _settings(self, backend: Backend, token: str | None) -> Any:
         from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
+        from cellgate.http.routes import check_base_url  # noqa: PLC0415
         from cellgate.server.assembly import GatewaySettings  # noqa: PLC0415
         from cellgate.sessions.parts import SessionSettings  # noqa: PLC0415
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
@@ -398,6 +403,7 @@ class ServeApp(PackageOptions):
             token=token,
             allowed_hosts=frozenset(self.allowed_hosts),
             allowed_origins=frozenset(self.allowed_origins),
+            base_url=check_base_url(self.base_url),
             kernel_dirs=tuple(map(Path, self.kernel_dirs)),
             pool=pool,
             warm_kernelspecs=(self.default_kernel, *self.warm_kernels),

@@ -99,12 +99,18 @@ class ResultBuilder:
         return self._end is not _NOT_ENDED
 
     def result(
-        self, *, plain: bool = False, max_text: int | None = None, images: Images = Images.INLINE
+        self,
+        *,
+        plain: bool = False,
+        max_text: int | None = None,
+        images: Images = Images.INLINE,
+        base_url: str = "",
     ) -> Result:
         """The result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
         With `plain`, no string contains ANSI codes. With `max_text`, no text has more than so many
         characters, or is longer than the mark that replaces its middle. `images`: where images are.
+        Addresses in the result are paths below `base_url`.
         """
         end = self._end
         outputs = self._area.outputs()
@@ -113,7 +119,7 @@ class ResultBuilder:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
         texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": text(outputs)}
-        address = f"/v1/sessions/{self._session}/executions/{self._execution}"
+        address = f"{base_url}/v1/sessions/{self._session}/executions/{self._execution}"
         if max_text is not None:
             places = {name: f"GET {address}{_only(outputs, name)}" for name in texts}
             texts = {name: shorten(value, max_text, places[name]) for name, value in texts.items()}

@@ -1,7 +1,7 @@
 """GET /openapi.json and /docs: the description of the interface, for programs and as a page for people.
 
 Both are built on first request, in a thread, and need no token: they are the same for every gateway of this
-version. ``openapi`` provides the content, ``api_page`` the page.
+version and base URL. ``openapi`` provides the content, ``api_page`` the page.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from cellgate.record.html_frame import PAGE_POLICY
 class Document:
     """The OpenAPI document of one gateway, in both forms."""
 
-    def __init__(self, table: Table, version: str) -> None:
+    def __init__(self, table: Table, version: str, base_url: str) -> None:
         self._table = table
         self._version = version
+        self._base_url = base_url
 
     @cached_property
     def value(self) -> dict[str, Any]:
         """As a value."""
-        return build_document(self._table, self._version)
+        return build_document(self._table, self._version, self._base_url)
 
     @cached_property
     def json(self) -> bytes:

@@ -192,12 +192,17 @@ class BaseHandler(RequestHandler):
         elif method in self.methods():
             raise GatewayFault(f"{method} of this resource declares no permissions")
 
+    @property
+    def _under_v1(self) -> bool:
+        """Whether this is our own interface, in which the first part of a path that varies is a session."""
+        return self.request.path.startswith(f"{self.services.base_url}/v1/")
+
     def _find_owner(self) -> None:
         """Whose sessions the request is about. Raises NotFound for those that the login doesn't reach."""
         if not self._needs_token:
             return
         self.owner = self.login.owner(getattr(self._query, "principal", None))
-        if self.path_args and self.request.path.startswith("/v1/"):
+        if self.path_args and self._under_v1:
             self.login.reach.check(self.path_args[0])
         if self.owner != self.principal.name:
             self.services.trail.accessed(
@@ -243,7 +248,7 @@ class BaseHandler(RequestHandler):
         JupyterLab adds parameters of its own under `/api`, and probes may add theirs to `/healthz`.
         """
         declared = operation_of(self, self.request.method or "")
-        if declared is not None and self.request.path.startswith("/v1/"):
+        if declared is not None and self._under_v1:
             self._query = read_query(self.request.query_arguments, declared.query)
 
     def query(self, kind: type[Q]) -> Q:
@@ -339,7 +344,7 @@ class BaseHandler(RequestHandler):
     async def options(self, *_: str) -> None:
         """Answer a preflight of an allowed origin (CORS) with the methods and headers of this resource."""
         self.check()
-        methods = self._methods()
+        methods = self.methods()
         self.set_header("Allow", ", ".join((*methods, "OPTIONS")))
         if self._allowed_origin is not None:
             self.set_header("Access-Control-Allow-Methods", ", ".join(methods))
@@ -355,6 +360,10 @@ class BaseHandler(RequestHandler):
             if (declared := operation_of(self, method)) is not None:
                 known |= dict.fromkeys(declared.headers)
         return known
+
+    def set_location(self, path: str) -> None:
+        """Name a resource of this gateway in the answer's Location; `path` as in the table of paths."""
+        self.set_header("Location", self.services.base_url + path)
 
     def on_connection_close(self) -> None:
         """Remember that the client has gone, and stop waiting for the rest of its body."""
@@ -499,6 +508,19 @@ def _from_tornado(error: HTTPError, methods: tuple[str, ...]) -> CellgateError:
     if 400 <= error.status_code < 500:
         return InvalidInput(error.log_message or "The request can't be read")
     return GatewayFault("The gateway failed at this request; its log says why")
+
+
+class BaseUrlHandler(BaseHandler):
+    """The base URL without its last slash: relative links of a page there would lead out of it."""
+
+    public = True
+
+    async def get(self) -> None:
+        """Redirect to the base URL with a slash."""
+        self.check()
+        query = f"?{self.request.query}" if self.request.query else ""
+        self.set_location(f"/{query}")
+        self.set_status(302)
 
 
 class NotFoundHandler(BaseHandler):

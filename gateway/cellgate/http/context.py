@@ -25,7 +25,10 @@ from cellgate_kernels.threads import ThreadLanes
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of a running gateway. `keep_alive`: seconds between keep-alives on a quiet stream."""
+    """The parts of a running gateway. `keep_alive`: seconds between keep-alives on a quiet stream.
+
+    `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root.
+    """
 
     version: str
     backend: str
@@ -48,3 +51,4 @@ class Services:
     installer: Installer | None = None
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0
+    base_url: str = ""

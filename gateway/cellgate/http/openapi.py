@@ -53,8 +53,8 @@ name says `_ms`. Jupyter's own interface below `/api` is not described here.
 """
 
 
-def build_document(table: Table, version: str) -> dict[str, Any]:
-    """The whole document."""
+def build_document(table: Table, version: str, base_url: str = "") -> dict[str, Any]:
+    """The whole document. `base_url`: the path below which the gateway serves; empty for the root."""
     table = list(table)
     schemas = _schemas(table)
     paths: dict[str, Any] = {}
@@ -64,7 +64,7 @@ def build_document(table: Table, version: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Cellgate", "version": version, "description": _DESCRIPTION.strip()},
-        "servers": [{"url": "/"}],
+        "servers": [{"url": base_url or "/"}],
         "security": [{"bearer": []}, {"query": []}],
         "paths": paths,
         "components": {

@@ -1,4 +1,7 @@
-"""The table of paths: which handler serves which resource. Order does not matter; no two overlap."""
+"""The table of paths: which handler serves which resource. Order does not matter; no two overlap.
+
+All paths are below the base URL; by default that is the root.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import re
 from typing import Any
 
 from cellgate.http.api_description import Document, DocumentedHandler, DocumentHandler, PageHandler
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, BaseUrlHandler
 from cellgate.http.context import Services
 from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from cellgate.http.jupyter.channels import ChannelsHandler
@@ -40,6 +43,7 @@ from cellgate.http.v1.packages import PackagesHandler
 from cellgate.http.v1.replay import ReplayHandler
 from cellgate.http.v1.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from cellgate.http.v1.trail import TrailHandler
+from cellgate_kernels.errors import InvalidInput
 
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 
@@ -102,17 +106,38 @@ _NAMED = re.compile(r"\{(\w+)\}")
 # why, not a 404.
 _ONE, _REST = "([^/]*)", "(.*)"
 
+MOST_BASE_URL = 1024
+_BASE_URL = re.compile(r"(?:/(?!\.\.?(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
+
+
+def check_base_url(given: str) -> str:
+    """The base URL as `Services` has it: it begins with a slash and ends without; "" for the root.
+
+    Raises InvalidInput. Slashes at its ends may be left out or added.
+    """
+    path = given.strip("/")
+    base_url = f"/{path}" if path else ""
+    if len(base_url) > MOST_BASE_URL or not _BASE_URL.fullmatch(base_url):
+        raise InvalidInput("base_url must be a path such as /cellgate, without scheme, host, query or dots")
+    return base_url
+
 
 def routes(services: Services) -> list[Route]:
     """All routes, with the arguments of their handlers."""
     given = {"services": services}
-    document = Document(TABLE, services.version)
+    base_url = services.base_url
+    document = Document(TABLE, services.version, base_url)
     described = given | {"document": document}
     own = [
         (_pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
         for path, handler in TABLE
     ]
-    return own + [(_pattern(path), handler, given) for path, handler in JUPYTER]
+    found = own + [(_pattern(path), handler, given) for path, handler in JUPYTER]
+    if not base_url:
+        return found
+    prefix = re.escape(base_url)
+    bare: Route = (prefix, BaseUrlHandler, given)
+    return [bare, *((prefix + path, handler, arguments) for path, handler, arguments in found)]
 
 
 def paths() -> dict[type[BaseHandler], str]:

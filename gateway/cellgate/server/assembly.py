@@ -106,6 +106,7 @@ class GatewaySettings:
     token: str | None = None
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
+    base_url: str = ""
     kernel_dirs: tuple[Path, ...] = ()
     pool: PoolSettings = field(default_factory=PoolSettings)
     warm_kernelspecs: tuple[str, ...] = ("python3",)
@@ -390,6 +391,7 @@ def _build(
         engine=engine,
         installer=installer,
         keep_alive=settings.keep_alive,
+        base_url=settings.base_url,
     )
 
 
@@ -502,7 +504,8 @@ def _http_server(services: Services, settings: ListenerSettings) -> Listener:
 def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
     port = sockets[0].getsockname()[1]
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.ip, settings.ip)  # noqa: S104
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}{settings.base_url}"
 
 
 def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:

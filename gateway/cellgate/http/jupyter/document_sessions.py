@@ -80,7 +80,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
             wanted = await self.wanted_kernel(fields) or kernel_id(await self.start(None, {}))
             entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
             self.services.notebook_sessions.put(entry)
-        self.set_header("Location", f"/api/sessions/{entry.id}")
+        self.set_location(f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
 
 

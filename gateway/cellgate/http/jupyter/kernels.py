@@ -54,7 +54,7 @@ class KernelsHandler(JupyterHandler):
         fields = await self.fields()
         session = await self.start(self.text(fields, "name"), self.strings(fields, "env"))
         model = kernel_model(session)
-        self.set_header("Location", f"/api/kernels/{model['id']}")
+        self.set_location(f"/api/kernels/{model['id']}")
         self.answer(model, 201)
 
 

@@ -43,7 +43,7 @@ class KernelspecsBase(JupyterHandler):
                 },
             },
             "resources": {
-                key: f"/kernelspecs/{name}/{file}"
+                key: f"{self.services.base_url}/kernelspecs/{name}/{file}"
                 for file, key in RESOURCES.items()
                 if (folder / file).is_file()
             },

@@ -59,7 +59,12 @@ class ExecutionAnswers(StreamingHandler):
         if not self.request.query:
             return {}
         query = self.query(OneShotQuery)
-        return {"plain": query.plain, "max_text": query.max_text, "images": Images(query.images)}
+        return {
+            "plain": query.plain,
+            "max_text": query.max_text,
+            "images": Images(query.images),
+            "base_url": self.services.base_url,
+        }
 
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
@@ -67,7 +72,7 @@ class ExecutionAnswers(StreamingHandler):
         """Answer a submitted execution in the way that the request asks for."""
         if not body.wait and form is Format.JSON:
             path = f"/v1/sessions/{session.row.key}/executions/{run.id}"
-            self.set_header("Location", path)
+            self.set_location(path)
             await self.answer_parts(await self.result(session, run.id, view), 202)
         elif form is Format.JSON:
             builder = run.builder

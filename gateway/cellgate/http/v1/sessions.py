@@ -62,7 +62,7 @@ class SessionsHandler(BaseHandler):
             key = self.login.reach.new_key() if body.session is None else body.session
             body = structs.replace(body, session=self.login.reach.check(key))
         session, created = await self.services.manager.get_or_create(self.owner, body)
-        self.set_header("Location", f"/v1/sessions/{session.row.key}")
+        self.set_location(f"/v1/sessions/{session.row.key}")
         self.answer(session.to_wire(), 201 if created else 200)
 
 
@@ -102,7 +102,7 @@ class SessionHandler(BaseHandler):
                 raise Forbidden("Only an admin may purge a record; leave `purge` out to end the session")
             if not await self.services.manager.purge(self.owner, key, by=self.principal.name):
                 # The session is gone, but readers of the record still use some of its bytes.
-                self.set_header("Location", f"/v1/sessions/{key}")
+                self.set_location(f"/v1/sessions/{key}")
                 self.set_status(202)
                 return
         else:
