@@ -89,6 +89,11 @@ class ServeApp(PackageOptions):
     allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
         config=True, metavar="ORIGIN"
     )
+    trusted_proxies = List(
+        Unicode(),
+        help="Addresses or networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-For, -Proto and -Host "
+        "are believed; commas may separate them.",
+    ).tag(config=True, metavar="CIDR")
     base_url = Unicode("/", help="The path below which everything is served, such as /cellgate.").tag(
         config=True, metavar="PATH"
     )
@@ -258,6 +263,7 @@ class ServeApp(PackageOptions):
         "docker-url": "ServeApp.docker_url",
         "allow-host": "ServeApp.allowed_hosts",
         "allow-origin": "ServeApp.allowed_origins",
+        "trusted-proxies": "ServeApp.trusted_proxies",
         "base-url": "ServeApp.base_url",
         "pool-size": "ServeApp.pool_size",
         "max-kernels": "ServeApp.max_kernels",
@@ -438,6 +444,7 @@ class ServeApp(PackageOptions):
         return UsageError(re.sub(r"\blimits\.(\w+)|^(\w+)(?= must)", name_of, error.message))
 
     def _listener(self) -> Any:
+        from cellgate.http.listener.forwarded import parse_proxies  # noqa: PLC0415
         from cellgate.http.listener.settings import (  # noqa: PLC0415
             ListenerSettings,
             connections_for,
@@ -457,6 +464,7 @@ class ServeApp(PackageOptions):
             per_address=self.connections_per_address or None,
             idle_timeout=self.connection_idle_timeout,
             memory=plain(self, "client_memory"),
+            proxies=parse_proxies(self.trusted_proxies),
         )
 
     def _retention(self) -> Any:

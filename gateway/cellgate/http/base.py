@@ -175,7 +175,7 @@ class BaseHandler(RequestHandler):
         except NotAuthenticated as error:
             if not error.is_attempt:
                 raise
-            wait = self.services.attempts.failed(origin_of((self.request.remote_ip,)))
+            wait = self.services.attempts.failed(origin_of((self.client_address,)))
             if wait is None:
                 raise
             raise TooManyAttempts(
@@ -220,7 +220,7 @@ class BaseHandler(RequestHandler):
         return {
             "principal": "" if login is None else login.principal.name,
             "token": "" if login is None else login.id,
-            "address": self.request.remote_ip or "",
+            "address": self.client_address,
         }
 
     def _what(self) -> dict[str, str]:
@@ -268,6 +268,11 @@ class BaseHandler(RequestHandler):
             if kind == Format.SSE:
                 return Format.SSE
         raise NotAcceptable(f"Accept must name one of {', '.join(Format)}")
+
+    @property
+    def client_address(self) -> str:
+        """The IP address of the client: what a trusted proxy says of it, otherwise the connection's."""
+        return self.request.remote_ip or ""
 
     @property
     def _needs_token(self) -> bool:

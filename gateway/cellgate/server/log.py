@@ -14,7 +14,7 @@ from tornado.web import RequestHandler
 
 access_logger = logging.getLogger("cellgate.access")
 
-IDS = ("session", "kernel", "execution", "part", "task")
+IDS = ("session", "kernel", "execution", "part", "task", "client")
 """Fields that a line may have besides its text, given by `extra`: what it is about."""
 
 
@@ -58,5 +58,13 @@ def log_request(handler: RequestHandler) -> None:
     if access_logger.isEnabledFor(level):
         request = handler.request
         milliseconds = 1000.0 * request.request_time()
-        access_logger.log(level, "%s %s %d %.1f ms", request.method, request.path, status, milliseconds)
+        access_logger.log(
+            level,
+            "%s %s %d %.1f ms",
+            request.method,
+            request.path,
+            status,
+            milliseconds,
+            extra={"client": request.remote_ip},
+        )
     handler.application.settings["metrics"].responses.labels(str(status)).inc()

@@ -15,6 +15,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from tornado.http1connection import HTTP1Connection
@@ -30,7 +31,7 @@ from tornado.httputil import (
 
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.listener.streams import PART, ClientStream, Phase, say
+from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, say
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.tasks import guarded
@@ -132,7 +133,8 @@ class Listener(HTTPServer):
         self._evict(self._streams, "no_open_files")
 
     def _admit(self, connection: socket.socket, address: Any) -> None:
-        origin = origin_of(address)
+        proxied = self._limits.proxies.trusts(_ip(address))
+        origin = PROXY if proxied else origin_of(address)
         most = self._most_of(origin)
         if most is not None and self._origins[origin] >= most:
             self._evict([s for s in self._streams if s.origin == origin], "evicted")
@@ -141,7 +143,7 @@ class Listener(HTTPServer):
         full = len(self._streams) >= self._limits.connections
         if full or (most is not None and self._origins[origin] >= most):
             self._closed_by_us("refused")
-            say(connection, 503, "too_many_connections", "All connections are in use; try again later")
+            say(connection, 503, "too_many_connections", TOO_MANY)
             connection.close()
             return
         try:
@@ -157,11 +159,14 @@ class Listener(HTTPServer):
             # The client has gone already.
             connection.close()
             return
+        stream.proxy = _ip(address) if proxied else None
         self._streams.add(stream)
         self._origins[origin] += 1
         self.handle_stream(stream, address)
 
     def _most_of(self, origin: str) -> int | None:
+        if origin == PROXY:
+            return None
         if self._limits.per_address is not None:
             return self._limits.per_address
         return None if origin == LOOPBACK else max(1, self._limits.connections // 2)
@@ -205,9 +210,25 @@ class Listener(HTTPServer):
     def closed(self, stream: ClientStream) -> None:
         """Free its place."""
         self._streams.discard(stream)
+        self._leave_origin(stream)
+
+    def _leave_origin(self, stream: ClientStream) -> None:
         self._origins[stream.origin] -= 1
         if not self._origins[stream.origin]:
             del self._origins[stream.origin]
+
+    def count_for(self, stream: ClientStream, origin: str) -> bool:
+        """Count a proxy's connection for one of its clients. False if that one has too many already."""
+        if stream not in self._streams:
+            # It is closed, and counts no more; tornado prepares for a next request all the same.
+            return True
+        self._leave_origin(stream)
+        stream.origin = origin
+        self._origins[origin] += 1
+        most = self._most_of(origin)
+        if most is not None and self._origins[origin] > most:
+            self._evict([s for s in self._streams if s.origin == origin and s is not stream], "evicted")
+        return most is None or self._origins[origin] <= most
 
     def connections(self) -> Mapping[str, float]:
         """The number of connections, by phase."""
@@ -217,12 +238,33 @@ class Listener(HTTPServer):
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Tornado's hook: the next request of a connection may arrive."""
         delegate = super().start_request(server_conn, request_conn)
-        stream = request_conn.stream if isinstance(request_conn, HTTP1Connection) else None
+        if not isinstance(request_conn, HTTP1Connection):
+            return delegate
+        stream = request_conn.stream
         if not isinstance(stream, ClientStream):
             return delegate
         setattr(request_conn, _PARSE, _parse_few)
         stream.waits()
-        return _Request(delegate, stream)
+        if stream.proxy is None:
+            return _Request(delegate, stream)
+        self.count_for(stream, PROXY)
+        serves = partial(self._serves, stream, stream.proxy, request_conn.context)
+        return _ProxiedRequest(delegate, stream, serves)
+
+    def _serves(self, stream: ClientStream, proxy: str, context: Any, headers: HTTPHeaders) -> bool:
+        """Make the request look as if its client had sent it itself. False if there is no place for it.
+
+        `context` is tornado's, from which each request takes its client's address and its scheme.
+        """
+        forwarded = self._limits.proxies.read(proxy, headers)
+        context.remote_ip = forwarded.address
+        context.protocol = forwarded.scheme or stream.scheme
+        if forwarded.host is not None:
+            headers["Host"] = forwarded.host
+        if self.count_for(stream, origin_of((forwarded.address,))):
+            return True
+        self._closed_by_us("refused")
+        return False
 
     async def close_all_connections(self) -> None:
         """Close all connections, and stop checking them."""
@@ -288,7 +330,38 @@ class _Request(HTTPMessageDelegate):
         self._inner.on_connection_close()
 
 
+class _ProxiedRequest(_Request):
+    """The same of a request that a trusted proxy passes on: `serves` is asked with its headers."""
+
+    def __init__(
+        self, inner: HTTPMessageDelegate, stream: ClientStream, serves: Callable[[HTTPHeaders], bool]
+    ) -> None:
+        super().__init__(inner, stream)
+        self._serves = serves
+        self._refused = False
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        if self._serves(headers):
+            return super().headers_received(start_line, headers)
+        self._refused = True
+        self._stream.turn_away()
+        return None
+
+    def finish(self) -> None:
+        if not self._refused:
+            super().finish()
+
+
 LOOPBACK = "loopback"
+PROXY = "proxy"
+"""The key of trusted proxies' connections that wait for a request: they count for nobody."""
+
+
+def _ip(address: Any) -> str:
+    """The address of the connection's other side; empty for a Unix socket."""
+    return str(address[0]) if isinstance(address, tuple) else ""
 
 
 def origin_of(address: Any) -> str:
@@ -296,9 +369,8 @@ def origin_of(address: Any) -> str:
 
     It is an IPv4 address, a /64 of IPv6, or `LOOPBACK` for loopback and Unix sockets.
     """
-    text = address[0] if isinstance(address, tuple) else ""
     try:
-        ip = ipaddress.ip_address(text.partition("%")[0])
+        ip = ipaddress.ip_address(_ip(address).partition("%")[0])
     except ValueError:
         return LOOPBACK
     if isinstance(ip, ipaddress.IPv6Address):

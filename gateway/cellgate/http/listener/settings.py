@@ -6,8 +6,9 @@ Only the limit of open files is measured here. ``listener.streams`` and ``listen
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate_kernels.limits import MIB
 
 MOST_CONNECTIONS = 4096
@@ -26,7 +27,7 @@ class ListenerSettings:
     length a body or a WebSocket message must either end or arrive at `body_rate` bytes a second on average.
     `answer_timeout`: how long a client may take nothing of its answer. `connections`: in all; `per_address`:
     from one remote address, None for half of all, loopback excepted. `memory`: held for all clients together,
-    in messages until they are answered and in answers not yet taken.
+    in messages until they are answered and in answers not yet taken. `proxies`: who may say for whom it asks.
     """
 
     connections: int = MOST_CONNECTIONS
@@ -37,6 +38,7 @@ class ListenerSettings:
     body_rate: int = 1024
     answer_timeout: float = 180.0
     memory: int = 512 * MIB
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
 
 def raise_open_files() -> int:

@@ -37,6 +37,7 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 WAITING_HELPS = frozenset({408, 503})
 """The statuses of refusals that may not be refused if they are sent again after `RETRY_SECONDS`."""
 RETRY_SECONDS = 5
+TOO_MANY = "All connections are in use; try again later"
 
 
 class Phase(StrEnum):
@@ -73,20 +74,24 @@ class Owner(Protocol):
 class ClientStream(IOStream):
     """A connection of a client. Phases are set by `waits`, `reads`, `answers` and `begins_message`.
 
-    `login`: what the token of the request gives, once the client has shown one. `evict`: how to close the
-    connection in its own protocol once that login has ended. `busy`: the client is waiting for our work.
-    `sending`: `transfer` writes to the socket directly and counts its bytes in `sent`. `spooled`: output
-    that the client does not read is limited elsewhere, and may wait for long. `pieces`: the buffers that
-    a large body is read into, in turn. `passed`: called with the numbers of bytes that
-    count for the client's principal: of answers, and of messages of its WebSocket; its bodies are counted by
-    their handlers.
+    `origin`: the key of the address that it counts for. `scheme`: of the URLs that lead to it. `proxy`: the
+    address of the trusted proxy at its other side, if one is there. `login`: what the token of the request
+    gives, once the client has shown one. `evict`: how to close the connection in its own protocol once that
+    login has ended. `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket
+    directly and counts its bytes in `sent`. `spooled`: output that the client does not read is limited
+    elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into, in turn.
+    `passed`: called with the numbers of bytes that count for the client's principal: of answers, and of
+    messages of its WebSocket; its bodies are counted by their handlers.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
     """
 
+    scheme = "http"
+
     def __init__(self, connection: socket.socket, origin: str, owner: Owner, **options: Any) -> None:
         self.origin = origin
+        self.proxy: str | None = None
         self.phase = Phase.WAITING
         self.login: Login | None = None
         self.evict: Callable[[], None] | None = None
@@ -275,6 +280,11 @@ class ClientStream(IOStream):
             self._last_words(408, "request_timeout", "The request did not arrive in time")
         if why is Late.ANSWER:
             self._forget_unsent()
+        self.drop()
+
+    def turn_away(self) -> None:
+        """Close it, because there is no place for its request."""
+        self._last_words(503, "too_many_connections", TOO_MANY)
         self.drop()
 
     def reset(self) -> None:

@@ -83,7 +83,7 @@ class EventSocketHandler(BaseHandler, WatchedWebSocketHandler):
         self.close_with_login()
         self._sender = Supervisor().start(
             self._send_events(),
-            f"events to {self.request.remote_ip}",
+            f"events to {self.client_address}",
             lambda _: self.close(INTERNAL_ERROR, GatewayFault.reason),
             session=self._key,
         )

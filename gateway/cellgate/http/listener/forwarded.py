@@ -1,0 +1,107 @@
+"""What a proxy in front of the gateway says of a request: its client's address, scheme and host.
+
+Pure. Anybody can send ``X-Forwarded-*``, so they count only on a connection from a trusted proxy, and of each
+only what that proxy wrote itself: the last value, or for the address the last one that is not a trusted
+proxy's. ``listener.server`` asks once a request; everything above it sees the client, not the proxy. Values
+that are not what they should be are ignored: then the nearest known address counts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cellgate_kernels.errors import InvalidInput
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+MOST_HOPS = 32
+"""Proxies in a row that are looked at; the address of the last of them counts, if there are more."""
+
+_SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+_HOST = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?")
+_WITH_PORT = re.compile(r"([0-9.]+):[0-9]{1,5}|\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """Where a request came from. `scheme` and `host` are None if the proxy did not say."""
+
+    address: str
+    scheme: str | None = None
+    host: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedProxies:
+    """The networks whose addresses are proxies that may say for whom they ask; none by default."""
+
+    networks: tuple[Network, ...] = ()
+
+    def trusts(self, peer: str) -> bool:
+        """Whether this address of a connection is a trusted proxy's."""
+        address = _address(peer) if self.networks else None
+        return address is not None and self._has(address)
+
+    def _has(self, address: Address) -> bool:
+        return any(address in network for network in self.networks)
+
+    def read(self, peer: str, headers: Mapping[str, str]) -> Forwarded:
+        """What the headers say of a request that came from `peer`, which must be a trusted proxy."""
+        scheme = _last(headers.get("X-Forwarded-Proto"))
+        host = _last(headers.get("X-Forwarded-Host"))
+        return Forwarded(
+            self._client(peer, headers.get("X-Forwarded-For", "")),
+            _SCHEMES.get(scheme.lower()),
+            host if _HOST.fullmatch(host) else None,
+        )
+
+    def _client(self, peer: str, forwarded_for: str) -> str:
+        """The nearest address that is not a trusted proxy's; each proxy adds its own client at the end."""
+        nearest = peer
+        for text in reversed(forwarded_for.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
+            address = _address(text.strip())
+            if address is None:
+                break
+            nearest = str(address)
+            if not self._has(address):
+                break
+        return nearest
+
+
+def parse_proxies(given: Iterable[str]) -> TrustedProxies:
+    """The proxies of these addresses and networks, which commas may separate. Raises InvalidInput."""
+    networks = []
+    for text in ",".join(given).split(","):
+        if not (text := text.strip()):
+            continue
+        try:
+            networks.append(ipaddress.ip_network(text))
+        except ValueError as error:
+            raise InvalidInput(
+                f"trusted_proxies has {text[:100]!r}, which is not an address or a network such as 10.0.0.0/8"
+            ) from error
+    return TrustedProxies(tuple(networks))
+
+
+def _last(value: str | None) -> str:
+    """The last item of a header's list, which is of the nearest proxy."""
+    return (value or "").rpartition(",")[2].strip()
+
+
+def _address(text: str) -> Address | None:
+    """The address in a form that compares: without zone and port, and IPv4 where IPv6 only carries it."""
+    if len(text) > 64:
+        return None
+    if (port := _WITH_PORT.fullmatch(text)) is not None:
+        text = port[1] or port[2]
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
