@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from threading import Barrier
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from cellgate.client import Trust
 from tests.support.commands import Forked, environment
 
 T = TypeVar("T")
@@ -58,6 +60,8 @@ class GatewayProcess:
     Without `pool_size` and `burst_size` no kernel is started before it is asked for.
     `command`: an installed ``cellgate``, to start it instead of forking; `cwd`: the folder to start in.
     """
+
+    tls: ssl.SSLContext | None = None
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class GatewayProcess:
             self.kill()
             raise
         self.host = urlsplit(self.url).netloc
+        self.tls = self._context()
 
     def _wait_until_serving(self) -> str:
         deadline = time.monotonic() + START_DEADLINE
@@ -112,6 +117,11 @@ class GatewayProcess:
                 return str(json.loads(announcement.read_text())["url"])
             time.sleep(0.02)
         raise AssertionError(f"the gateway does not serve:\n{self.log.read_text()}")
+
+    def _context(self) -> ssl.SSLContext | None:
+        """A context that accepts the announced certificate; None if the gateway has none."""
+        announced = json.loads((self.data_dir / "gateway.json").read_text())
+        return Trust(certificate=announced["certificate"]).context() if "certificate" in announced else None
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -126,6 +136,8 @@ class GatewayProcess:
 
     def connect(self, timeout: float = 60) -> http.client.HTTPConnection:
         """A connection of its own, for streams and for clients that leave."""
+        if self.tls is not None:
+            return http.client.HTTPSConnection(self.host, timeout=timeout, context=self.tls)
         return http.client.HTTPConnection(self.host, timeout=timeout)
 
     def request(

@@ -43,6 +43,7 @@ from cellgate_kernels.regular import read_regular
 
 if TYPE_CHECKING:
     from cellgate.client import Gateway
+    from cellgate.client.transport import Trust
 
 PREFIX = "CELLGATE"
 RUNNING_FILE = "gateway.json"
@@ -62,6 +63,7 @@ class RunningGateway(msgspec.Struct, frozen=True):
     url: str
     token: str
     pid: int
+    certificate: str | None = None
 
 
 def variable(alias: str) -> str:
@@ -395,9 +397,15 @@ class CommandApp(BaseApp):
         "see the options of a command, but not its environment."
     ).tag(config=True, metavar="TOKEN")
 
+    ca_file = Unicode(
+        help="A PEM file with certificates, by which that of an https gateway must be signed; default: those "
+        "that the system trusts. The gateway of this data folder is trusted as it is."
+    ).tag(config=True, metavar="FILE")
+
     aliases = {  # noqa: RUF012
         "url": "CommandApp.url",
         "token": "CommandApp.token",
+        "ca-file": "CommandApp.ca_file",
         **BaseApp.aliases,
     }
 
@@ -436,15 +444,29 @@ class CommandApp(BaseApp):
         running = self._running_gateway()
         return self.url or (running.url if running else "http://127.0.0.1:8888")
 
+    def trust(self) -> Trust:
+        """Which certificates of the gateway of the settings are accepted. Raises UsageError."""
+        from cellgate.client.transport import Trust  # noqa: PLC0415
+
+        running = self._local_gateway()
+        if running is not None and running.certificate is not None:
+            return Trust(certificate=running.certificate)
+        return Trust(ca_file=Path(self.ca_file).expanduser() if self.ca_file else None)
+
     def gateway(self) -> Gateway:
         """A client of the gateway of the settings. Raises UsageError."""
         from cellgate.client import Gateway  # noqa: PLC0415
 
+        running = self._local_gateway()
+        token = self.token or (running.token if running is not None else "")
+        return Gateway(self.address(), token or None, trust=self.trust())
+
+    def _local_gateway(self) -> RunningGateway | None:
+        """The gateway of the data folder if it is that of the settings: its token goes to no other URL."""
         running = self._running_gateway()
-        url = self.address()
-        # The token of the local gateway is sent to that gateway only, never to another URL.
-        known = running.token if running and url.rstrip("/") == running.url.rstrip("/") else ""
-        return Gateway(url, self.token or known or None)
+        if running is None or self.address().rstrip("/") != running.url.rstrip("/"):
+            return None
+        return running
 
     def known_gateway(self) -> Gateway | None:
         """A client of the gateway of the settings, without those of the command line."""

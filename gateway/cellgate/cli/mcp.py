@@ -111,6 +111,7 @@ class McpApp(KernelOption):
         listener = await asyncio.to_thread(self._listen)
         what = Serving(
             url=self.address(),
+            trust=self.trust(),
             version=self.version,
             kernel=self.kernel or None,
             notebooks=folder,

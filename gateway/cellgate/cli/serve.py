@@ -89,6 +89,13 @@ class ServeApp(PackageOptions):
     allowed_origins = List(Unicode(), help="Origins of web pages that may use this gateway.").tag(
         config=True, metavar="ORIGIN"
     )
+    tls_cert = Unicode(
+        help="A PEM file with a certificate and those that signed it, to serve HTTPS; needs --tls-key. It is "
+        "read again when it changes."
+    ).tag(config=True, metavar="FILE")
+    tls_key = Unicode(help="The PEM file with the certificate's private key.").tag(
+        config=True, metavar="FILE"
+    )
     trusted_proxies = List(
         Unicode(),
         help="Addresses or networks, such as 10.0.0.0/8, of proxies whose X-Forwarded-For, -Proto and -Host "
@@ -263,6 +270,8 @@ class ServeApp(PackageOptions):
         "docker-url": "ServeApp.docker_url",
         "allow-host": "ServeApp.allowed_hosts",
         "allow-origin": "ServeApp.allowed_origins",
+        "tls-cert": "ServeApp.tls_cert",
+        "tls-key": "ServeApp.tls_key",
         "trusted-proxies": "ServeApp.trusted_proxies",
         "base-url": "ServeApp.base_url",
         "pool-size": "ServeApp.pool_size",
@@ -417,6 +426,7 @@ class ServeApp(PackageOptions):
             retention=self._retention(),
             listener=self._listener(),
             quotas=self._quotas(),
+            tls=self._tls(),
         )
 
     def _quotas(self) -> Any:
@@ -442,6 +452,15 @@ class ServeApp(PackageOptions):
             return f"{self.option(name)} ({f'{value:.15g}' if isinstance(value, float) else value})"
 
         return UsageError(re.sub(r"\blimits\.(\w+)|^(\w+)(?= must)", name_of, error.message))
+
+    def _tls(self) -> Any:
+        from cellgate.http.listener.certificate import TlsFiles  # noqa: PLC0415
+
+        if not (self.tls_cert or self.tls_key):
+            return None
+        if not (self.tls_cert and self.tls_key):
+            raise UsageError("--tls-cert and --tls-key are needed together")
+        return TlsFiles(Path(self.tls_cert).expanduser(), Path(self.tls_key).expanduser())
 
     def _listener(self) -> Any:
         from cellgate.http.listener.forwarded import parse_proxies  # noqa: PLC0415

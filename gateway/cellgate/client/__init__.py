@@ -24,6 +24,7 @@ from cellgate.client.errors import (
     RequestRefused,
 )
 from cellgate.client.files import Files
+from cellgate.client.transport import Trust
 from cellgate.client.values import BlocksResult, Result
 from cellgate.wire.answers import (
     Ceilings,
@@ -112,5 +113,6 @@ __all__ = [
     "SessionModel",
     "Started",
     "Stream",
+    "Trust",
     "UpdateDisplayData",
 ]

@@ -21,7 +21,7 @@ from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, cell_options, encode, given, session_path
 from cellgate.client.errors import InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
-from cellgate.client.transport import Server, lines
+from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
 from cellgate.client.values import BlocksResult, Result, decode, parse_event
 from cellgate.wire.answers import (
     GatewayInfo,
@@ -47,10 +47,14 @@ class Gateway(Asynchronous):
     All methods raise GatewayError, and InvalidInput for an argument that can't be sent. Calls that can safely
     be repeated (reads, and `execute`, by an idempotency key) are tried up to `attempts` times when the
     connection is lost. `Gateway.sync(...)` makes one whose methods block.
+
+    An https gateway's certificate must be one that the system trusts, or match `trust`.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, attempts: int = 3) -> None:
-        self._calls = Calls(Server(url, token), attempts)
+    def __init__(
+        self, url: str, token: str | None = None, *, attempts: int = 3, trust: Trust = SYSTEM_TRUST
+    ) -> None:
+        self._calls = Calls(Server(url, token, trust), attempts)
 
     async def __aenter__(self) -> Self:
         return self

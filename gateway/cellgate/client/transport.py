@@ -4,8 +4,9 @@ It uses httpcore2, the layer of httpx2 below its client: connections, TLS, HTTP/
 itself does not fit: it rewrites paths, while only the gateway interprets a file's path; and it loses an
 answer that arrives while the body is still being sent, such as the refusal of a large upload. Consequently
 there are no redirects, which would take the token elsewhere, and nothing is read from the environment: no
-proxies, no netrc. A connection is not reused for the next request, and leaving an exchange closes it, which
-tells the gateway that nobody wants the answer any more.
+proxies, no netrc; only OpenSSL reads its own variables, which say what the system trusts. A connection is not
+reused for the next request, and leaving an exchange closes it, which tells the gateway that nobody wants the
+answer any more.
 
 ``api`` uses it and knows what the requests mean. The token is sent in a header only: it is in no URL, and
 httpcore2 does not log request headers.
@@ -16,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 import httpcore2
@@ -30,6 +31,8 @@ from cellgate_kernels.limits import MIB
 
 if TYPE_CHECKING:
     from tornado.websocket import WebSocketClientConnection
+
+E = TypeVar("E", bound=BaseException)
 
 _CONNECT_TIMEOUT = 10.0
 _MAX_PROBLEM = 256 * 1024  # bytes of an error's body
@@ -122,13 +125,44 @@ class Body:
     chunks: AsyncGenerator[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Which gateways' certificates are accepted; by default those that the system trusts.
+
+    `ca_file`: only those signed by the certificates in this PEM file, or one of these itself. `certificate`:
+    only this very one, as PEM, whatever name it is for.
+    """
+
+    ca_file: str | os.PathLike[str] | None = None
+    certificate: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """The TLS context that enforces it. Raises InvalidInput."""
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file, cadata=self.certificate)
+        except OSError as error:  # ssl.SSLError is one
+            source = "the gateway's certificate" if self.ca_file is None else os.fspath(self.ca_file)
+            raise InvalidInput(f"{source} can't be used to check certificates: {error.strerror}") from error
+        if self.ca_file is not None or self.certificate is not None:
+            # A gateway's own certificate may stand there without the one that signed it.
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        if self.certificate is not None:
+            context.check_hostname = False
+            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return context
+
+
+SYSTEM_TRUST = Trust()
+
+
 class Server:
     """Where a gateway listens: the parts of its URL, and the token for it.
 
-    Raises InvalidInput for a URL that is not http or https, and for a token that fits no header.
+    Raises InvalidInput for a URL that is not http or https, for a token that fits no header, and for files
+    of `trust` that can't be used.
     """
 
-    def __init__(self, url: str, token: str | None) -> None:
+    def __init__(self, url: str, token: str | None, trust: Trust = SYSTEM_TRUST) -> None:
         try:
             parts = urlsplit(url)
             port = parts.port
@@ -142,7 +176,7 @@ class Server:
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         scheme = parts.scheme.encode()
         self._origin = httpcore2.Origin(scheme, host, port or (443 if scheme == b"https" else 80))
-        self._tls = ssl.create_default_context() if scheme == b"https" else None
+        self._tls = trust.context() if scheme == b"https" else None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
         name = f"[{host.decode()}]" if b":" in host else host.decode()
         self._headers = {"Host": name if port is None else f"{name}:{port}", "User-Agent": "cellgate"}
@@ -206,6 +240,13 @@ class Server:
         try:
             return await stack.enter_async_context(request)
         except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+            if (untrusted := _find(ssl.SSLCertVerificationError, error)) is not None:
+                raise gateway_error(
+                    0,
+                    "unreachable",
+                    f"The certificate of {self.url} is not trusted: {untrusted.verify_message}. Name the "
+                    "file with the certificates that signed it: --ca-file, or `trust` in Python.",
+                ) from error
             raise gateway_error(
                 0,
                 "unreachable",
@@ -225,15 +266,26 @@ class Server:
         return await websocket_connect(HTTPRequest(url, headers=headers, ssl_options=self._tls))
 
 
-def _why(error: BaseException | None) -> str:
+def _below(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that caused it, the outermost first; of a group the first."""
+    while error is not None:
+        yield error
+        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
+
+
+def _find(kind: type[E], outermost: BaseException) -> E | None:
+    """The error of this kind that caused the outermost one, if one did."""
+    return next((error for error in _below(outermost) if isinstance(error, kind)), None)
+
+
+def _why(outermost: BaseException) -> str:
     """The system's reason for a failed connection, found below the errors that the layers made of it."""
     reason = "no answer"
-    while error is not None:
+    for error in _below(outermost):
         if isinstance(error, ConnectionError) and error.errno:
             reason = os.strerror(error.errno)  # asyncio's strerror has its own text, with the address
         elif isinstance(error, OSError):
             reason = error.strerror or str(error) or reason
-        error = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     return reason
 
 

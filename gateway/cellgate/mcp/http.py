@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session
+from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.tasks import Supervisor
 
@@ -68,13 +68,21 @@ async def _end(session: Session) -> None:
 class McpDoor:
     """The application; it needs a server that supports the ASGI lifespan protocol.
 
-    `url`: the gateway's; `idle`: how many seconds a client may be away.
+    `url`: the gateway's; `trust`: of its certificate; `idle`: how many seconds a client may be away.
     """
 
     def __init__(
-        self, url: str, serve: Serve, security: TransportSecuritySettings, *, kernel: str | None, idle: float
+        self,
+        url: str,
+        serve: Serve,
+        security: TransportSecuritySettings,
+        *,
+        trust: Trust,
+        kernel: str | None,
+        idle: float,
     ) -> None:
         self._url = url
+        self._trust = trust
         self._serve = serve
         self._security = TransportSecurityMiddleware(security)
         self._kernel = kernel
@@ -139,7 +147,7 @@ class McpDoor:
         if len(self._clients) >= MAX_SESSIONS:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
         try:
-            await Gateway(self._url, token, attempts=_ATTEMPTS).me()
+            await Gateway(self._url, token, attempts=_ATTEMPTS, trust=self._trust).me()
         except (NotAuthenticated, InvalidInput):
             refused = _problem(401, INVALID_REQUEST, "The gateway's token is needed, as a bearer token")
             refused.headers["WWW-Authenticate"] = 'Bearer realm="cellgate"'
@@ -150,7 +158,7 @@ class McpDoor:
 
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request without a session; if it succeeds, a new session has started."""
-        session = Gateway(self._url, token).session(kernel=self._kernel)
+        session = Gateway(self._url, token, trust=self._trust).session(kernel=self._kernel)
         client = _Client(_hash(token))
         self._clients.add(client)
         ready = asyncio.Event()

@@ -15,7 +15,7 @@ import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
-from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session
+from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
 from cellgate.mcp.http import PATH, McpDoor
 from cellgate.mcp.tools import SessionTools
 from cellgate_kernels.errors import InvalidInput
@@ -28,6 +28,7 @@ class Serving:
     """What is served: tools for sessions of the gateway at `url`; see ``tools`` and ``http``."""
 
     url: str
+    trust: Trust
     version: str
     kernel: str | None
     notebooks: Path | None
@@ -43,7 +44,7 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
     Raises InvalidInput when anybody on the network could use a gateway that requires no token.
     """
     ip, port = listener.getsockname()[:2]
-    if not ipaddress.ip_address(ip).is_loopback and await _open_to_all(what.url):
+    if not ipaddress.ip_address(ip).is_loopback and await _open_to_all(what):
         raise InvalidInput(
             f"The gateway at {what.url} does not ask for a token, or is not there: serve on loopback only"
         )
@@ -58,7 +59,7 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
 
     security = _security(ip, port, what.hosts, what.origins)
     config = uvicorn.Config(
-        McpDoor(what.url, application, security, kernel=what.kernel, idle=what.idle),
+        McpDoor(what.url, application, security, trust=what.trust, kernel=what.kernel, idle=what.idle),
         lifespan="on",
         log_level="warning",
         ws="none",
@@ -69,9 +70,9 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
     await uvicorn.Server(config).serve(sockets=[listener])
 
 
-async def _open_to_all(url: str) -> bool:
+async def _open_to_all(what: Serving) -> bool:
     try:
-        async for _ in Gateway(url).sessions():
+        async for _ in Gateway(what.url, trust=what.trust).sessions():
             break
     except GatewayError as error:
         return not isinstance(error, NotAuthenticated)

@@ -17,9 +17,11 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import zmq
@@ -32,6 +34,7 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
+from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.metrics import Metrics
@@ -119,6 +122,7 @@ class GatewaySettings:
     storage_reserve: int = 64 * MIB
     upload_space: int | None = None
     listener: ListenerSettings = field(default_factory=ListenerSettings)
+    tls: TlsFiles | None = None
     keep_kernels: bool = False
     packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
@@ -188,6 +192,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     lanes.cells.be_default()
     stack.callback(lanes.close)
     stack.callback(settings.manager.session.channels.lane.close)
+    certificate = None if settings.tls is None else await Certificate.open(settings.tls, lanes.files)
     data = settings.data_dir
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -217,7 +222,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(services.trail.close)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
-    server = _http_server(services, settings.listener)
+    server = _http_server(services, settings.listener, certificate)
     server.add_sockets(sockets)
     url = _url(settings, sockets)
     gateway = RunningGateway(url, services, server, settings)
@@ -231,7 +236,12 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(retention.close)
     retention.start()
     _watch_quotas(settings.quotas, services.usage, stack)
-    stack.callback(_announce(data / RUNNING_FILE, url, settings.token))
+    announcement = Announcement(data / RUNNING_FILE, url, settings.token, certificate)
+    stack.callback(announcement.remove)
+    announcement.write()
+    if certificate is not None:
+        stack.push_async_callback(certificate.close)
+        certificate.start(partial(lanes.files.run, announcement.write))
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
@@ -479,7 +489,7 @@ def _staging(settings: GatewaySettings) -> Path:
     return staging
 
 
-def _http_server(services: Services, settings: ListenerSettings) -> Listener:
+def _http_server(services: Services, settings: ListenerSettings, certificate: Certificate | None) -> Listener:
     application = Application(
         routes(services),
         default_handler_class=NotFoundHandler,
@@ -492,6 +502,7 @@ def _http_server(services: Services, settings: ListenerSettings) -> Listener:
     server = Listener(
         application,
         settings=settings,
+        certificate=certificate,
         closed_by_us=lambda reason: services.metrics.closed_connections.labels(reason).inc(),
         max_body_size=MAX_REQUEST_BYTES,
         max_buffer_size=MAX_BUFFER_BYTES,
@@ -505,15 +516,41 @@ def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
     port = sockets[0].getsockname()[1]
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.ip, settings.ip)  # noqa: S104
     name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{port}{settings.base_url}"
+    scheme = "http" if settings.tls is None else "https"
+    return f"{scheme}://{name}:{port}{settings.base_url}"
 
 
-def _announce(path: Path, url: str, token: str | None) -> Callable[[], None]:
-    """Write where this gateway serves, for commands of the same user; returns a function that removes it."""
-    draft = path.with_suffix(".new")
-    draft.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
-        json.dump({"url": url, "token": token or "", "pid": os.getpid()}, file)
-    draft.replace(path)
-    return lambda: path.unlink(missing_ok=True)
+class Announcement:
+    """The file that says where this gateway serves, for commands of the same user."""
+
+    def __init__(self, path: Path, url: str, token: str | None, certificate: Certificate | None) -> None:
+        self._path = path
+        self._url = url
+        self._token = token
+        self._certificate = certificate
+        self._lock = threading.Lock()
+        self._removed = False
+
+    def write(self) -> None:
+        """Write it, also in place of the former one, unless it has been removed. Blocks; from any thread."""
+        with self._lock:
+            if not self._removed:
+                self._write()
+
+    def _write(self) -> None:
+        found: dict[str, str | int] = {"url": self._url, "token": self._token or "", "pid": os.getpid()}
+        if self._certificate is not None:
+            # Commands accept this very certificate, whoever signed it and whatever name it is for.
+            found["certificate"] = self._certificate.leaf
+        draft = self._path.with_suffix(".new")
+        draft.unlink(missing_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with os.fdopen(os.open(draft, flags, 0o600), "w") as file:
+            json.dump(found, file)
+        draft.replace(self._path)
+
+    def remove(self) -> None:
+        """Remove it, for good."""
+        with self._lock:
+            self._removed = True
+            self._path.unlink(missing_ok=True)

@@ -142,10 +142,10 @@ async def test_the_client_and_its_websocket_work_below_it(below: GatewayProcess)
     async with client.session("client") as session:
         assert (await session.run("20 + 1")).text == "21"
         questions = KernelQuestions(client._calls, "client")
-        reply = await questions.ask("complete_request", {"code": "impor", "cursor_pos": 5})
+        reply = await questions.ask("kernel_info_request", {}, timeout=30)
         await questions.close()
     assert reply is not None
-    assert "import" in reply["matches"]
+    assert reply["status"] == "ok"
 
 
 def test_commands_find_it(below: GatewayProcess) -> None:

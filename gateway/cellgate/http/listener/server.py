@@ -30,8 +30,10 @@ from tornado.httputil import (
 )
 
 from cellgate.files.upload import PIECE
+from cellgate.http.listener.certificate import Certificate
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, say
+from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
+from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
 from cellgate_kernels.tasks import guarded
@@ -57,13 +59,15 @@ class Listener(HTTPServer):
         *arguments: Any,
         settings: ListenerSettings,
         closed_by_us: Callable[[str], None],
+        certificate: Certificate | None = None,
         **options: Any,
     ) -> None:
-        """Tornado's constructor."""
+        """Tornado's constructor. With a `certificate`, all connections are TLS."""
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
         self._closed_by_us = closed_by_us
         self._limits = settings
+        self._certificate = certificate
         self._streams: set[ClientStream] = set()
         self._origins: Counter[str] = Counter()
         self._listening: dict[int, socket.socket] = {}
@@ -143,18 +147,20 @@ class Listener(HTTPServer):
         full = len(self._streams) >= self._limits.connections
         if full or (most is not None and self._origins[origin] >= most):
             self._closed_by_us("refused")
-            say(connection, 503, "too_many_connections", TOO_MANY)
+            if self._certificate is None:
+                say(connection, answer_of(503, "too_many_connections", TOO_MANY))
             connection.close()
             return
+        # Tornado takes and zeroes a buffer of `read_chunk_size` at each read, however few bytes come.
+        options = {"max_buffer_size": self.max_buffer_size, "read_chunk_size": PART}
+        stream: ClientStream
         try:
-            stream = ClientStream(
-                connection,
-                origin,
-                self,
-                max_buffer_size=self.max_buffer_size,
-                # Tornado takes and zeroes a buffer of this size at each read, however few bytes come.
-                read_chunk_size=PART,
-            )
+            if self._certificate is None:
+                stream = ClientStream(connection, origin, self, **options)
+            else:
+                context = self._certificate.context
+                connection = wrap(connection, context)
+                stream = TlsStream(connection, origin, self, ssl_options=context, **options)
         except OSError:
             # The client has gone already.
             connection.close()
@@ -206,6 +212,10 @@ class Listener(HTTPServer):
         """Report a stream about to be closed because clients hold too much memory and it holds most."""
         self._closed_by_us(why)
         logger.warning("Closed a connection, which held most of the memory for clients: it is %s", why)
+
+    def refused_tls(self, stream: ClientStream) -> None:
+        """Count a failed handshake."""
+        self._closed_by_us("tls_handshake")
 
     def closed(self, stream: ClientStream) -> None:
         """Free its place."""

@@ -67,6 +67,9 @@ class Owner(Protocol):
     def given_up(self, stream: ClientStream, why: str) -> None:
         """The stream is about to be closed because it holds too much."""
 
+    def refused_tls(self, stream: ClientStream) -> None:
+        """The TLS handshake has failed; the stream is about to be closed."""
+
     def closed(self, stream: ClientStream) -> None:
         """The stream's socket has been closed."""
 
@@ -298,18 +301,21 @@ class ClientStream(IOStream):
 
     def _forget_unsent(self) -> None:
         """Make closing a reset: the system would otherwise keep unsent bytes for long (socket(7))."""
-        _quietly(lambda: self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE))
+        quietly(lambda: self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE))
 
     def drop(self) -> None:
         """Close it, also for a duplicate of the socket (``transfer``)."""
         if not self.closed():
-            _quietly(lambda: self.socket.shutdown(socket.SHUT_RDWR))
+            quietly(lambda: self.socket.shutdown(socket.SHUT_RDWR))
             self.close()
 
     def _last_words(self, status: int, reason: str, detail: str) -> None:
         if self.closed() or self.writing() or (self.phase is Phase.BODY and self.sent > self._answer_mark):
             return
-        say(self.socket, status, reason, detail)
+        self._send_last(answer_of(status, reason, detail))
+
+    def _send_last(self, words: bytes) -> None:
+        say(self.socket, words)
 
     def close(self, exc_info: Any = False) -> None:
         """As tornado's, but answers a request that can't be read."""
@@ -399,8 +405,8 @@ def silence(connection: socket.socket) -> float:
     return milliseconds / 1000 if probes or unacknowledged else 0.0
 
 
-def say(connection: socket.socket, status: int, reason: str, detail: str) -> None:
-    """Send a problem over a socket that is about to be closed; it may be lost with the connection."""
+def answer_of(status: int, reason: str, detail: str) -> bytes:
+    """A whole answer with a problem, after which the connection is closed."""
     retry = f"Retry-After: {RETRY_SECONDS}\r\n" if status in WAITING_HELPS else ""
     title = reason.replace("_", " ").capitalize()
     body = msgspec.json.encode(
@@ -416,13 +422,20 @@ def say(connection: socket.socket, status: int, reason: str, detail: str) -> Non
         f"HTTP/1.1 {status} {title}\r\nServer: cellgate\r\nContent-Type: application/problem+json\r\n"
         f"Content-Length: {len(body)}\r\n{retry}Connection: close\r\n\r\n"
     )
-    _quietly(lambda: connection.send(head.encode() + body, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL))
-    _quietly(lambda: connection.shutdown(socket.SHUT_WR))
+    return head.encode() + body
 
 
-def _quietly(call: Callable[[], object]) -> None:
+def say(connection: socket.socket, words: bytes) -> None:
+    """Send words over a connection that is about to be closed, unencrypted; they may be lost with it."""
+    flags = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+    quietly(lambda: socket.socket.send(connection, words, flags))
+    quietly(lambda: connection.shutdown(socket.SHUT_WR))
+
+
+def quietly(call: Callable[[], object]) -> None:
+    """Do something for a connection that is about to be closed, and may have been closed by its client."""
     try:
         call()
-    except OSError:
-        # The client has gone, and the connection was about to be closed anyway.
+    except (OSError, ValueError):
+        # ValueError: TLS on that connection has ended.
         return

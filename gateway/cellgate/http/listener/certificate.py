@@ -1,0 +1,159 @@
+"""The certificate of a gateway that speaks TLS itself: two files, read at the start and when they change.
+
+Each reading makes a new TLS context, for new connections only: loading into the one in use would leave it
+without a key if the files don't fit, as they do for a moment while both are replaced. So a change counts once
+two looks in a row have seen the same, and files that can't be used are logged once and change nothing. It
+knows no sockets: ``listener.server`` uses the context.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.regular import read_regular
+from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+MOST_BYTES = MIB
+_FIRST = re.compile(
+    r"-----BEGIN (?:TRUSTED )?CERTIFICATE-----.*?-----END (?:TRUSTED )?CERTIFICATE-----\n?", re.DOTALL
+)
+
+Mark = tuple[int, int, int, int] | None
+"""What changes with a file: device, inode, time of change, size; None if there is no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """A certificate, followed by those that signed it, and its private key, both in PEM files."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    context: ssl.SSLContext
+    leaf: str
+
+
+class Certificate:
+    """`open` it before serving, `start` to follow changes of the files, `close` at the end."""
+
+    def __init__(self, files: TlsFiles, lane: Lane, marks: tuple[Mark, Mark], loaded: _Loaded) -> None:
+        self._files = files
+        self._lane = lane
+        self._tried = self._seen = marks
+        self._loaded = loaded
+        self._tasks = Supervisor()
+
+    @classmethod
+    async def open(cls, files: TlsFiles, lane: Lane) -> Certificate:
+        """The certificate of these files. Raises InvalidInput if they can't be used."""
+        marks = await lane.run(_marks, files)
+        return cls(files, lane, marks, await lane.run(_load, files))
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """The TLS context for the next connection."""
+        return self._loaded.context
+
+    @property
+    def leaf(self) -> str:
+        """The certificate itself, as PEM, without those that signed it."""
+        return self._loaded.leaf
+
+    def start(self, renewed: Callable[[], Awaitable[object]], *, pause: float = LOOK_SECONDS) -> None:
+        """Look at the files every `pause` seconds; `renewed` is called after each change."""
+
+        async def look() -> float:
+            if await self._look():
+                await renewed()
+            return pause
+
+        self._tasks.repeat(look, "certificate", pause=pause)
+
+    async def close(self) -> None:
+        """Stop looking."""
+        await self._tasks.cancel()
+
+    async def _look(self) -> bool:
+        """Whether there is a new certificate."""
+        marks = await self._lane.run(_marks, self._files)
+        settled = marks == self._seen
+        self._seen = marks
+        if marks == self._tried or not settled:
+            return False
+        self._tried = marks
+        try:
+            self._loaded = await self._lane.run(_load, self._files)
+        except InvalidInput as error:
+            logger.error("The certificate stays as it was: %s", error.message)
+            return False
+        logger.info("The certificate was renewed from %s", self._files.certificate)
+        return True
+
+
+def _marks(files: TlsFiles) -> tuple[Mark, Mark]:
+    return _mark(files.certificate), _mark(files.key)
+
+
+def _mark(path: Path) -> Mark:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _load(files: TlsFiles) -> _Loaded:
+    """A server's context with the certificate of these files. Blocks. Raises InvalidInput."""
+    certificate = _pem(files.certificate)
+    _pem(files.key)
+    leaf = _FIRST.search(certificate)
+    if leaf is None:
+        raise InvalidInput(f"There is no certificate in {files.certificate}; it must be a PEM file")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+
+    def passphrase() -> NoReturn:
+        # Without this, OpenSSL would ask at the terminal.
+        raise InvalidInput(f"The key in {files.key} is encrypted; give one without a passphrase")
+
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=passphrase)
+    except ssl.SSLError as error:
+        raise InvalidInput(_reason(files, error)) from error
+    except OSError as error:
+        raise InvalidInput(f"The files {files.certificate} and {files.key} can't be read: {error}") from error
+    return _Loaded(context, leaf[0])
+
+
+def _pem(path: Path) -> str:
+    try:
+        content = read_regular(path, MOST_BYTES + 1)
+    except OSError as error:
+        raise InvalidInput(f"The file {path} can't be read: {error.strerror}") from error
+    if len(content) > MOST_BYTES:
+        raise InvalidInput(f"The file {path} is larger than a certificate or a key can be")
+    return content.decode("ascii", "replace")
+
+
+def _reason(files: TlsFiles, error: ssl.SSLError) -> str:
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return f"The key in {files.key} is not that of the certificate in {files.certificate}"
+    why = (error.reason or str(error)).replace("_", " ").lower()
+    return f"The certificate in {files.certificate} and the key in {files.key} can't be used: {why}"

@@ -1,0 +1,348 @@
+"""The listener under TLS, in this process: handshakes, renewals, and what is sent in the place of TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import warnings
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RequestHandler
+
+from cellgate.http.listener.certificate import Certificate, TlsFiles
+from cellgate.http.listener.server import Listener
+from cellgate.http.listener.settings import ListenerSettings
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import MIB
+from cellgate_kernels.threads import Lane
+from tests.support.certificates import Authority, replace, serial_in, serial_of
+from tests.support.server import until
+
+HOST = "127.0.0.1"
+GET = b"GET /?size=5 HTTP/1.1\r\nHost: test\r\n\r\n"
+
+
+class Handler(RequestHandler):
+    """GET answers with so many bytes, POST with the body's size."""
+
+    def get(self) -> None:
+        self.set_header("Scheme", self.request.protocol)
+        self.finish(b"x" * int(self.get_query_argument("size")))
+
+    def post(self) -> None:
+        self.finish(str(len(self.request.body)))
+
+
+class Secure:
+    """A listener with a certificate; `closed` counts why it closed connections."""
+
+    def __init__(self, folder: Path, certificate: Certificate, files: tuple[Path, Path]) -> None:
+        self.folder = folder
+        self.certificate = certificate
+        self.files = files
+        self.closed: Counter[str] = Counter()
+        self.renewals = asyncio.Semaphore(0)
+        self.port = 0
+
+    async def renewed(self) -> None:
+        self.renewals.release()
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@asynccontextmanager
+async def listening(
+    authority: Authority, lane: Lane, settings: ListenerSettings | None = None
+) -> AsyncIterator[Secure]:
+    """It looks at its files as often as it can."""
+    files = authority.issue("served")
+    secure = Secure(authority.folder, await Certificate.open(TlsFiles(*files), lane), files)
+    server = Listener(
+        Application([("/", Handler)]),
+        settings=settings or ListenerSettings(),
+        certificate=secure.certificate,
+        closed_by_us=lambda reason: secure.closed.update([reason]),
+        max_buffer_size=64 * MIB,
+    )
+    sockets = bind_sockets(0, HOST)
+    secure.port = sockets[0].getsockname()[1]
+    server.add_sockets(sockets)
+    secure.certificate.start(secure.renewed, pause=0.01)
+    try:
+        yield secure
+    finally:
+        await secure.certificate.close()
+        server.stop()
+        await server.close_all_connections()
+
+
+@asynccontextmanager
+async def connected(
+    secure: Secure, context: ssl.SSLContext | None
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(HOST, secure.port, ssl=context)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        # The test may have made the other side close it.
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(
+        int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+    )
+    return head, await reader.readexactly(length)
+
+
+async def shown(secure: Secure, authority: Authority) -> int:
+    """The serial number of the certificate that a new client is shown."""
+    return await asyncio.to_thread(serial_of, authority.context(), HOST, secure.port)
+
+
+async def test_requests_are_served_on_a_kept_connection(authority: Authority, lane: Lane) -> None:
+    async with (
+        listening(authority, lane) as secure,
+        connected(secure, authority.context()) as (reader, writer),
+    ):
+        for _ in range(3):
+            writer.write(GET)
+            head, body = await answer(reader)
+            assert b"Scheme: https" in head
+            assert body == b"xxxxx"
+        session = writer.get_extra_info("ssl_object")
+        assert session.version() == "TLSv1.3"
+        size = 20 * MIB + 1
+        writer.write(b"POST / HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % size + bytes(size))
+        assert (await answer(reader))[1] == b"%d" % size
+        writer.write(GET.replace(b"5", b"%d" % size))
+        assert len((await answer(reader))[1]) == size
+    assert not secure.closed
+
+
+async def test_an_orderly_end_is_announced(authority: Authority, lane: Lane) -> None:
+    """Asyncio raises where a connection ends without TLS's own end."""
+    async with (
+        listening(authority, lane) as secure,
+        connected(secure, authority.context()) as (reader, writer),
+    ):
+        writer.write(GET.replace(b"1.1", b"1.0"))
+        assert (await reader.read()).endswith(b"\r\n\r\nxxxxx")
+
+
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_old_versions_are_refused(authority: Authority, lane: Lane, newest: ssl.TLSVersion) -> None:
+    context = authority.context()
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+        context.maximum_version = newest
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    async with listening(authority, lane) as secure:
+        if newest < ssl.TLSVersion.TLSv1_2:
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection(HOST, secure.port, ssl=context)
+            assert secure.closed == {"tls_handshake": 1}
+        else:
+            async with connected(secure, context) as (reader, writer):
+                writer.write(GET)
+                assert (await answer(reader))[1] == b"xxxxx"
+
+
+async def test_a_plain_request_is_told_to_come_by_https(
+    authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(authority, lane) as secure:
+        async with connected(secure, None) as (reader, writer):
+            writer.write(GET)
+            said = await reader.read()
+        assert said.startswith(b"HTTP/1.1 400 Bad request\r\n")
+        assert b"https://" in said
+        assert secure.closed == {"tls_handshake": 1}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [os.urandom(2000), b"\x16\x03\x01\x02\x00\x01" + bytes(600), b"\x80" * 100],
+    ids=["noise", "half a hello", "SSL 2"],
+)
+async def test_what_is_no_handshake_ends_the_connection_and_is_not_logged(
+    authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    async with listening(authority, lane) as secure:
+        for _ in range(5):
+            async with connected(secure, None) as (reader, writer):
+                writer.write(sent)
+                with suppress(ConnectionResetError):
+                    assert b"HTTP" not in await reader.read()
+        assert await shown(secure, authority) == serial_in(secure.files[0])
+    assert not caplog.records
+
+
+async def test_what_is_no_record_ends_the_connection_and_is_not_logged(
+    authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a whole handshake, on the bare socket below TLS."""
+
+    def spoil() -> bytes:
+        with socket.create_connection((HOST, secure.port), timeout=20) as plain:
+            tls = authority.context().wrap_socket(plain, server_hostname=HOST)
+            tls.sendall(GET)
+            assert tls.recv(12) == b"HTTP/1.1 200"
+            bare = socket.socket(fileno=tls.detach())
+            with bare:
+                bare.settimeout(20)
+                bare.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
+                try:
+                    while part := bare.recv(65536):
+                        last = part
+                except ConnectionResetError:
+                    last = b""
+                return last
+
+    async with listening(authority, lane) as secure:
+        await asyncio.to_thread(spoil)
+        assert await shown(secure, authority) == serial_in(secure.files[0])
+    assert not caplog.records
+
+
+async def test_a_client_that_leaves_in_its_handshake_is_nothing(
+    authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(authority, lane) as secure:
+        for sent in (b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"):
+            async with connected(secure, None) as (_, writer):
+                writer.write(sent)
+        assert await shown(secure, authority) == serial_in(secure.files[0])
+        assert not secure.closed
+    assert not caplog.records
+
+
+async def test_a_handshake_that_never_ends_is_cut_off(authority: Authority, lane: Lane) -> None:
+    settings = ListenerSettings(head_timeout=0.5)
+    async with listening(authority, lane, settings) as secure:
+        async with (
+            connected(secure, None) as (silent, _),
+            connected(secure, None) as (half, writer),
+        ):
+            writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
+            assert await asyncio.gather(silent.read(), half.read()) == [b"", b""]
+        assert secure.closed == {"head_timeout": 2}
+
+
+async def test_half_open_handshakes_make_room(authority: Authority, lane: Lane) -> None:
+    async with listening(authority, lane, ListenerSettings(connections=64)) as secure:
+        halves = [await asyncio.open_connection(HOST, secure.port) for _ in range(200)]
+        async with connected(secure, authority.context()) as (reader, writer):
+            writer.write(GET)
+            assert (await answer(reader))[1] == b"xxxxx"
+        assert secure.closed["evicted"] >= 200 - 64
+        for _, half in halves:
+            half.close()
+
+
+async def test_when_there_is_no_place_a_tls_client_hears_no_plain_text(
+    authority: Authority, lane: Lane
+) -> None:
+    async with listening(authority, lane, ListenerSettings(connections=1, per_address=0)) as secure:
+        async with connected(secure, None) as (reader, _):
+            assert await reader.read() == b""
+        assert secure.closed["refused"] == 1
+
+
+# ---- renewal
+
+
+async def test_a_renewed_certificate_is_for_new_connections(authority: Authority, lane: Lane) -> None:
+    async with (
+        listening(authority, lane) as secure,
+        connected(secure, authority.context()) as (reader, writer),
+    ):
+        first = await shown(secure, authority)
+        for name in ("second", "third"):
+            replace(secure.files, authority.issue(name))
+            async with asyncio.timeout(20):
+                await secure.renewals.acquire()
+            serial = await shown(secure, authority)
+            assert serial == serial_in(secure.files[0]) != first
+            assert secure.certificate.leaf in secure.files[0].read_text()
+            writer.write(GET)
+            assert (await answer(reader))[1] == b"xxxxx"
+
+
+@pytest.mark.parametrize("broken", ["no certificate", "no key", "mismatch", "missing", "encrypted"])
+async def test_what_can_t_be_used_is_logged_once_and_changes_nothing(
+    authority: Authority, lane: Lane, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with listening(authority, lane) as secure:
+        first = await shown(secure, authority)
+        certificate, key = authority.issue("other", passphrase=b"x" if broken == "encrypted" else None)
+        match broken:
+            case "no certificate":
+                secure.files[0].write_text("nothing")
+            case "no key":
+                secure.files[1].write_bytes(b"\0" * 1000)
+            case "mismatch":
+                secure.files[1].write_bytes(key.read_bytes())
+            case "missing":
+                secure.files[1].unlink()
+            case "encrypted":
+                replace(secure.files, (certificate, key))
+        await asyncio.to_thread(until, lambda: caplog.records, "nothing is logged")
+        await asyncio.sleep(0.2)  # for many more looks
+        assert await shown(secure, authority) == first
+        assert len(caplog.records) == 1
+        assert caplog.records[0].getMessage().startswith("The certificate stays as it was: ")
+        assert str(secure.folder) in caplog.records[0].getMessage()
+        replace(secure.files, authority.issue("mended"))
+        async with asyncio.timeout(20):
+            await secure.renewals.acquire()
+        assert await shown(secure, authority) == serial_in(secure.files[0]) != first
+
+
+# ---- files
+
+
+async def refused(files: tuple[Path, Path], lane: Lane) -> str:
+    with pytest.raises(InvalidInput) as raised:
+        await Certificate.open(TlsFiles(*files), lane)
+    return raised.value.message
+
+
+async def test_files_that_can_t_be_used_are_named(authority: Authority, lane: Lane, tmp_path: Path) -> None:
+    certificate, key = authority.issue("good")
+    _, other = authority.issue("other")
+    _, locked = authority.issue("locked", passphrase=b"secret")
+    pipe, large, text = tmp_path / "pipe", tmp_path / "large", tmp_path / "text"
+    os.mkfifo(pipe)
+    large.write_bytes(bytes(2 * MIB))
+    text.write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+    missing = tmp_path / "missing.pem"
+    assert (
+        await refused((missing, key), lane) == f"The file {missing} can't be read: No such file or directory"
+    )
+    assert "it is no regular file" in await refused((certificate, pipe), lane)
+    assert str(tmp_path) in await refused((tmp_path, key), lane)
+    assert "larger than" in await refused((large, key), lane)
+    assert "There is no certificate in" in await refused((key, key), lane)
+    assert f"The key in {other} is not that of the certificate in {certificate}" == await refused(
+        (certificate, other), lane
+    )
+    assert f"The key in {locked} is encrypted" in await refused((certificate, locked), lane)
+    assert str(text) in await refused((text, key), lane)
+    assert "can't be used" in await refused((certificate, certificate), lane)
