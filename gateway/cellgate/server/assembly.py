@@ -207,14 +207,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = _launcher(settings, folders, engine, store, stack)
-    directory = PrincipalDirectory(data / PRINCIPALS, settings.token)
-    stack.push_async_callback(directory.close)
-    await directory.refresh()
-    if directory.is_open and directory.has_users:
-        raise InvalidInput(
-            "This data folder has users, and --no-auth would make everybody the administrator: start without"
-            " it, or with another --data-dir"
-        )
+    directory = await _directory(settings, stack)
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
     services = _build(settings, journal, folders, launcher, engine, directory, lanes, stack)
@@ -236,17 +229,41 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(retention.close)
     retention.start()
     _watch_quotas(settings.quotas, services.usage, stack)
-    announcement = Announcement(data / RUNNING_FILE, url, settings.token, certificate)
-    stack.callback(announcement.remove)
-    announcement.write()
-    if certificate is not None:
-        stack.push_async_callback(certificate.close)
-        certificate.start(partial(lanes.files.run, announcement.write))
+    _announce(settings, url, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
     gc.freeze()
     return gateway
+
+
+async def _directory(settings: GatewaySettings, stack: AsyncExitStack) -> PrincipalDirectory:
+    """The users and tokens of the data folder. Raises InvalidInput if they are not to be asked for."""
+    directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
+    stack.push_async_callback(directory.close)
+    await directory.refresh()
+    if directory.is_open and directory.has_users:
+        raise InvalidInput(
+            "This data folder has users, and --no-auth would make everybody the administrator: start without"
+            " it, or with another --data-dir"
+        )
+    return directory
+
+
+def _announce(
+    settings: GatewaySettings,
+    url: str,
+    certificate: Certificate | None,
+    lanes: ThreadLanes,
+    stack: AsyncExitStack,
+) -> None:
+    """Tell commands of the same user where the gateway is, as long as it serves."""
+    announcement = Announcement(settings.data_dir / RUNNING_FILE, url, settings.token, certificate)
+    stack.callback(announcement.remove)
+    announcement.write()
+    if certificate is not None:
+        stack.push_async_callback(certificate.close)
+        certificate.start(partial(lanes.files.run, announcement.write))
 
 
 def _bind(settings: GatewaySettings) -> list[socket.socket]:
