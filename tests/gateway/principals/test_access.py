@@ -51,6 +51,8 @@ class Row:
     ends: bool = False
 
 
+OF_OPERATORS = {"/metrics", "/v1/audit"}
+"""What is about everybody, and nothing for a user."""
 S = "/v1/sessions/{session}"
 X = S + "/executions/{execution}"
 K = "/api/kernels/{kernel}"
@@ -63,6 +65,7 @@ PUBLIC = {
 }
 ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
+    Row("GET", "/v1/audit", (READ,), of="everybody"),
     Row("GET", "/v1/info", (), of="everybody"),
     Row("GET", "/v1/me", (), of="own"),
     Row("POST", "/v1/execute", (RUN,), of="own", body=CODE),
@@ -317,7 +320,7 @@ def allowed(world: World, row: Row, who: str, query: str) -> None:
         world.gateway.delete(f"/v1/sessions/{values['session']}", token=world.tokens["alice"])
 
 
-@pytest.mark.parametrize("row", [param for param in ALL if param.values[0].needs != (METRICS,)])  # type: ignore[union-attr]
+@pytest.mark.parametrize("row", [param for param in ALL if param.values[0].path not in OF_OPERATORS])  # type: ignore[union-attr]
 def test_its_owner(world: World, row: Row) -> None:
     allowed(world, row, "alice", "")
 
@@ -336,11 +339,10 @@ def test_an_auditor(world: World, row: Row) -> None:
         refused(world, row, 403, world.tokens["olga"], query)
 
 
-def test_figures_are_for_who_runs_the_gateway(world: World) -> None:
-    statuses = {
-        who: world.gateway.get("/metrics", token=world.tokens[who]).status
-        for who in ("alice", "olga", "root")
-    }
+@pytest.mark.parametrize("path", sorted(OF_OPERATORS))
+def test_what_is_about_everybody_is_for_who_runs_the_gateway(world: World, path: str) -> None:
+    people = ("alice", "olga", "root")
+    statuses = {who: world.gateway.get(path, token=world.tokens[who]).status for who in people}
     assert statuses == {"alice": 403, "olga": 200, "root": 200}
 
 

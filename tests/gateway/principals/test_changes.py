@@ -98,8 +98,9 @@ async def test_a_revoked_token_closes_what_it_opened(start_gateway: StartGateway
 def test_a_token_ends_when_its_time_is_over(start_gateway: StartGateway) -> None:
     gateway = start_gateway()
     user(gateway, "add", "ada")
-    _, text = token(gateway, "ada", "--expires=3s")
-    assert gateway.post("/v1/sessions", {"session": "s"}, token=text).status == 201
+    _, lasting = token(gateway, "ada")
+    assert gateway.post("/v1/sessions", {"session": "s"}, token=lasting).status == 201
+    _, text = token(gateway, "ada", "--expires=6s")
     with gateway.stream("GET", "/v1/sessions/s/events", **authorization(text)) as events:
         drain(events)
     answer = gateway.get("/v1/sessions/s", token=text)
