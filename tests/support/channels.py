@@ -18,6 +18,8 @@ from typing import Any
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from cellgate.client import Gateway
+from cellgate.client.kernel import KernelQuestions
 from tests.support.server import GatewayProcess
 
 V1 = "v1.kernel.websocket.jupyter.org"
@@ -153,6 +155,20 @@ async def channels(
         async with asyncio.timeout(PATIENCE):
             while (stream := opened.protocol and opened.protocol.stream) and not stream.closed():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
+
+
+async def kernel_info(gateway: Gateway, session: str) -> dict[str, Any]:
+    """What the kernel of a session answers to the Python client over its WebSocket."""
+    questions = KernelQuestions(gateway._calls, session)
+    reply = await questions.ask("kernel_info_request", {}, timeout=PATIENCE)
+    assert reply is not None
+    protocol = questions._socket and questions._socket.protocol
+    assert protocol is not None
+    await questions.close()
+    async with asyncio.timeout(PATIENCE):
+        while not protocol.stream.closed():  # noqa: ASYNC110 - tornado closes it after the last frame
+            await asyncio.sleep(0.005)
+    return reply
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import Gateway
-from cellgate.client.kernel import KernelQuestions
 from cellgate.http.routes import check_base_url
 from cellgate_kernels.errors import InvalidInput
 from tests.conftest import serving
+from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, refusal
 from tests.support.server import TOKEN, GatewayProcess
 
@@ -141,11 +141,7 @@ async def test_the_client_and_its_websocket_work_below_it(below: GatewayProcess)
     client = Gateway(below.url, TOKEN)
     async with client.session("client") as session:
         assert (await session.run("20 + 1")).text == "21"
-        questions = KernelQuestions(client._calls, "client")
-        reply = await questions.ask("kernel_info_request", {}, timeout=30)
-        await questions.close()
-    assert reply is not None
-    assert reply["status"] == "ok"
+        assert (await kernel_info(client, "client"))["status"] == "ok"
 
 
 def test_commands_find_it(below: GatewayProcess) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cellgate.client import ConnectionFailed, Gateway, GatewayError, InvalidInput, Trust
-from cellgate.client.kernel import KernelQuestions
 from cellgate_kernels.limits import MIB
 from tests.conftest import StartGateway, serving
 from tests.support.certificates import Authority, replace, serial_in, serial_of
+from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, environment, refusal
 from tests.support.server import TOKEN, GatewayProcess, until
 
@@ -51,11 +51,7 @@ async def test_the_client_works_with_the_authority_s_file(
         assert (await session.run("20 + 1")).text == "21"
         events = [event.type async for event in session.stream("print(1)")]
         assert events[-1] == "finished"
-        questions = KernelQuestions(client._calls, "client")
-        reply = await questions.ask("kernel_info_request", {}, timeout=30)
-        await questions.close()
-        assert reply is not None
-        assert reply["status"] == "ok"
+        assert (await kernel_info(client, "client"))["status"] == "ok"
         content = bytes(range(256)) * (8 * MIB // 256)
         await session.files.put("large.bin", content)
         assert await session.files.get("large.bin") == content
