@@ -288,6 +288,24 @@ def status_of_kind(kind: type[CellgateError]) -> HTTPStatus:
     return HTTPStatus.SERVICE_UNAVAILABLE
 
 
+def reasons() -> tuple[str, ...]:
+    """The reasons of all errors that may be answered, in alphabetical order."""
+    return tuple(sorted({kind.reason for kind in _kinds(CellgateError)}))
+
+
+def statuses() -> frozenset[int]:
+    """The HTTP statuses of all errors."""
+    return frozenset(int(status_of_kind(kind)) for kind in _kinds(CellgateError))
+
+
+def _kinds(kind: type[CellgateError]) -> Iterator[type[CellgateError]]:
+    """The tree of errors; those that other modules declare never leave their rooms."""
+    if kind.__module__ in (CellgateError.__module__, __name__):
+        yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+
+
 def problem_of(error: CellgateError) -> Problem:
     """The error as the body of a response."""
     return problem(error.reason, status_of(error), error.message, quota_of(error))

@@ -134,6 +134,16 @@ class Kernel:
         return self._store is not None and self.alive
 
     @property
+    def process(self) -> int | None:
+        """The id of its first process on this machine, if that is known."""
+        return self._provisioner.process
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it was shut down, so that its exit is no death."""
+        return self._shutdown is not None
+
+    @property
     def alive(self) -> bool:
         """Whether the process runs and is not being shut down."""
         return self._shutdown is None and not self.exited.done()

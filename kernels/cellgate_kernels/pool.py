@@ -25,7 +25,9 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
+from typing import Protocol
 
 from cellgate_kernels.errors import CellgateError, DeadlinePassed, KernelStartFailed, PoolExhausted
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
@@ -76,6 +78,52 @@ class PoolStatistics:
     longest_wait: float = 0.0
 
 
+class ClaimEnd(StrEnum):
+    """How a claim ended: with a warm kernel at once, with one that it waited for, or without any.
+
+    `EXHAUSTED`: nothing became free in time. `DEADLINE`: the claim's own patience ended first.
+    """
+
+    WARM = "warm"
+    WAITED = "waited"
+    EXHAUSTED = "exhausted"
+    DEADLINE = "deadline"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class PoolObserver(Protocol):
+    """Told what happens in a pool. It must be quick and raise nothing."""
+
+    def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
+        """A claim has ended after `seconds`, in its caller's task."""
+
+    def started(self, seconds: float) -> None:
+        """A kernel has become ready after `seconds`."""
+
+    def start_failed(self) -> None:
+        """A kernel did not start."""
+
+    def died_warm(self, cause: str) -> None:
+        """A kernel ended before anybody used it."""
+
+
+class Unobserved:
+    """Nobody is told."""
+
+    def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
+        """Does nothing."""
+
+    def started(self, seconds: float) -> None:
+        """Does nothing."""
+
+    def start_failed(self) -> None:
+        """Does nothing."""
+
+    def died_warm(self, cause: str) -> None:
+        """Does nothing."""
+
+
 @dataclass(slots=True, eq=False)
 class _Claim:
     """A claim that waits: in line, and then for the start that belongs to it. `position`: as it was told."""
@@ -124,8 +172,10 @@ class KernelPool:
         warm: Sequence[KernelProfile],
         *,
         clock: Callable[[], float] | None = None,
+        observer: PoolObserver | None = None,
     ) -> None:
         self.settings = settings
+        self._observer = Unobserved() if observer is None else observer
         self._launcher = launcher
         self._clock = asyncio.get_running_loop().time if clock is None else clock
         self._shelves = {profile: _Shelf() for profile in warm}
@@ -162,6 +212,11 @@ class KernelPool:
         oldest = next(iter(self._claims), None)
         return 0.0 if oldest is None else max(0.0, self._clock() - oldest.since)
 
+    def processes(self) -> list[int]:
+        """The first processes of the kernels that are warm or in use, as far as they are known."""
+        kernels = [*self._in_use, *(kernel for shelf in self._shelves.values() for kernel in shelf.warm)]
+        return [process for kernel in kernels if (process := kernel.process) is not None]
+
     async def claim(
         self,
         profile: KernelProfile,
@@ -178,10 +233,32 @@ class KernelPool:
         KernelStartFailed or KernelspecNotFound when the kernel can't be started. A caller that is cancelled
         leaves the line.
         """
+        began = self._clock()
+        kernel: Kernel | None = None
+        end = ClaimEnd.CANCELLED
+        try:
+            kernel, end = await self._claim(profile, claimant, moved, patience)
+        except DeadlinePassed:
+            end = ClaimEnd.DEADLINE
+            raise
+        except PoolExhausted:
+            end = ClaimEnd.EXHAUSTED
+            raise
+        except CellgateError:
+            end = ClaimEnd.FAILED
+            raise
+        finally:
+            self._observer.claimed(end, self._clock() - began, None if kernel is None else kernel.id)
+        return kernel
+
+    async def _claim(
+        self, profile: KernelProfile, claimant: Claimant, moved: Moved | None, patience: float | None
+    ) -> tuple[Kernel, ClaimEnd]:
         shelf = self._shelves.get(profile)
         if shelf is not None:
             shelf.claimed_at.append(self._clock())
         kernel = self._take_warm(profile)
+        end = ClaimEnd.WARM
         if kernel is None:
             self._launcher.catalog.get_kernel_spec(profile.kernelspec)
             limit = self.settings.claim_timeout
@@ -195,12 +272,13 @@ class KernelPool:
                 ),
                 claimant,
             )
+            end = ClaimEnd.WAITED
         else:
             self._line.served(claimant)
         if shelf is not None:
             shelf.paused_until = self._clock() + self.settings.refill_pause if shelf.warm else 0.0
         self._balance()
-        return kernel
+        return kernel, end
 
     def _take_warm(self, profile: KernelProfile) -> Kernel | None:
         shelf = self._shelves.get(profile)
@@ -415,6 +493,7 @@ class KernelPool:
     async def _start(self, start: _Start) -> None:
         task = asyncio.current_task()
         assert task is not None
+        began = self._clock()
         try:
             kernel = await self._launcher.start(start.profile)
         except CellgateError as error:
@@ -429,6 +508,7 @@ class KernelPool:
             raise
         else:
             self._starting.pop(task, None)
+            self._observer.started(self._clock() - began)
             self._started(start, kernel)
         finally:
             self._balance()
@@ -460,12 +540,16 @@ class KernelPool:
     def _died_warm(self, shelf: _Shelf, kernel: Kernel) -> None:
         if kernel in shelf.warm:
             shelf.warm.remove(kernel)
-            logger.warning("A warm kernel ended before it was used: %s", kernel.exited.result().message)
+            ended = kernel.exited.result()
+            self._observer.died_warm(ended.cause)
+            ids = {"kernel": kernel.id, "cause": ended.cause}
+            logger.warning("A warm kernel ended before it was used: %s", ended.message, extra=ids)
             self._back_off(shelf)
             self._end(kernel)
 
     def _failed(self, start: _Start, error: CellgateError) -> None:
         """Fail the claim that the start belongs to; the warm target is retried with a growing delay."""
+        self._observer.start_failed()
         logger.warning("A kernel did not start: %s", error.message)
         shelf = self._shelves.get(start.profile)
         if shelf is not None:

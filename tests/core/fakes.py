@@ -173,6 +173,7 @@ class FakeKernel:
         self.exited: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
         self.folder = root / self.id
         self.folder.mkdir()
+        self.dismissed = False
         self._faults = faults
 
     @property
@@ -191,6 +192,7 @@ class FakeKernel:
         return asyncio.get_running_loop().create_future()
 
     async def shutdown(self) -> None:
+        self.dismissed = True
         if not self.exited.done():
             self.exited.set_result(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
         await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings
 from cellgate.files.workspace import WorkspaceStore
+from cellgate.http.metrics import Metrics
 from cellgate.principals.quotas import Policy
 from cellgate.principals.usage import Usage
 from cellgate.record import blobs, schema
@@ -33,6 +34,7 @@ from cellgate.record.backlog import Group
 from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
 from cellgate.record.verify_store import check_record
+from cellgate.server.observing import Observer
 from cellgate.sessions.parts import SessionSettings, SharedParts, same_weight
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
@@ -141,6 +143,7 @@ class World:
         warm: int = 0,
         weight_of: Callable[[str], float] = same_weight,
         quotas: Mapping[str, Any] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         workspaces = self.folder / "workspaces"
@@ -149,7 +152,8 @@ class World:
         self.disk = Disk(self.journal)
         self.launcher = FakeLauncher(workspaces, start=self._start_kernel)
         pool = PoolSettings(size=warm, max_kernels=max_kernels, claim_timeout=30.0, retry_delay=1.0)
-        self.pool = KernelPool(self.launcher, pool, [])
+        observer = Observer(Metrics()) if observer is None else observer
+        self.pool = KernelPool(self.launcher, pool, [], observer=observer)
         self.pool.start()
         self._lane = Lane("outboxes", 1)
         settings = SessionSettings(
@@ -162,7 +166,13 @@ class World:
         self.manager = SessionManager(
             self.journal,
             self.launcher.catalog,
-            SharedParts(self.pool, WorkspaceStore(workspaces), weight_of=weight_of, usage=self.usage),
+            SharedParts(
+                self.pool,
+                WorkspaceStore(workspaces),
+                weight_of=weight_of,
+                usage=self.usage,
+                observer=observer,
+            ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )
         self.manager.start()

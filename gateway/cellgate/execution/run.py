@@ -15,8 +15,8 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -79,12 +79,67 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How an execution ended, as an observer is told: ids and times, never code or output.
+
+    `origin`: what the observer said when it was accepted. `run_seconds` is None for a cell that was never
+    sent.
+    """
+
+    origin: object
+    principal: str
+    session: str
+    execution: str
+    kernel: str | None
+    status: Status
+    cause: str | None
+    queue_seconds: float
+    run_seconds: float | None
+
+
+class RunObserver(Protocol):
+    """Told what happens to executions, for metrics and traces. It must be quick and raise nothing."""
+
+    def origin(self) -> object:
+        """What the calling task works for, such as a traced request; the ends have it as `origin`."""
+
+    def within(self, origin: object) -> AbstractContextManager[object]:
+        """Within it, the calling task works for `origin`."""
+
+    def ended(self, end: RunEnd) -> None:
+        """An execution has ended; its end is not durable yet."""
+
+    def committed(self, end: RunEnd, seconds: float) -> None:
+        """Its end became durable, `seconds` after the commit began, or could not be written."""
+
+
+class Unobserved:
+    """Nobody is told."""
+
+    def origin(self) -> object:
+        """Nothing."""
+        return None
+
+    def within(self, origin: object) -> AbstractContextManager[object]:
+        """Changes nothing."""
+        return nullcontext()
+
+    def ended(self, end: RunEnd) -> None:
+        """Does nothing."""
+
+    def committed(self, end: RunEnd, seconds: float) -> None:
+        """Does nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunContext:
     """What the executions of a session share. `host`: the session, once there is one."""
 
     log: EventLog
     settings: ExecutionSettings
     host: Host | None = None
+    observer: RunObserver = field(default_factory=Unobserved)
+    principal: str = ""
 
 
 def _nothing() -> None:
@@ -130,6 +185,11 @@ class ExecutionRun:
         self.broken = False
         self.message: str | None = None
         self.loss: Loss | None = None
+        self.origin = context.observer.origin()
+        self._observer = context.observer
+        self._principal = context.principal
+        self._end: RunEnd | None = None
+        self._ran_on: str | None = None
         self._status: str | None = None
         self._final_event: dict[str, Any] | None = None
         self._unrecorded = False
@@ -370,6 +430,7 @@ class ExecutionRun:
     def _attend(self, kernel: Kernel) -> None:
         """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
+        self._ran_on = kernel.id
         self._sent_at = self._now()
         kernel.exited.add_done_callback(self._wake)
         if self._left is not None:
@@ -537,7 +598,20 @@ class ExecutionRun:
         texts = () if error is None else (error["ename"], error["evalue"], *error["traceback"])
         size = sum(map(len, texts))
         final = self._final(outcome, sent, ended, kernel_state)
-        return self.emit("finished", final, withhold=True, size=size)
+        event = self.emit("finished", final, withhold=True, size=size)
+        self._end = RunEnd(
+            self.origin,
+            self._principal,
+            self._log.key,
+            self.id,
+            self._ran_on,
+            outcome.status,
+            outcome.cause,
+            sent - self._queued_at,
+            None if self._sent_at is None else ended - sent,
+        )
+        self._observer.ended(self._end)
+        return event
 
     def _final(self, outcome: Outcome, sent: float, ended: float, kernel_state: str) -> dict[str, Any]:
         kernel: dict[str, Any] = {"state": kernel_state, "replaced": self.loss is not None}
@@ -589,6 +663,8 @@ class ExecutionRun:
     async def commit(self) -> None:
         """Make the end durable, then notify followers and waiters, whether that worked or not."""
         assert self._final_event is not None
+        assert self._end is not None
+        began = self._now()
         try:
             await self._log.release(self._final_event["seq"])
         except StorageError as error:
@@ -598,6 +674,8 @@ class ExecutionRun:
             raise
         else:
             self.end()
+        finally:
+            self._observer.committed(self._end, self._now() - began)
 
     async def wait(self) -> None:
         """Return when the end is durable. Raises StorageError when it can't be made so."""

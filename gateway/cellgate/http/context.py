@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
-from cellgate.http.metrics import Metrics
+from cellgate.http.metrics import Metrics, Problem
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
@@ -52,3 +52,17 @@ class Services:
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0
     base_url: str = ""
+
+    def problems(self) -> list[Problem]:
+        """Why the gateway takes no new work now; empty while it does."""
+        found = []
+        if self.manager.closing:
+            found.append(Problem.SHUTTING_DOWN)
+        if not self.journal.writable:
+            found.append(Problem.STORAGE)
+        if self.engine is not None and not self.engine.answers:
+            found.append(Problem.CONTAINER_ENGINE)
+        pool = self.pool.statistics()
+        if pool.warm + pool.in_use == 0 and self.pool.settings.size > 0:
+            found.append(Problem.NO_KERNEL_YET)
+        return found

@@ -39,22 +39,12 @@ class ReadyHandler(BaseHandler):
     async def get(self) -> None:
         """200, or 503 with what is missing."""
         self.check()
-        services = self.services
-        missing = []
-        if services.manager.closing:
-            missing.append("shutting_down")
-        if not services.journal.writable:
-            missing.append("storage")
-        if services.engine is not None and not services.engine.answers:
-            missing.append("container_engine")
-        pool = services.pool.statistics()
-        if pool.warm + pool.in_use == 0 and services.pool.settings.size > 0:
-            missing.append("no_kernel_yet")
+        missing = [str(problem) for problem in self.services.problems()]
         readiness = Readiness(
             status="not_ready" if missing else "ready",
             missing=missing,
             # Reported, but not a reason for 503: these sessions need attention, all others work.
-            sessions_not_recorded=services.journal.not_recorded or UNSET,
+            sessions_not_recorded=self.services.journal.not_recorded or UNSET,
         )
         self.answer(readiness, HTTPStatus.SERVICE_UNAVAILABLE if missing else HTTPStatus.OK)
 

@@ -1,71 +1,350 @@
-"""Metrics for operators, in Prometheus' text format.
+"""All metrics of a gateway, declared here and nowhere else, in Prometheus' text format.
 
-Gauges are read at the moment of a scrape from the parts that own the state, so nothing is counted twice and
-a cell costs nothing; only answers and closed connections are counted as they happen.
+Names are ``cellgate_<what>_<unit>[_total]``: base units (seconds, bytes), ``_total`` for what only rises.
+Where things are counted, the things are the unit (``cellgate_kernels``, ``cellgate_executions_total``).
+Labels have few values, all of them known here and made at the start, so that a rate exists before the first
+event: never a session, a principal or a kernel. An unknown value counts as ``other``.
+
+States are read at the moment of a scrape from the parts that own them (`watch`). Events are counted as they
+happen: the rooms below report them through Protocols of their own, which ``server.observing`` connects to
+the methods here.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from cellgate.errors import reasons, statuses
+from cellgate.http.listener.streams import Late, Phase
 from cellgate.principals.usage import COUNTED
+from cellgate.sessions.state import SessionState
+from cellgate_kernels.execution import Status
+from cellgate_kernels.pool import ClaimEnd
 
-Gauges = Callable[[], Mapping[str, Mapping[str, float]]]
+Readings = Callable[[], Mapping[str, Mapping[str, float]]]
+"""Returns values by metric and label value, "" for a metric without a label."""
+
+T = TypeVar("T", Counter, Gauge, Histogram)
+
+OTHER = "other"
+NO_CAUSE = "none"
 
 
-class _Snapshot(Collector):
-    """Families of gauges: metric name -> label value -> number."""
+class KernelState(StrEnum):
+    """Of kernels in the pool."""
 
-    def __init__(self, read: Gauges) -> None:
-        self._read = read
+    WARM = "warm"
+    STARTING = "starting"
+    IN_USE = "in_use"
+    ENDING = "ending"
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        for name, values in self._read().items():
-            family = GaugeMetricFamily(f"cellgate_{name}", f"Number of {name} by state.", labels=["state"])
-            for state, number in values.items():
-                family.add_metric([state], number)
+
+class KernelDeath(StrEnum):
+    """Why a kernel ended that nobody had asked to end."""
+
+    KERNEL_EXIT = "kernel_exit"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    CELL_TIMEOUT = "cell_timeout"
+    ENGINE_LOST = "engine_lost"
+    INTERNAL_ERROR = "internal_error"
+    OTHER = OTHER
+
+
+class SessionEnd(StrEnum):
+    """Why sessions end."""
+
+    DELETED = "deleted"
+    IDLE_TIMEOUT = "idle_timeout"
+    LIFETIME = "lifetime"
+    GATEWAY_SHUTDOWN = "gateway_shutdown"
+    ONE_SHOT = "one_shot"
+    USER_DISABLED = "user_disabled"
+    USER_REMOVED = "user_removed"
+    SHUTDOWN_REQUEST = "shutdown_request"
+    INTERNAL_ERROR = "internal_error"
+    OTHER = OTHER
+
+
+class Closed(StrEnum):
+    """Why the gateway closed or refused a connection, besides the timeouts in `Late`."""
+
+    EVICTED = "evicted"
+    REFUSED = "refused"
+    NO_OPEN_FILES = "no_open_files"
+    UNFINISHED = "unfinished"
+    UNANSWERED = "unanswered"
+    UNREAD = "unread"
+    LOGIN_ENDED = "login_ended"
+    TLS_HANDSHAKE = "tls_handshake"
+    OTHER = OTHER
+
+
+class Problem(StrEnum):
+    """What `/readyz` names as missing."""
+
+    SHUTTING_DOWN = "shutting_down"
+    STORAGE = "storage"
+    CONTAINER_ENGINE = "container_engine"
+    NO_KERNEL_YET = "no_kernel_yet"
+
+
+_ENDS = tuple(end.value for end in SessionEnd if end is not SessionEnd.OTHER)
+
+EXECUTION_CAUSES: Mapping[Status, tuple[str, ...]] = {
+    Status.OK: (NO_CAUSE,),
+    Status.ERROR: (NO_CAUSE, "disk_full", "pids_limit", OTHER),
+    Status.TIMEOUT: ("cell_timeout", "no_kernel", "running_quota", OTHER),
+    Status.INTERRUPTED: (
+        "interrupt_requested",
+        "client_disconnected",
+        "kernel_restarted",
+        *_ENDS,
+        OTHER,
+    ),
+    Status.DIED: (
+        "kernel_exit",
+        "out_of_memory",
+        "disk_full",
+        "engine_lost",
+        "pool_exhausted",
+        "kernel_start_failed",
+        "storage_full",
+        "storage_error",
+        "internal_error",
+        OTHER,
+    ),
+    Status.CANCELLED: (
+        "cancelled",
+        "aborted",
+        "client_disconnected",
+        "kernel_replaced",
+        "kernel_restarted",
+        "kernel_died",
+        *_ENDS,
+        OTHER,
+    ),
+}
+"""The causes of each status that are counted by name; any other counts as the last."""
+
+ANSWERED = (101, 200, 201, 202, 204, 206, 304)
+"""The statuses of answers that are no refusals."""
+
+CELL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+"""From a trivial cell to one of half an hour."""
+WAIT_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+COMMIT_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A metric that is read at each scrape. `rises`: it is a counter. Without a `label` it is one number."""
+
+    name: str
+    help: str
+    label: str = ""
+    values: tuple[str, ...] = ("",)
+    rises: bool = False
+
+
+READ = (
+    Read("cellgate_kernels", "Kernels by state.", "state", tuple(KernelState)),
+    Read("cellgate_sessions", "Live sessions by state.", "state", tuple(SessionState)),
+    Read("cellgate_connections", "Connections of clients by phase.", "state", tuple(Phase)),
+    Read("cellgate_tasks", "Tasks of the gateway's event loop."),
+    Read("cellgate_pool_places", "The most kernels that may exist at once."),
+    Read("cellgate_pool_waiting_claims", "Claims that wait for a kernel."),
+    Read("cellgate_pool_longest_wait_seconds", "How long the oldest waiting claim has waited."),
+    Read("cellgate_queued_executions", "Executions that wait in their sessions."),
+    Read("cellgate_problems", "1 for what /readyz names as missing.", "problem", tuple(Problem)),
+    Read("cellgate_unrecorded_sessions", "Sessions that are no longer recorded."),
+    Read("cellgate_record_pending_bytes", "Rows that are in memory and not yet in the record's tables."),
+    Read("cellgate_record_appended_bytes_total", "Events taken into the record.", rises=True),
+    Read("cellgate_record_write_failures_total", "Failed writes into the record's tables.", rises=True),
+    Read("cellgate_http_received_bytes_total", "Bytes received from clients.", rises=True),
+    Read("cellgate_http_sent_bytes_total", "Bytes sent to clients.", rises=True),
+)
+
+
+class _Scrape(Collector):
+    """The metrics of `READ`, from whoever offered to read them; 0 until somebody does."""
+
+    def __init__(self) -> None:
+        self._readers: list[Readings] = []
+        self._known = frozenset(each.name for each in READ)
+
+    def add(self, read: Readings) -> None:
+        self._readers.append(read)
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        found: dict[str, Mapping[str, float]] = {}
+        for read in self._readers:
+            found |= read()
+        assert found.keys() <= self._known, "a metric is read that is not declared"
+        for each in READ:
+            kind = CounterMetricFamily if each.rises else GaugeMetricFamily
+            family = kind(each.name, each.help, labels=[each.label] if each.label else [])
+            values = found.get(each.name, {})
+            for value in each.values:
+                family.add_metric([value] if each.label else [], values.get(value, 0.0))
             yield family
 
 
+class Choices(Generic[T]):
+    """The children of a metric with one label, one for each of its values, and ``other`` for any other."""
+
+    def __init__(self, metric: T, values: Iterable[str]) -> None:
+        self._children: dict[str, T] = {value: metric.labels(value) for value in values}
+        self._other: T = self._children.get(OTHER) or next(iter(self._children.values()))
+
+    def __getitem__(self, value: str) -> T:
+        return self._children.get(value, self._other)
+
+
 class Metrics:
-    """The gateway's metrics, in a registry of their own: two gateways in one process don't share numbers."""
+    """The metrics that are counted, in a registry of their own: two gateways in one process share no numbers.
 
-    def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.responses = Counter(
-            "cellgate_http_responses", "HTTP responses by status.", ["status"], registry=self._registry
-        )
-        self.closed_connections = Counter(
-            "cellgate_connections_closed",
-            "Connections that the gateway closed or refused, by reason.",
-            ["reason"],
-            registry=self._registry,
-        )
-        self._quota_refusals = Counter(
-            "cellgate_quota_refusals",
-            "Requests refused because a quota of their principal was used up, by quota.",
-            ["quota"],
-            registry=self._registry,
-        )
-        for quota in COUNTED:
-            self._quota_refusals.labels(quota)
-        tasks = Gauge("cellgate_tasks", "Tasks of the gateway's event loop.", registry=self._registry)
-        tasks.set_function(lambda: len(asyncio.all_tasks()))
-        ProcessCollector(registry=self._registry)
+    `quotas`: the names of the quotas that refuse requests.
+    """
 
-    def watch(self, read: Gauges) -> None:
-        """Read gauges from `read` at each scrape."""
-        self._registry.register(_Snapshot(read))
+    def __init__(self, quotas: Iterable[str] = COUNTED) -> None:
+        self.registry = CollectorRegistry()
+        self._scrape = _Scrape()
+        self.registry.register(self._scrape)
+        self.responses = Choices(
+            self._counter("cellgate_http_responses_total", "HTTP responses by status.", "status"),
+            (*map(str, sorted({*ANSWERED, *statuses()})), OTHER),
+        )
+        self.refusals = Choices(
+            self._counter("cellgate_http_refusals_total", "Refused requests by reason.", "reason"),
+            (*reasons(), OTHER),
+        )
+        self.closed_connections = Choices(
+            self._counter(
+                "cellgate_connections_closed_total",
+                "Connections that the gateway closed or refused, by reason.",
+                "reason",
+            ),
+            (*Late, *Closed),
+        )
+        self.quota_refusals = Choices(
+            self._counter("cellgate_quota_refusals_total", "Requests refused by a quota.", "quota"),
+            (*quotas, OTHER),
+        )
+        self._declare_cells()
+        self._declare_kernels()
+        self._declare_machine()
+        ProcessCollector(registry=self.registry)
 
-    def quota_refused(self, quota: str) -> None:
-        """Count a refusal because of this quota."""
-        self._quota_refusals.labels(quota).inc()
+    def _declare_cells(self) -> None:
+        executions = self._counter(
+            "cellgate_executions_total", "Executions that ended, by status and cause.", "status", "cause"
+        )
+        self._executions = {
+            (status, cause): executions.labels(status, cause)
+            for status, causes in EXECUTION_CAUSES.items()
+            for cause in causes
+        }
+        self._queue_seconds = self._histogram(
+            "cellgate_execution_queue_seconds", "Time from a cell's request until it is sent.", WAIT_SECONDS
+        )
+        self._run_seconds = self._histogram(
+            "cellgate_execution_run_seconds", "Time from sending a cell to its end.", CELL_SECONDS
+        )
+        self._commit_seconds = self._histogram(
+            "cellgate_execution_commit_seconds", "Time to make a cell's end durable.", COMMIT_SECONDS
+        )
+        self.sessions_ended = Choices(
+            self._counter("cellgate_sessions_ended_total", "Sessions that ended, by cause.", "cause"),
+            SessionEnd,
+        )
+
+    def _declare_kernels(self) -> None:
+        self.claims = Choices(
+            self._counter("cellgate_pool_claims_total", "Claims of kernels by how they ended.", "end"),
+            ClaimEnd,
+        )
+        self._claim_seconds = self._histogram(
+            "cellgate_pool_claim_seconds", "Time from a claim to its kernel.", WAIT_SECONDS
+        )
+        self._start_seconds = self._histogram(
+            "cellgate_kernel_start_seconds", "Time until a started kernel is ready.", WAIT_SECONDS
+        )
+        self.start_failures = self._counter(
+            "cellgate_kernel_start_failures_total", "Kernels that did not start."
+        )
+        self.deaths = Choices(
+            self._counter("cellgate_kernel_deaths_total", "Kernels that died, by cause.", "cause"),
+            KernelDeath,
+        )
+        self.kernels_memory = self._gauge(
+            "cellgate_kernels_memory_bytes", "Resident memory of all kernels' processes."
+        )
+        self.largest_kernel = self._gauge(
+            "cellgate_largest_kernel_memory_bytes", "Resident memory of the kernel that has most."
+        )
+
+    def _declare_machine(self) -> None:
+        self.record_size = self._gauge("cellgate_record_bytes", "Size of the record's files.")
+        self.free_space = self._gauge(
+            "cellgate_storage_free_bytes", "Free space on the data folder's file system."
+        )
+        self.storage_size = self._gauge("cellgate_storage_bytes", "Size of the data folder's file system.")
+        self.loop_lag = self._histogram(
+            "cellgate_loop_lag_seconds", "How late the event loop wakes a task that has slept.", LAG_SECONDS
+        )
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def watch(self, read: Readings) -> None:
+        """Read the metrics that `read` returns at each scrape; they must be in `READ`."""
+        self._scrape.add(read)
 
     def render(self) -> bytes:
         """The exposition text."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)
+
+    # What is counted as it happens
+
+    def execution_ended(
+        self, status: Status, cause: str | None, queue_seconds: float, run_seconds: float | None
+    ) -> None:
+        """Count an execution's end. `run_seconds`: None for one that was never sent."""
+        known = self._executions.get((status, cause or NO_CAUSE))
+        (known or self._executions[status, EXECUTION_CAUSES[status][-1]]).inc()
+        if run_seconds is not None:
+            self._queue_seconds.observe(queue_seconds)
+            self._run_seconds.observe(run_seconds)
+
+    def execution_committed(self, seconds: float) -> None:
+        """Count a commit."""
+        self._commit_seconds.observe(seconds)
+
+    def claim_ended(self, end: ClaimEnd, seconds: float) -> None:
+        """Count a claim; only times of claims that got a kernel are kept."""
+        self.claims[end].inc()
+        if end in (ClaimEnd.WARM, ClaimEnd.WAITED):
+            self._claim_seconds.observe(seconds)
+
+    def kernel_started(self, seconds: float) -> None:
+        """Count a start that succeeded."""
+        self._start_seconds.observe(seconds)
+
+    def quota_refused(self, quota: str) -> None:
+        """Count a request that this quota refused."""
+        self.quota_refusals[quota].inc()

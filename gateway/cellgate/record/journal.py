@@ -90,6 +90,10 @@ class Journal(Queries):
         self._reserved = 0
         # Bytes of the reserve that small rows have used since there was last room for all rows.
         self._reserve_used = 0
+        self.appended_bytes = 0
+        """Bytes of all events that were taken since the start."""
+        self.write_failures = 0
+        """How often rows could not be written into the tables."""
         self.full = False
         """Whether half of the limit is used: time to slow down those who append."""
         self._in_tables = begun.number
@@ -242,6 +246,7 @@ class Journal(Queries):
         backlog.enqueued.events.append(row)
         backlog.enqueued.size += size
         backlog.size += size
+        self.appended_bytes += size
         if not self.full and 2 * (backlog.size + self._reserved) >= self._limit:
             self._measure()
         if backlog.enqueued.size + backlog.held.size >= FLUSH_BYTES and self.healthy:
@@ -466,6 +471,7 @@ class Journal(Queries):
             self._syncer.soon()
 
     def _failed(self, error: StorageError) -> None:
+        self.write_failures += 1
         if self.healthy:
             logger.error("The record can't be written for now: %s", error)
         self._failure = error

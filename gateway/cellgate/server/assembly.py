@@ -37,7 +37,7 @@ from cellgate.http.context import Services
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
-from cellgate.http.metrics import Metrics
+from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.routes import paths, routes
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
@@ -57,6 +57,7 @@ from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server.acts import ActRecorder
 from cellgate.server.log import log_request
+from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.files import SessionFiles, UploadSpace
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.reader import Archive
@@ -229,6 +230,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(retention.close)
     retention.start()
     _watch_quotas(settings.quotas, services.usage, stack)
+    _sample(services, data, stack)
     _announce(settings, url, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -363,11 +365,12 @@ def _build(
     catalog = launcher.catalog
     limits = settings.manager.limits.resources
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
-    pool = KernelPool(launcher, settings.pool, warm)
+    metrics = Metrics()
+    observer = Observer(metrics)
+    pool = KernelPool(launcher, settings.pool, warm, observer=observer)
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    metrics = Metrics()
     usage = Usage(settings.quotas.policy, directory.role_of, refused=metrics.quota_refused)
     parts = SharedParts(
         pool,
@@ -376,6 +379,7 @@ def _build(
         lanes.record,
         weight_of=lambda principal: usage.quotas(principal).weight,
         usage=usage,
+        observer=observer,
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
@@ -396,8 +400,7 @@ def _build(
     )
     stack.push_async_callback(files.close)
     jobs = Jobs(staging, settings.storage_reserve, lanes.files)
-    metrics.watch(lambda: _gauges(pool, manager))
-    return Services(
+    services = Services(
         version=settings.version,
         backend=settings.backend,
         isolation=settings.isolation,
@@ -420,6 +423,8 @@ def _build(
         keep_alive=settings.keep_alive,
         base_url=settings.base_url,
     )
+    metrics.watch(lambda: _readings(services))
+    return services
 
 
 def _installer(
@@ -452,11 +457,32 @@ def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) 
     watched.start()
 
 
-def _gauges(pool: KernelPool, manager: SessionManager) -> Mapping[str, Mapping[str, float]]:
-    statistics = pool.statistics()
-    kernels = {name: float(getattr(statistics, name)) for name in ("warm", "starting", "in_use", "ending")}
-    sessions = {state: float(number) for state, number in manager.counts().items()}
-    return {"kernels": kernels, "sessions": sessions}
+def _sample(services: Services, data: Path, stack: AsyncExitStack) -> None:
+    """Start to look at what nobody reports."""
+    sampler = Sampler(services.metrics, data, services.pool.processes)
+    stack.push_async_callback(sampler.close)
+    sampler.start()
+
+
+def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
+    """What is read at each scrape."""
+    pool = services.pool.statistics()
+    journal = services.journal
+    problems = services.problems()
+    return {
+        "cellgate_kernels": {state: float(getattr(pool, state)) for state in KernelState},
+        "cellgate_sessions": {state: float(number) for state, number in services.manager.counts().items()},
+        "cellgate_tasks": {"": float(len(asyncio.all_tasks()))},
+        "cellgate_pool_places": {"": float(services.pool.settings.max_kernels)},
+        "cellgate_pool_waiting_claims": {"": float(pool.waiting)},
+        "cellgate_pool_longest_wait_seconds": {"": pool.longest_wait},
+        "cellgate_queued_executions": {"": float(services.manager.queued())},
+        "cellgate_problems": {problem: float(problem in problems) for problem in Problem},
+        "cellgate_unrecorded_sessions": {"": float(journal.not_recorded)},
+        "cellgate_record_pending_bytes": {"": float(journal.pending_bytes)},
+        "cellgate_record_appended_bytes_total": {"": float(journal.appended_bytes)},
+        "cellgate_record_write_failures_total": {"": float(journal.write_failures)},
+    }
 
 
 def _access(settings: GatewaySettings, directory: PrincipalDirectory) -> AccessPolicy:
@@ -520,13 +546,22 @@ def _http_server(services: Services, settings: ListenerSettings, certificate: Ce
         application,
         settings=settings,
         certificate=certificate,
-        closed_by_us=lambda reason: services.metrics.closed_connections.labels(reason).inc(),
+        closed_by_us=lambda reason: services.metrics.closed_connections[reason].inc(),
         max_body_size=MAX_REQUEST_BYTES,
         max_buffer_size=MAX_BUFFER_BYTES,
         max_header_size=MAX_HEAD_BYTES,
     )
-    services.metrics.watch(lambda: {"connections": server.connections()})
+    services.metrics.watch(lambda: _connections(server))
     return server
+
+
+def _connections(server: Listener) -> Mapping[str, Mapping[str, float]]:
+    received, sent = server.transferred()
+    return {
+        "cellgate_connections": server.connections(),
+        "cellgate_http_received_bytes_total": {"": float(received)},
+        "cellgate_http_sent_bytes_total": {"": float(sent)},
+    }
 
 
 def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:

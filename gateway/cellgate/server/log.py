@@ -67,4 +67,4 @@ def log_request(handler: RequestHandler) -> None:
             milliseconds,
             extra={"client": request.remote_ip},
         )
-    handler.application.settings["metrics"].responses.labels(str(status)).inc()
+    handler.application.settings["metrics"].responses[str(status)].inc()

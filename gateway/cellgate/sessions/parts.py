@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
 from cellgate.channels.client import ChannelSettings
 from cellgate.execution.limits import Ceilings, SessionLimits
-from cellgate.execution.run import ExecutionSettings
+from cellgate.execution.run import ExecutionSettings, RunObserver
+from cellgate.execution.run import Unobserved as UnobservedRuns
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
@@ -40,6 +42,26 @@ def same_weight(principal: str) -> float:
     return 1.0
 
 
+class SessionObserver(RunObserver, Protocol):
+    """Told what happens to sessions and their cells. It must be quick and raise nothing."""
+
+    def session_ended(self, cause: str) -> None:
+        """A session has ended."""
+
+    def kernel_died(self, cause: str) -> None:
+        """A session's kernel ended on its own, or was killed at a limit."""
+
+
+class Unobserved(UnobservedRuns):
+    """Nobody is told."""
+
+    def session_ended(self, cause: str) -> None:
+        """Does nothing."""
+
+    def kernel_died(self, cause: str) -> None:
+        """Does nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class SharedParts:
     """The parts of the gateway that all sessions use.
@@ -47,7 +69,7 @@ class SharedParts:
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
     ``cellgate_kernels.turns``. `usage`: what each principal uses; by default nobody has
-    quotas.
+    quotas. `observer`: counts and traces what happens.
     """
 
     pool: KernelPool
@@ -56,6 +78,7 @@ class SharedParts:
     lane: Lane | None = None
     weight_of: Callable[[str], float] = same_weight
     usage: Usage = field(default_factory=Usage)
+    observer: SessionObserver = field(default_factory=Unobserved)
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,10 @@ class SessionManager:
         counts[SessionState.STARTING] += sum(principal in {None, owner} for owner, _ in self._opening)
         return counts
 
+    def queued(self) -> int:
+        """The number of executions that wait in their sessions."""
+        return sum(session.queue_length for session in self._live.values())
+
     # Creating
 
     async def get_or_create(
@@ -628,6 +632,8 @@ class SessionManager:
         if purged is None:
             raise NotFound(f"No session {owned[1]!r}")
         self._usage.recorded(row.principal, -size)
+        ids = {"principal": owned[0], "session": owned[1], "cause": reason}
+        logger.info("A session's record is purged", extra=ids)
         ending = self._endings.start(self._end_purge(owned, row, purged), f"end of purge {owned[1]}")
         self._erasing[owned] = row, purged, ending
         return purged

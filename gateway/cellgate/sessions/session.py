@@ -65,6 +65,9 @@ FAULT = GatewayFault.reason
 NO_KERNEL = "no_kernel"
 """The cause of a cell's timeout that passed while the session waited in line for a kernel."""
 
+LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
+"""Causes of a cell's end that operators look for: a limit was reached."""
+
 
 class CellHook(Protocol):
     """Acts before and after each of the session's cells, one at a time; cells in subshells are excluded."""
@@ -89,6 +92,7 @@ class Session:
         self._tasks = Supervisor(self._ids, self._failed)
         self._widgets = WidgetMessages(spec.log)
         self._store = spec.store
+        self._observer = parts.observer
         self.slot = SessionKernel(
             spec.profile,
             parts.pool,
@@ -97,7 +101,7 @@ class Session:
             KernelCallbacks(
                 room=self._room,
                 attend=self._attend,
-                exited=self._tasks.guard(self._exited, "death of a kernel"),
+                exited=self._tasks.guard(self._kernel_exited, "death of a kernel"),
                 moved=self._moved,
                 claimant=self._claimant,
             ),
@@ -113,7 +117,10 @@ class Session:
         self._weight_of = parts.weight_of
         self._now = asyncio.get_running_loop().time
         self._queue = ExecutionQueue()
-        self._runs = SessionRuns(self._queue, RunContext(spec.log, settings.execution, self))
+        self._runs = SessionRuns(
+            self._queue,
+            RunContext(spec.log, settings.execution, self, parts.observer, self.account.name),
+        )
         self._worker: asyncio.Task[None] | None = None
         self._revivals = 0
         self._faults = 0
@@ -149,7 +156,12 @@ class Session:
         return self.slot.current
 
     def _ids(self) -> Mapping[str, object]:
-        return {"session": self.row.key, "kernel": self.kernel.id if self.kernel is not None else None}
+        kernel = self.kernel.id if self.kernel is not None else None
+        return {"principal": self.account.name, "session": self.row.key, "kernel": kernel}
+
+    def _report(self, text: str, **more: object) -> None:
+        """A line for operators: ids and a cause, never what a cell says."""
+        logger.info(text, extra={**self._ids(), **more})
 
     @property
     def ending(self) -> bool:
@@ -162,12 +174,17 @@ class Session:
         used = self._runs.busy or self.slot.packages.busy or self.door.connections
         return None if used else self.record.idle_since
 
+    @property
+    def queue_length(self) -> int:
+        """How many executions wait."""
+        return len(self._queue)
+
     def to_wire(self) -> SessionModel:
         """The session model of the wire contract."""
         return session_model(
             self.record.present(),
             kernel_id=self.kernel.id if self.kernel else None,
-            queue_length=len(self._queue),
+            queue_length=self.queue_length,
             problem=self.record.problem,
             missing=self.record.missing,
         )
@@ -220,6 +237,7 @@ class Session:
         except BaseException:
             await self.slot.drop()
             raise
+        self._report("A session begins", cause=cause)
         if running is not None:
             running.host = self
             running.place = self.account.adopt_cell()
@@ -314,6 +332,15 @@ class Session:
         if message.channel is Channel.STDIN:
             for run in self._runs.running:
                 run.machine.answered()
+
+    def _kernel_exited(self, kernel: Kernel) -> None:
+        if not kernel.dismissed:
+            self._kernel_died(kernel, kernel.exited.result().cause)
+        self._exited(kernel)
+
+    def _kernel_died(self, kernel: Kernel, cause: str) -> None:
+        self._observer.kernel_died(cause)
+        self._report("A kernel died", kernel=kernel.id, cause=cause)
 
     def _exited(self, kernel: Kernel) -> None:
         """Record the death of a kernel between cells; one that dies during a cell is handled by the run."""
@@ -568,7 +595,8 @@ class Session:
             elif item.machine.finished and item is not self._runs.current:
                 await self._finish_cancelled(item)
             else:
-                await self._execute(item)
+                with self._observer.within(item.origin):
+                    await self._execute(item)
 
     def _next(self) -> ExecutionRun | Restart | None:
         """The next thing to do. A cell waits in the queue until its principal may run one more."""
@@ -686,6 +714,8 @@ class Session:
                 self.record.set(SessionState.DEAD, self.kernel.exited.result().cause, self.kernel)
             return False
         self._queue.cancel_all("kernel_replaced")
+        if self.kernel.alive:
+            self._kernel_died(self.kernel, FAULT if run.broken else "cell_timeout")
         try:
             async with asyncio.timeout(self._settings.execution.interrupt_grace):
                 await self._replace_kernel(FAULT if run.broken else "cell_timeout")
@@ -701,6 +731,8 @@ class Session:
         """
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.state)
+        if event["cause"] in LIMITS:
+            self._report("A limit ended a cell", execution=run.id, cause=event["cause"])
         self.record.finished(event)
         run.save(event["status"])
         self._runs.remember(run)
@@ -741,6 +773,7 @@ class Session:
         """Leave kernel and record as they are for the gateway that will adopt the kernel."""
         await self._step(self.slot.packages.close())
         await self._step(self._tasks.cancel())
+        self._report("A session is left to the next gateway")
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
         await self._step(self.slot.detach())
         await self._step(self.door.close())
@@ -765,6 +798,8 @@ class Session:
         await self._step(self.slot.end(keep_files=keep_files))
         await self._step(self._finish_tasks())
         await self._step(self._record_end(cause))
+        self._observer.session_ended(cause)
+        self._report("A session has ended", cause=cause)
         self._refuse_all(ShuttingDown("The session has ended"))
         await self._step(self.door.close())
         self._close_log()

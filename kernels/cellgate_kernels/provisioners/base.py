@@ -156,6 +156,11 @@ class CellgateProvisioner(KernelProvisionerBase):
         """`image` and `image_digest` of the container image that the kernel runs in; empty without one."""
         return {}
 
+    @property
+    def process(self) -> int | None:
+        """The kernel's first process, an ancestor of its others; None if it isn't known on this machine."""
+        return None
+
     # To be implemented by a backend.
 
     @classmethod

@@ -269,6 +269,14 @@ class ChildProvisioner(CellgateProvisioner):
                 f"The kernel ended while it was started. {ended}{last_words(self._child.log_tail())}"
             )
 
+    @property
+    def process(self) -> int | None:
+        """The child, or the first process of its pid namespace; None once it has ended."""
+        child = self._child
+        if child is None or child.exited.done():
+            return None
+        return child.pid if child.inner_pid is None else child.inner_pid
+
     def _end(self) -> None:
         if self._child is not None:
             self._child.kill()

@@ -102,11 +102,11 @@ def all_parents() -> dict[int, int]:
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdecimal():
             with suppress(OSError):
-                found[int(name)] = int(_state(f"/proc/{name}")[1])
+                found[int(name)] = int(state_of(f"/proc/{name}")[1])
     return found
 
 
-def _state(folder: str) -> list[str]:
+def state_of(folder: str) -> list[str]:
     """The fields of a process or thread from its state on. The name before it may contain anything."""
     with open(f"{folder}/stat", "rb") as file:  # noqa: PTH123 - hundreds of times a second
         return file.read().rpartition(b")")[2].decode().split()
@@ -150,13 +150,13 @@ def _look(process: int, devices: set[int], parents: Parents) -> _Look:
     """Looks again if processes end in the meantime: they may have passed a file to one seen before."""
     look = _Look(devices)
     for _ in range(_PASSES):
-        if look.all_of(_family(process, parents)):
+        if look.all_of(family(process, parents)):
             break
         parents = all_parents()
     return look
 
 
-def _family(process: int, parents: Parents) -> Iterator[int]:
+def family(process: int, parents: Parents) -> Iterator[int]:
     """A process and its descendants: the first process of a pid namespace inherits every orphan."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
@@ -184,7 +184,7 @@ class _Look:
         for pid in pids:
             try:
                 # A leader that has ended has released what its threads share.
-                ended = _state(f"/proc/{pid}")[0] in "ZX"
+                ended = state_of(f"/proc/{pid}")[0] in "ZX"
                 tables += _living_threads(pid) if ended else [f"/proc/{pid}"]
             except OSError:
                 all_there = False
@@ -248,7 +248,7 @@ def _living_threads(pid: int) -> list[str]:
     for name in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
         folder = f"/proc/{pid}/task/{name}"
         with suppress(OSError):
-            if _state(folder)[0] not in "ZX":
+            if state_of(folder)[0] not in "ZX":
                 living.append(folder)
     return living
 

@@ -85,6 +85,14 @@ class DockerProvisioner(CellgateProvisioner):
             return {}
         return {"image": self._settings.image, "image_digest": self._container.image}
 
+    @property
+    def process(self) -> int | None:
+        """The container's first process; None with an engine on another machine, and after its end."""
+        container = self._container
+        if container is None or container.watched is None or container.exited.done():
+            return None
+        return container.watched.process
+
     async def get_provisioner_info(self) -> dict[str, Any]:
         """What `load_provisioner_info` needs except the engine, as JSON values. Only of a running kernel."""
         assert self._container is not None

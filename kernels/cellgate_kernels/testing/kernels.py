@@ -191,6 +191,16 @@ class FakeKernel(Kernel):
         return False
 
     @property
+    def process(self) -> int | None:
+        """It has none."""
+        return None
+
+    @property
+    def dismissed(self) -> bool:
+        """Whether it was shut down or discarded."""
+        return self._ended
+
+    @property
     def alive(self) -> bool:
         """Whether it is alive and not being ended."""
         return not self._ended and not self.exited.done()

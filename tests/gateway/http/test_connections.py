@@ -106,7 +106,7 @@ def closed_for(gateway: GatewayProcess) -> dict[str, float]:
     lines = gateway.get("/metrics").body.decode().splitlines()
     name = 'cellgate_connections_closed_total{reason="'
     found = (line.removeprefix(name).split('"} ') for line in lines if line.startswith(name))
-    return {reason: float(value) for reason, value in found}
+    return {reason: float(value) for reason, value in found if float(value)}
 
 
 def serves(gateway: GatewayProcess, session: str = "other") -> None:

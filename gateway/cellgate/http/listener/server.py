@@ -70,6 +70,8 @@ class Listener(HTTPServer):
         self._certificate = certificate
         self._streams: set[ClientStream] = set()
         self._origins: Counter[str] = Counter()
+        # Of connections that are closed.
+        self._received = self._sent = 0
         self._listening: dict[int, socket.socket] = {}
         self.memory = ByteBudget(settings.memory, largest)
         self._pause = 0.0
@@ -220,6 +222,8 @@ class Listener(HTTPServer):
     def closed(self, stream: ClientStream) -> None:
         """Free its place."""
         self._streams.discard(stream)
+        self._received += stream.received
+        self._sent += stream.sent
         self._leave_origin(stream)
 
     def _leave_origin(self, stream: ClientStream) -> None:
@@ -244,6 +248,11 @@ class Listener(HTTPServer):
         """The number of connections, by phase."""
         counts = Counter(stream.phase for stream in self._streams)
         return {phase: float(counts[phase]) for phase in Phase}
+
+    def transferred(self) -> tuple[int, int]:
+        """Bytes received and sent since the start, as HTTP and WebSockets have them."""
+        received = self._received + sum(stream.received for stream in self._streams)
+        return received, self._sent + sum(stream.sent for stream in self._streams)
 
     def start_request(self, server_conn: object, request_conn: HTTPConnection) -> HTTPMessageDelegate:
         """Tornado's hook: the next request of a connection may arrive."""

@@ -1,0 +1,156 @@
+"""Connects what the rooms report to the metrics, and samples what nobody reports.
+
+`Observer` is told by pool, sessions and executions, through the Protocols they declare. `Sampler` looks at
+the kernels' memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms'
+own business. ``assembly`` builds both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.execution.run import RunEnd
+from cellgate.http.metrics import Metrics
+from cellgate.record.location import RECORD, wal_beside
+from cellgate.record.redo import beside
+from cellgate_kernels.pool import ClaimEnd
+from cellgate_kernels.provisioners.memory import resident
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_SECONDS = 10.0
+LAG_PAUSE = 0.5
+"""Seconds between two looks at the loop's lag: two wake-ups a second cost nothing that could be measured."""
+
+
+class Observer:
+    """What pool, sessions and executions tell, as metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    # Of executions
+
+    def origin(self) -> object:
+        """Nothing is traced."""
+        return None
+
+    def within(self, origin: object) -> AbstractContextManager[object]:
+        """Nothing is traced."""
+        return nullcontext()
+
+    def ended(self, end: RunEnd) -> None:
+        """Count an execution."""
+        self._metrics.execution_ended(end.status, end.cause, end.queue_seconds, end.run_seconds)
+
+    def committed(self, end: RunEnd, seconds: float) -> None:
+        """Count its commit."""
+        self._metrics.execution_committed(seconds)
+
+    # Of sessions and kernels
+
+    def session_ended(self, cause: str) -> None:
+        """Count a session's end."""
+        self._metrics.sessions_ended[cause].inc()
+
+    def kernel_died(self, cause: str) -> None:
+        """Count a kernel's death."""
+        self._metrics.deaths[cause].inc()
+
+    def died_warm(self, cause: str) -> None:
+        """Count the death of a kernel that nobody had used."""
+        self._metrics.deaths[cause].inc()
+
+    def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
+        """Count a claim."""
+        self._metrics.claim_ended(end, seconds)
+
+    def started(self, seconds: float) -> None:
+        """Count a start."""
+        self._metrics.kernel_started(seconds)
+
+    def start_failed(self) -> None:
+        """Count a start that failed."""
+        self._metrics.start_failures.inc()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Bytes: of each kernel's memory, of the record's files, and of the data folder's file system."""
+
+    kernels: Sequence[int]
+    record: int
+    free: int
+    disk: int
+
+
+class Sampler:
+    """`start` it with the gateway, `close` it before the loop ends.
+
+    `processes` returns the kernels' first processes.
+    """
+
+    def __init__(self, metrics: Metrics, data: Path, processes: Callable[[], Sequence[int]]) -> None:
+        self._metrics = metrics
+        self._data = data
+        self._processes = processes
+        self._tasks = Supervisor()
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._tasks.repeat(self.look, "sample", pause=SAMPLE_SECONDS)
+        self._tasks.repeat(self._measure_lag, "loop lag", pause=LAG_PAUSE)
+
+    async def close(self) -> None:
+        """Stop sampling."""
+        await self._tasks.cancel()
+
+    async def look(self) -> float:
+        """Take one sample; returns the seconds until the next."""
+        try:
+            sample = await asyncio.to_thread(_sample, self._data, self._processes())
+        except OSError as error:
+            logger.debug("Memory and disk can't be looked at for now: %s", error)
+            return SAMPLE_SECONDS
+        metrics = self._metrics
+        metrics.kernels_memory.set(sum(sample.kernels))
+        metrics.largest_kernel.set(max(sample.kernels, default=0))
+        metrics.record_size.set(sample.record)
+        metrics.free_space.set(sample.free)
+        metrics.storage_size.set(sample.disk)
+        return SAMPLE_SECONDS
+
+    async def _measure_lag(self) -> float:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LAG_PAUSE
+        await asyncio.sleep(LAG_PAUSE)
+        self._metrics.loop_lag.observe(max(0.0, loop.time() - due))
+        return 0.0
+
+
+def _sample(data: Path, processes: Sequence[int]) -> _Sample:
+    """Look at them. Raises OSError."""
+    disk = os.statvfs(data)
+    return _Sample(
+        kernels=resident(processes) if processes else (),
+        record=_record_bytes(data / RECORD),
+        free=disk.f_bavail * disk.f_frsize,
+        disk=disk.f_blocks * disk.f_frsize,
+    )
+
+
+def _record_bytes(record: Path) -> int:
+    """Of the record's files, which a purge may remove at any moment."""
+    record = record.resolve()
+    total = 0
+    for path in (record, wal_beside(record), beside(record)):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
