@@ -550,7 +550,9 @@ class KernelPool:
     def _failed(self, start: _Start, error: CellgateError) -> None:
         """Fail the claim that the start belongs to; the warm target is retried with a growing delay."""
         self._observer.start_failed()
-        logger.warning("A kernel did not start: %s", error.message)
+        # What a kernel says before its end may repeat the variables that its session gave it.
+        why = f"its session was told ({error.reason})" if start.profile.env else error.message
+        logger.warning("A kernel did not start: %s", why, extra={"reason": error.reason})
         shelf = self._shelves.get(start.profile)
         if shelf is not None:
             self._back_off(shelf)

@@ -11,6 +11,7 @@ import logging
 import re
 import secrets
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,12 +22,17 @@ from cellgate.cli.base import UsageError
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
 from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.tasks import Supervisor
 
 if TYPE_CHECKING:
     from cellgate.cli.backends import Backend
     from cellgate.execution.limits import Ceilings, SessionLimits
+    from cellgate.server.log import PacedHandler
 
 logger = logging.getLogger(__name__)
+
+LOG_SECONDS = 60.0
+"""Between two looks at how many lines the log left out."""
 
 
 class ServeApp(PackageOptions):
@@ -311,14 +317,14 @@ class ServeApp(PackageOptions):
 
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}; see cellgate serve --help")
-        configure(
+        handler = configure(
             self.log.getEffectiveLevel() if self.log_level is None else _level(self.log_level),
             json=self.log_json,
         )
         give_back_large_pieces()
-        raise SystemExit(asyncio.run(self._serve()))
+        raise SystemExit(asyncio.run(self._serve(handler)))
 
-    async def _serve(self) -> int:
+    async def _serve(self, log: PacedHandler) -> int:
         from cellgate.cli.forced_exit import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
         from cellgate.server.assembly import running  # noqa: PLC0415
 
@@ -333,8 +339,11 @@ class ServeApp(PackageOptions):
         except InvalidInput as error:
             raise self._in_options(error) from error
         async with running(settings) as gateway:
+            telling = Supervisor()
+            telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
             self._print_block(gateway.url, backend, token)
             await stop.wait()
+            await telling.cancel()
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
             leave_on_next_signal(gateway.abandon)
@@ -565,6 +574,11 @@ class ServeApp(PackageOptions):
 
 def _level(level: int | str) -> int:
     return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+async def _tell_left_out(log: PacedHandler) -> float:
+    log.tell_left_out()
+    return LOG_SECONDS
 
 
 def _say(text: str) -> None:

@@ -16,6 +16,7 @@ from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
@@ -65,7 +66,19 @@ _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
+LONGEST_PATH = 256
+"""Characters of a path that logs show."""
+
 encode = msgspec.json.Encoder().encode
+
+
+def described(request: HTTPServerRequest) -> str:
+    """Method and path of a request, for logs: without its query, and without a name and a password.
+
+    A request to a proxy has a whole URL in place of the path, which may hold both.
+    """
+    path = request.path if request.path.startswith("/") else "(no path)"
+    return f"{(request.method or '')[:16]} {path[:LONGEST_PATH]}"
 
 
 @cache
@@ -121,6 +134,8 @@ class BaseHandler(RequestHandler):
         self._allowed_origin: str | None = None
         self._query = Query()
         self.disconnected = False
+        self.refusal: str | None = None
+        """The reason of the error that was answered, if any."""
 
     def set_default_headers(self) -> None:
         """Headers of every answer. Tornado calls this before `initialize`."""
@@ -437,14 +452,14 @@ class BaseHandler(RequestHandler):
             super().send_error(status_code, **kwargs)
             return
         error = kwargs.get("exc_info", (None, None, None))[1]
-        logger.warning("%s %s was broken off: %s", self.request.method, self.request.path, error)
+        logger.warning("%s was broken off: %s", described(self.request), error)
         if (stream := self._stream()) is not None:
             stream.reset()
 
     def log_exception(self, typ: Any, value: BaseException | None, tb: Any) -> None:
         """Log internal errors only; a client's mistake is just a line of the access log."""
         if not isinstance(value, (CellgateError, HTTPError, StreamClosedError)):
-            logger.error("%s %s failed", self.request.method, self.request.path, exc_info=value)
+            logger.error("%s failed", described(self.request), exc_info=value)
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Answer an exception as a problem; no traceback leaves the server."""
@@ -457,6 +472,7 @@ class BaseHandler(RequestHandler):
         if self._refused is not None:
             error = self._refused
             self.set_status(status_of(error))
+        self.refusal = error.reason
         self.note_refusal(error)
         self._allow_origin()
         self._error_headers(error)

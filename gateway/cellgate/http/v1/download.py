@@ -13,7 +13,7 @@ from contextlib import aclosing
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
-from cellgate.http.base import BaseHandler
+from cellgate.http.base import BaseHandler, described
 from cellgate.http.context import Services
 from cellgate.http.operation import READS, Answer
 from cellgate.record.exports import Parts
@@ -32,7 +32,7 @@ class DownloadHandler(BaseHandler):
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
         super().initialize(services)
-        self._work = Supervisor(lambda: {"path": self.request.path})
+        self._work = Supervisor(lambda: {"path": described(self.request)})
 
     def on_connection_close(self) -> None:
         """Cancel the work for a client that has gone."""
