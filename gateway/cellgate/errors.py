@@ -183,6 +183,12 @@ class PackageIndexUnavailable(PackageError):
     reason = "package_index_unavailable"
 
 
+class OtelMissing(CellgateError):
+    """Traces were asked for, but the packages for them are not installed."""
+
+    reason = "otel_missing"
+
+
 class AddressInUse(CellgateError):
     """The gateway can't listen on its address."""
 

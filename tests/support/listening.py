@@ -15,6 +15,7 @@ from cellgate.http.access import AccessPolicy
 from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.tracing import Untraced
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.usage import Usage
 
@@ -31,7 +32,8 @@ async def listening(
     **services: Any,
 ) -> AsyncIterator[tuple[int, Listener]]:
     """Serve handlers by their paths, each given these services of the gateway; the port, and the listener."""
-    given = {"services": cast(Services, SimpleNamespace(access=OPEN, usage=Usage(), **services))}
+    parts = SimpleNamespace(access=OPEN, usage=Usage(), tracer=Untraced(), **services)
+    given = {"services": cast(Services, parts)}
     routes = [(path, handler, given) for path, handler in handlers.items()]
     listener = Listener(
         Application(cast(Any, routes), log_function=lambda _: None),

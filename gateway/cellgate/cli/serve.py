@@ -265,6 +265,10 @@ class ServeApp(PackageOptions):
         config=True
     )
     log_json = Bool(False, help="Write logs as JSON lines.").tag(config=True)
+    tracing = Bool(
+        False,
+        help="Send traces to an OpenTelemetry collector, as OTEL_* variables say; needs the extra otel.",
+    ).tag(config=True)
 
     aliases = {  # noqa: RUF012
         "ip": "ServeApp.ip",
@@ -308,6 +312,10 @@ class ServeApp(PackageOptions):
             "Leave the containers of sessions running at a shutdown; the next start adopts them.",
         ),
         "log-json": ({"ServeApp": {"log_json": True}}, "Write logs as JSON lines."),
+        "tracing": (
+            {"ServeApp": {"tracing": True}},
+            "Send traces to an OpenTelemetry collector, as OTEL_* variables say; needs the extra otel.",
+        ),
     }
 
     def start(self) -> NoReturn:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec import structs, to_builtins
+from msgspec import Struct, structs, to_builtins
 
 from cellgate.errors import StorageError, StorageFull
 from cellgate.execution.cell_environment import RESTORING, setting
@@ -78,8 +78,7 @@ class Host(Protocol):
         """What was lost with the previous kernel, if no execution has said so yet; the caller will."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True, gc=False):
     """How an execution ended, as an observer is told: ids and times, never code or output.
 
     `origin`: what the observer said when it was accepted. `run_seconds` is None for a cell that was never

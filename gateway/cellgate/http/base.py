@@ -37,6 +37,7 @@ from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
+from cellgate.http.tracing import RequestSpan, parse_traceparent
 from cellgate.principals.principal import Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
@@ -136,6 +137,7 @@ class BaseHandler(RequestHandler):
         self.disconnected = False
         self.refusal: str | None = None
         """The reason of the error that was answered, if any."""
+        self._span: RequestSpan | None = None
 
     def set_default_headers(self) -> None:
         """Headers of every answer. Tornado calls this before `initialize`."""
@@ -172,6 +174,7 @@ class BaseHandler(RequestHandler):
             if (stream := self._stream()) is not None:
                 stream.login = self.login
                 stream.passed = partial(self.services.usage.pass_bytes, self.principal.name)
+            self._trace()
             self._count_request()
             self._check_permissions()
 
@@ -197,6 +200,21 @@ class BaseHandler(RequestHandler):
                 "Too many wrong tokens came from this address: wait, and send the right one",
                 retry_after=wait,
             ) from error
+
+    def _trace(self) -> None:
+        """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
+        method, _, path = described(self.request).partition(" ")
+        parent = parse_traceparent(self.request.headers.get("traceparent"))
+        self._span = self.services.tracer.request(method, path, self.principal.name, parent)
+
+    def on_finish(self) -> None:
+        """Tornado's hook: the answer has been sent, or a WebSocket was opened."""
+        self._end_span(self.refusal)
+
+    def _end_span(self, reason: str | None) -> None:
+        if self._span is not None:
+            self._span.end(self.get_status(), reason)
+            self._span = None
 
     def _check_permissions(self) -> None:
         """Raises Forbidden unless the login has what the method needs."""
@@ -389,6 +407,7 @@ class BaseHandler(RequestHandler):
         """Remember that the client has gone, and stop waiting for the rest of its body."""
         super().on_connection_close()
         self.disconnected = True
+        self._end_span("client_disconnected")
 
     def answer(self, model: Any, status: int = 200) -> None:
         """Answer with JSON."""

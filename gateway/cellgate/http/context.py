@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.metrics import Metrics, Problem
+from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
@@ -49,6 +50,7 @@ class Services:
     usage: Usage
     engine: Engine | None = None
     installer: Installer | None = None
+    tracer: Tracer = field(default_factory=Untraced)
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0
     base_url: str = ""

@@ -39,6 +39,7 @@ from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.routes import paths, routes
+from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
@@ -55,6 +56,7 @@ from cellgate.record.space import half_of_disk
 from cellgate.record.spill import Spills
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
+from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
 from cellgate.server.log import log_request
 from cellgate.server.observing import Observer, Sampler
@@ -125,6 +127,7 @@ class GatewaySettings:
     listener: ListenerSettings = field(default_factory=ListenerSettings)
     tls: TlsFiles | None = None
     keep_kernels: bool = False
+    tracing: bool = False
     packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
@@ -366,7 +369,8 @@ def _build(
     limits = settings.manager.limits.resources
     warm = [KernelProfile(catalog.resolve(name), limits) for name in settings.warm_kernelspecs]
     metrics = Metrics()
-    observer = Observer(metrics)
+    tracer = _tracer(settings, stack)
+    observer = Observer(metrics, tracer)
     pool = KernelPool(launcher, settings.pool, warm, observer=observer)
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
@@ -420,6 +424,7 @@ def _build(
         usage=usage,
         engine=engine,
         installer=installer,
+        tracer=tracer,
         keep_alive=settings.keep_alive,
         base_url=settings.base_url,
     )
@@ -462,6 +467,15 @@ def _sample(services: Services, data: Path, stack: AsyncExitStack) -> None:
     sampler = Sampler(services.metrics, data, services.pool.processes)
     stack.push_async_callback(sampler.close)
     sampler.start()
+
+
+def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer:
+    """Makes spans if somebody collects them."""
+    provider = tracing.provider(settings.version, asked=settings.tracing, environment=os.environ)
+    if provider is None:
+        return Untraced()
+    stack.push_async_callback(tracing.close, provider)
+    return tracing.OpenTelemetry(provider)
 
 
 def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:

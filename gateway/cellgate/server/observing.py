@@ -1,4 +1,4 @@
-"""Connects what the rooms report to the metrics, and samples what nobody reports.
+"""Connects what the rooms report to metrics and traces, and samples what nobody reports.
 
 `Observer` is told by pool, sessions and executions, through the Protocols they declare. `Sampler` looks at
 the kernels' memory and the data folder's disk in a thread, and at the event loop's lag. Logs are the rooms'
@@ -11,12 +11,13 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from cellgate.execution.run import RunEnd
 from cellgate.http.metrics import Metrics
+from cellgate.http.tracing import Tracer, Untraced
 from cellgate.record.location import RECORD, wal_beside
 from cellgate.record.redo import beside
 from cellgate_kernels.pool import ClaimEnd
@@ -31,28 +32,30 @@ LAG_PAUSE = 0.5
 
 
 class Observer:
-    """What pool, sessions and executions tell, as metrics."""
+    """What pool, sessions and executions tell, as metrics and as traces."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, tracer: Tracer | None = None) -> None:
         self._metrics = metrics
+        self._tracer = Untraced() if tracer is None else tracer
 
     # Of executions
 
     def origin(self) -> object:
-        """Nothing is traced."""
-        return None
+        """The request that the calling task works for."""
+        return self._tracer.origin()
 
     def within(self, origin: object) -> AbstractContextManager[object]:
-        """Nothing is traced."""
-        return nullcontext()
+        """Work for that request."""
+        return self._tracer.within(origin)
 
     def ended(self, end: RunEnd) -> None:
         """Count an execution."""
         self._metrics.execution_ended(end.status, end.cause, end.queue_seconds, end.run_seconds)
 
     def committed(self, end: RunEnd, seconds: float) -> None:
-        """Count its commit."""
+        """Count its commit, and trace the cell."""
         self._metrics.execution_committed(seconds)
+        self._tracer.cell(end, seconds)
 
     # Of sessions and kernels
 
@@ -69,8 +72,9 @@ class Observer:
         self._metrics.deaths[cause].inc()
 
     def claimed(self, end: ClaimEnd, seconds: float, kernel: str | None) -> None:
-        """Count a claim."""
+        """Count and trace a claim."""
         self._metrics.claim_ended(end, seconds)
+        self._tracer.claim(end, seconds, kernel)
 
     def started(self, seconds: float) -> None:
         """Count a start."""

@@ -112,6 +112,7 @@ class UploadHandler(BaseHandler):
 
     def on_finish(self) -> None:
         """Discard what was not placed."""
+        super().on_finish()
         self._discard()
 
     def _discard(self) -> None:
