@@ -76,6 +76,22 @@ def test_metrics_are_prometheus_text_and_follow_what_happens(gateway: GatewayPro
     )
 
 
+def test_the_memory_of_kernels_is_seen(sandbox: None, gateway: GatewayProcess, session: str) -> None:
+    """Of a sandbox's processes, from outside it."""
+    size = 200_000_000
+    gateway.execute(session, f"held = b'x' * {size}")
+    names = ("cellgate_largest_kernel_memory_bytes", "cellgate_kernels_memory_bytes")
+    until(
+        lambda: all(metrics(gateway)[name,] > size for name in names),
+        "the kernel's memory is not seen",
+    )
+    assert metrics(gateway)["cellgate_storage_free_bytes",] > 0
+    assert metrics(gateway)["cellgate_record_bytes",] > 0
+    assert metrics(gateway)["cellgate_http_sent_bytes_total",] > 0
+    assert metrics(gateway)["cellgate_record_appended_bytes_total",] > 0
+    assert metrics(gateway)["cellgate_loop_lag_seconds_count",] > 0
+
+
 def test_info_tells_what_this_gateway_is(sandbox: None, gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "1")
     info = gateway.get("/v1/info").json()
