@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from typing import Any
 import zmq
 
 from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.masking import MessageMasker
 from cellgate_kernels.messages import DELIMITER, Channel, MalformedMessage, Message, Signer, new_message
 from cellgate_kernels.policy import SMALL_BYTES, SMALL_FRAMES
 from cellgate_kernels.reception import Reception, Share
@@ -56,7 +58,7 @@ class _Reading:
         self.channel = channel
         self.frames = frames
         self.size = size
-        self.future: Future[Message] | None = None
+        self.future: Future[Message | None] | None = None
 
     def give_up(self) -> None:
         """Don't read it, unless it is being read already."""
@@ -99,6 +101,8 @@ class KernelConnection:
         # A tuple, replaced on every change: a message goes to those that were listening when it arrived.
         self._listeners: tuple[_Attendant, ...] = ()
         self._followers: dict[str, _Attendant] = {}
+        self._masker: MessageMasker | None = None
+        self._rest_is_due = False
 
     @property
     def closed(self) -> bool:
@@ -191,6 +195,26 @@ class KernelConnection:
 
         return stop
 
+    @property
+    def masks(self) -> bool:
+        """Whether values of secrets are replaced in what the kernel sends."""
+        return self._masker is not None
+
+    def mask(self, masker: MessageMasker) -> None:
+        """From now on replace values of secrets in all messages, before anybody receives them."""
+        self._masker = masker
+
+    def show_rest(self) -> None:
+        """Deliver the text that was held back to be masked: the kernel has ended."""
+        if self._masker is None:
+            return
+        if self._reading is not None:
+            # A thread is using the masker.
+            self._rest_is_due = True
+            return
+        for message in self._masker.rest():
+            self._deliver(message)
+
     def send(self, message: Message) -> None:
         """Send to the message's channel without waiting. Raises KernelDied when that can't be done."""
         socket = self._sockets.get(message.channel)
@@ -261,7 +285,11 @@ class KernelConnection:
         except MalformedMessage as error:
             self._note_malformed(error)
             return
-        if message is not None:
+        if message is None:
+            return
+        if self._masker is None:
+            self._deliver(message)
+        else:
             self._tell(message)
 
     def _note_malformed(self, error: MalformedMessage) -> None:
@@ -281,6 +309,9 @@ class KernelConnection:
             return self._signer.parse(channel, frames)
         rooms = [each.room(routed) for each in self._attendants(routed) if each.room is not None]
         room = max(rooms, default=0)
+        if self._masker is not None and routed.msg_type == "stream":
+            # A value may be anywhere in the text, also where nobody would read it.
+            room = sys.maxsize
         self._begin_reading(_Reading(channel, frames, size), room)
         return None
 
@@ -300,13 +331,15 @@ class KernelConnection:
         self._reading = reading
         for socket in self._sockets.values():
             socket.pause()
+        # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
+        mask = None if self._masker is None else self._masker.mask
         reading.future = self._reception.read(
-            self._share, self._signer, reading.channel, reading.frames, room
+            self._share, self._signer, reading.channel, reading.frames, room, mask
         )
         self._reception.budget.hold(reading, reading.size)
         reading.future.add_done_callback(partial(self._read, reading))
 
-    def _read(self, reading: _Reading, _: Future[Message]) -> None:
+    def _read(self, reading: _Reading, _: Future[Message | None]) -> None:
         """Called in the thread when it has been read."""
         with suppress(RuntimeError):  # the loop is closed
             guarded_end = guarded(self._end_reading, "large message", kernel=self._kernel_id)
@@ -325,12 +358,11 @@ class KernelConnection:
             if future.cancelled() or isinstance(future.exception(), MemoryError):
                 routed = self._signer.route(reading.channel, reading.frames, reading.size)
                 message = self._pass_over(routed)
+                self._tell(message)
             else:
-                message = future.result()
+                self._tell(future.result(), is_masked=True)
         except MalformedMessage as error:
             self._note_malformed(error)
-        else:
-            self._tell(message)
         finally:
             self._go_on()
 
@@ -339,6 +371,9 @@ class KernelConnection:
         while self._waiting and self._reading is None:
             self._receive(*self._waiting.popleft())
         if self._reading is None:
+            if self._rest_is_due:
+                self._rest_is_due = False
+                self.show_rest()
             for channel, socket in tuple(self._sockets.items()):
                 if channel is not Channel.IOPUB or not self._held_back:
                     socket.resume()
@@ -351,7 +386,20 @@ class KernelConnection:
         if (follower := self._followers.get(message.parent.msg_id)) is not None:
             yield follower
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: Message | None, *, is_masked: bool = False) -> None:
+        """Deliver a message, and before it what it ends the waiting of; None: nothing of it is shown yet.
+
+        `is_masked`: what had to be replaced in it was replaced when it was read.
+        """
+        if self._masker is not None and message is not None:
+            for earlier in self._masker.before(message):
+                self._deliver(earlier)
+            if not is_masked:
+                message = self._masker.mask(message)
+        if message is not None:
+            self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
         """Deliver a message to all who are to receive it; an error in one does not affect the others."""
         follower = self._followers.get(message.parent.msg_id)
         for listener in self._listeners if follower is None else (*self._listeners, follower):

@@ -27,6 +27,7 @@ from cellgate_kernels.errors import CellgateError, GatewayFault, KernelStartFail
 from cellgate_kernels.kernel_info import known_info
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
+from cellgate_kernels.masking import Masker
 from cellgate_kernels.messages import Channel, Message
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
@@ -47,11 +48,20 @@ ASK_AGAIN = 60.0
 
 @dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """What a kernel is made of. Two kernels of one profile are interchangeable until one has been used."""
+    """What a kernel is made of. Two kernels of one profile are interchangeable until one has been used.
+
+    `secrets`: environment variables too, whose values are stored nowhere and shown in no error.
+    """
 
     kernelspec: str
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     env: tuple[tuple[str, str], ...] = ()
+    secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """All environment variables that its owner chose."""
+        return {**dict(self.env), **dict(self.secrets)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +212,7 @@ class Kernel:
             provisioner=await self._provisioner.get_provisioner_info(),
             packages=None if self.packages is None else str(self.packages),
             hash_seed=self.hash_seed,
+            secrets=tuple(name for name, _ in self.profile.secrets),
         )
         try:
             await asyncio.to_thread(self._store.save, stored)
@@ -297,7 +308,7 @@ class KernelLauncher:
         same place, asked and ended.
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
-        if not profile.env:
+        if not profile.variables:
             return await self._start(profile)
         await self._learn(profile.kernelspec)
         kernel = await self._start(profile)
@@ -363,12 +374,16 @@ class KernelLauncher:
         except (TimeoutError, OSError, RuntimeError, ValueError) as error:
             try:
                 # Before the kernel ends, because a container's log is removed with it.
-                failure = KernelStartFailed(await self._explain(manager, profile, error))
+                explained = await self._explain(manager, profile, error)
+                failure = KernelStartFailed(Masker(profile.secrets).text(explained))
             finally:
                 await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
-            raise failure from error
-        except BaseException:
+            raise failure from (None if profile.secrets else error)
+        except BaseException as error:
             await self._tasks.complete(self._undo(manager, made), f"undo {kernel_id}")
+            if isinstance(error, KernelStartFailed) and profile.secrets:
+                # It has the last words of the kernel.
+                raise KernelStartFailed(Masker(profile.secrets).text(error.message)) from None
             raise
 
     def _manager(self, kernelspec: str, runtime: Path) -> AsyncKernelManager:
@@ -384,13 +399,18 @@ class KernelLauncher:
         manager.log = logging.getLogger("cellgate.jupyter_client")
         return manager
 
-    async def adopt(self, stored: StoredKernel, attend: Callable[[KernelConnection], None]) -> Kernel:
+    async def adopt(
+        self,
+        stored: StoredKernel,
+        attend: Callable[[KernelConnection], None],
+        secrets: tuple[tuple[str, str], ...] = (),
+    ) -> Kernel:
         """Take over a kernel that an earlier gateway started, with its running cell.
 
-        `attend` is called before the connection opens, to listen from the first message on. Once this has
-        returned, it receives everything that is sent on iopub. Raises KernelStartFailed when the kernel is
-        not alive or does not answer, BackendUnavailable, KernelspecNotFound; then the kernel is ended, but
-        its workspace is left.
+        `secrets`: those of the stored names, with their values as they are now. `attend` is called before the
+        connection opens, to listen from the first message on. Once this has returned, it receives everything
+        that is sent on iopub. Raises KernelStartFailed when the kernel is not alive or does not answer,
+        BackendUnavailable, KernelspecNotFound; then the kernel is ended, but its workspace is left.
         """
         manager = self._manager(stored.kernelspec, Path(stored.runtime))
         manager.kernel_id = stored.id
@@ -421,7 +441,7 @@ class KernelLauncher:
             if isinstance(error, (TimeoutError, RuntimeError)):
                 raise KernelStartFailed(f"The kernel does not answer: {error}") from error
             raise
-        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env)
+        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env, secrets)
         kernel = Kernel(
             profile,
             manager,
@@ -448,7 +468,7 @@ class KernelLauncher:
             await manager.start_kernel(
                 kernel_id=kernel_id,
                 limits=profile.limits,
-                extra_env={**self._preload, **dict(profile.env)},
+                extra_env={**self._preload, **profile.variables},
                 runtime_dir=runtime,
                 workspace=workspace,
                 packages=packages,
@@ -467,7 +487,7 @@ class KernelLauncher:
             info = known_info(await ready(connection, provisioner.exited))
             environment = await self._environment(profile, connection, provisioner, info)
             spec_env = {} if manager.kernel_spec is None else manager.kernel_spec.env
-            seed = {"PYTHONHASHSEED": HASH_SEED, **spec_env, **dict(profile.env)}["PYTHONHASHSEED"]
+            seed = {"PYTHONHASHSEED": HASH_SEED, **spec_env, **profile.variables}["PYTHONHASHSEED"]
             kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store, packages)
             kernel.hash_seed = seed
             await kernel.remember()
@@ -485,7 +505,7 @@ class KernelLauncher:
     ) -> Environment | None:
         """What the kernelspec's environment holds, as reported by the first kernel without variables."""
         key = profile.kernelspec, _digest(provisioner.image_used)
-        if key in self._environments or profile.env or not self._may_ask(profile):
+        if key in self._environments or profile.variables or not self._may_ask(profile):
             return self._environments.get(key)
         environment: Environment | None = None
         if info.get("language_info", {}).get("name") == "python":

@@ -58,7 +58,7 @@ class _Work:
     share: Share
     start: float
     is_long: bool
-    read: Callable[[], Message]
+    read: Callable[[], Message | None]
 
 
 class Reception:
@@ -72,29 +72,39 @@ class Reception:
         self.budget.total = max(self.budget.total, 2 * largest)
         self._threads = ThreadPoolExecutor(THREADS, "messages")
         self._lock = Lock()
-        self._waiting: dict[Future[Message], _Work] = {}
+        self._waiting: dict[Future[Message | None], _Work] = {}
         self._start = 0.0
         self._long_is_read = False
 
     def read(
-        self, share: Share, signer: Signer, channel: Channel, frames: Sequence[bytes], room: int
-    ) -> Future[Message]:
+        self,
+        share: Share,
+        signer: Signer,
+        channel: Channel,
+        frames: Sequence[bytes],
+        room: int,
+        mask: Callable[[Message], Message | None] | None = None,
+    ) -> Future[Message | None]:
         """Read a large message in a thread; see `read_large`. The future may raise MalformedMessage.
+
+        `mask`: makes of it what may be shown.
 
         A kernel has at most one under way. Cancel the future to abandon one that is not being read yet.
         """
         is_long = sum(map(len, frames)) > LONG_BYTES
-        future: Future[Message] = Future()
+        future: Future[Message | None] = Future()
         with self._lock:
             # Unused time is not credited: otherwise a kernel could save it up and be first for long.
             start = max(self._start, share.used)
-            read = partial(read_large, signer, channel, frames, room)
+            read: Callable[[], Message | None] = partial(read_large, signer, channel, frames, room)
+            if mask is not None:
+                read = partial(_masked, read, mask)
             self._waiting[future] = _Work(share, start, is_long, read)
         future.add_done_callback(self._forget)
         self._threads.submit(self._read_waiting)
         return future
 
-    def _forget(self, future: Future[Message]) -> None:
+    def _forget(self, future: Future[Message | None]) -> None:
         """Drop a message that was abandoned: its bytes must not wait for a thread."""
         with self._lock:
             self._waiting.pop(future, None)
@@ -121,7 +131,7 @@ class Reception:
             future.set_result(message)
         return True
 
-    def _next(self) -> tuple[Future[Message], _Work] | None:
+    def _next(self) -> tuple[Future[Message | None], _Work] | None:
         with self._lock:
             waiting = sorted(self._waiting.items(), key=lambda item: item[1].start)
             for future, work in waiting:
@@ -145,6 +155,11 @@ class Reception:
         for future in tuple(self._waiting):
             future.cancel()
         self._threads.shutdown(wait=wait, cancel_futures=True)
+
+
+def _masked(read: Callable[[], Message | None], mask: Callable[[Message], Message | None]) -> Message | None:
+    message = read()
+    return None if message is None else mask(message)
 
 
 def read_large(signer: Signer, channel: Channel, frames: Sequence[bytes], room: int) -> Message:

@@ -30,7 +30,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     """A kernel as its launch left it. `identity` is the name by which it knows its client's sockets.
 
     `provisioner` is what jupyter_client calls provisioner info. A kernel that was started by an older version
-    of the gateway has no `hash_seed`.
+    of the gateway has no `hash_seed`. `secrets` has names only.
     """
 
     id: str
@@ -45,6 +45,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     provisioner: dict[str, Any]
     packages: str | None = None
     hash_seed: str | None = None
+    secrets: tuple[str, ...] = ()
 
 
 class KernelStore:

@@ -25,6 +25,7 @@ from jupyter_client.session import Session
 from cellgate_kernels import reception as reading
 from cellgate_kernels.connection import KernelConnection, _Reading
 from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
 from cellgate_kernels.reception import Reception
@@ -986,3 +987,73 @@ async def test_the_output_of_a_cell_is_heard_before_its_reply_or_question(
         peer.sockets[channel].send_multipart([identity, *peer.frames(msg_type, {}, request)])
         await until(lambda: len(messages) == 2)
         assert [message.channel for message in messages] == [Channel.IOPUB, channel]
+
+
+# ---- secrets -----------------------------------------------------------------------------------------------
+
+SECRET = "sk-1234567890"
+
+
+@pytest.fixture
+async def masked(connection: KernelConnection) -> list[Message]:
+    """All that a listener gets of a kernel that has a secret; all of large messages is wanted."""
+    received: list[Message] = []
+    connection.mask(MessageMasker(Masker([("KEY", SECRET)])))
+    connection.listen(received.append, room=lambda _: 10**9)
+    return received
+
+
+def shown(messages: list[Message]) -> str:
+    """The text of the streams among them."""
+    return "".join(each.content()["text"] for each in messages if each.msg_type == "stream")
+
+
+async def test_secrets_are_masked_in_small_and_large_messages(
+    connection: KernelConnection, peer: Peer, masked: list[Message]
+) -> None:
+    large = "x" * 500_000
+    request = {"header": {"msg_id": "cell"}}
+    cut = len(SECRET) // 2
+    texts = ["a", SECRET, f"{large}{SECRET}{large}{SECRET[:cut]}", SECRET[cut:] + "\n", SECRET[:cut]]
+    for text in texts:
+        peer.publish(text, request)
+    data = {"text/plain": SECRET, "text/html": f"{large}{SECRET}"}
+    for content in ({"data": data, "metadata": {}}, {"data": {"text/plain": SECRET}, "metadata": {}}):
+        frames = peer.frames("display_data", content, request)
+        peer.sockets[Channel.IOPUB].send_multipart([b"topic", *frames])
+    await until(lambda: [each.msg_type for each in masked].count("display_data") == 2)
+    assert shown(masked) == "".join(texts).replace(SECRET, "[secret KEY]")
+    assert not any(SECRET.encode() in each.content_frame for each in masked)
+    assert [each.msg_type for each in masked][-3:] == ["stream", "display_data", "display_data"]
+    assert masked[-2].content()["data"]["text/html"] == f"{large}[secret KEY]"
+
+
+async def test_answers_are_masked(connection: KernelConnection, peer: Peer, masked: list[Message]) -> None:
+    answer = connection.ask(Channel.SHELL, "execute_request", {"code": ""})
+    identity, request = await asyncio.to_thread(peer.receive, Channel.SHELL)
+    reply = peer.frames("execute_reply", {"user_expressions": {"a": SECRET}}, request)
+    peer.sockets[Channel.SHELL].send_multipart([identity, *reply])
+    content = (await asyncio.wait_for(answer, DEADLINE)).content()
+    assert content == {"user_expressions": {"a": "[secret KEY]"}}
+
+
+async def test_a_kernels_end_shows_what_was_held_back(
+    connection: KernelConnection, peer: Peer, masked: list[Message]
+) -> None:
+    peer.publish(f"done{SECRET[:4]}")
+    await until(lambda: masked)
+    assert shown(masked) == "done"
+    connection.show_rest()
+    assert shown(masked) == f"done{SECRET[:4]}"
+
+
+async def test_a_kernels_end_waits_for_what_is_being_read(
+    connection: KernelConnection, peer: Peer, masked: list[Message]
+) -> None:
+    large = "x" * 500_000
+    peer.publish(f"{large}{SECRET[:4]}")
+    await until(lambda: connection._reading is not None)
+    connection.show_rest()
+    assert masked == []
+    await until(lambda: len(masked) == 2)
+    assert shown(masked) == f"{large}{SECRET[:4]}"

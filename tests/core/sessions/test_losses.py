@@ -249,7 +249,9 @@ class Adopting:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def adopt(self, stored: StoredKernel, attend: Callable[[Any], None]) -> FakeKernel:
+    async def adopt(
+        self, stored: StoredKernel, attend: Callable[[Any], None], secrets: tuple[tuple[str, str], ...] = ()
+    ) -> FakeKernel:
         (kernel,) = (kernel for kernel in self._world.launcher.kernels if kernel.id == stored.id)
         kernel.connection = kernel._opened(None)
         attend(kernel.connection)
