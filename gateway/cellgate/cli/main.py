@@ -60,6 +60,7 @@ class CellgateApp(BaseApp):
         "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
         "user": ("cellgate.cli.user.UserApp", "Add, list, disable and remove users."),
         "token": ("cellgate.cli.token.TokenApp", "Create, list and revoke tokens of users."),
+        "secret": ("cellgate.cli.secret.SecretApp", "Set, list and remove secrets for cells."),
         "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),
         "record": (
             "cellgate.cli.record.RecordApp",

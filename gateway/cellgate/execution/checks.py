@@ -6,15 +6,13 @@ use at most is in ``limits``. Pure.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import msgspec
 
-from cellgate.wire.models import SESSION_KEY
+from cellgate.wire.models import ENV_NAME, SESSION_KEY
 from cellgate_kernels.errors import InvalidInput
 
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 MAX_ENV = 64
 MAX_ENV_BYTES = 32 * 1024
 MAX_METADATA_BYTES = 64 * 1024

@@ -1,4 +1,4 @@
-"""Who a token belongs to: the users and tokens of the file, in memory, as they are now.
+"""Who a token belongs to, and which secrets there are: the file's content, in memory, as it is now.
 
 A gateway asks `login` for every request, so a look-up is one hash and one dictionary. A supervised task looks
 at the file twice a second and reads it again when a command has changed it; logins that ended are told to
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from cellgate.errors import NotAuthenticated, NotFound, StorageError
 from cellgate.principals.principal import DEFAULT, Login, Principal, Role
+from cellgate.principals.secrets import SECRET_KEY, Box, Secret, SecretKey, load_secret_key
 from cellgate.principals.store import Act, PrincipalStore, Token, User
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
@@ -47,6 +48,8 @@ class _Known:
     logins: Mapping[bytes, Login] = field(default_factory=dict)
     by_id: Mapping[str, Login] = field(default_factory=dict)
     next_end: float = float("inf")
+    secrets: Mapping[tuple[str, str], Box] = field(default_factory=dict)
+    key: SecretKey | None = None
 
 
 class PrincipalDirectory:
@@ -128,6 +131,29 @@ class PrincipalDirectory:
             return Role.ADMIN
         user = self._known.users.get(name)
         return Role.USER if user is None else user.role
+
+    async def check_secrets(self, owner: str, names: Collection[str]) -> None:
+        """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+        if self._missing(owner, names):
+            # It may have been set a moment ago.
+            await self.refresh()
+        for name in self._missing(owner, names):
+            raise InvalidInput(f"secrets: there is no secret {name[:40]!r} of {owner}")
+
+    def _missing(self, owner: str, names: Collection[str]) -> list[str]:
+        return [name for name in names if (owner, name) not in self._known.secrets]
+
+    def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
+        """Those of the owner's secrets that exist now. Raises StorageError."""
+        found = [self._known.secrets.get((owner, name)) for name in names]
+        return [self._open(box) for box in found if box is not None]
+
+    def _open(self, box: Box) -> Secret:
+        key = self._known.key
+        if key is None:
+            raise StorageError(f"The secrets can't be read: {SECRET_KEY} is missing or can't be used")
+        former = None if box.former is None else key.open(box.user, box.name, box.former)
+        return Secret(box.name, key.open(box.user, box.name, box.box), former)
 
     # Following the file
 
@@ -211,8 +237,20 @@ class PrincipalDirectory:
         if self._seen == (found.st_dev, found.st_ino, version):
             return None
         known = _know(self._store.users(), self._store.tokens(), self._clock())
+        known = replace(known, **self._read_secrets(self._store))
         self._seen = (found.st_dev, found.st_ino, version)
         return known
+
+    def _read_secrets(self, store: PrincipalStore) -> dict[str, Any]:
+        boxes = {(box.user, box.name): box for box in store.secrets()}
+        key = None
+        if boxes:
+            try:
+                key = load_secret_key(self._path.with_name(SECRET_KEY), create=False)
+            except StorageError as error:
+                # Everything but sessions with secrets goes on.
+                logger.error("%s", error.message)
+        return {"secrets": boxes, "key": key}
 
     def _close_store(self) -> None:
         if self._store is not None:

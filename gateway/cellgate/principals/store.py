@@ -1,8 +1,9 @@
-"""The file of users and tokens in the data folder: an SQLite database, changed while a gateway serves or not.
+"""The file of users, tokens and secrets in the data folder: an SQLite database.
 
-Commands write it, a gateway only reads it (``directory``). Each change is one transaction together with an
-entry of the acts, which the gateway copies into the record's audit trail. Tokens are kept as digests: the
-file lets nobody in. Blocking; use one instance from one thread at a time.
+Commands write it while a gateway serves or not; a gateway only reads it (``directory``). Each change is one
+transaction together with an entry of the acts, which the gateway copies into the record's audit trail. Tokens
+are kept as digests and secrets encrypted: the file lets nobody in. Blocking; use one instance from one thread
+at a time.
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import msgspec
 
 from cellgate.errors import Conflict, NotFound, StorageError
 from cellgate.principals.principal import Permission, Reach, Role
+from cellgate.principals.secrets import MOST_SECRETS, Box
 from cellgate.principals.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.transactions import transaction
 from cellgate_kernels.errors import InvalidInput
 
 PRINCIPALS = "principals.sqlite"
 """Its name in the data folder."""
-VERSION = 1
 BUSY_SECONDS = 5.0
 RESERVED = "default"
 MOST_TOKENS = 1000
 """Tokens that one user may have; revoked and expired ones are forgotten when there are more."""
 
-_SCHEMA = """
+_SCRIPTS = (
+    """
 CREATE TABLE users (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, disabled INTEGER NOT NULL, created_at REAL NOT NULL
 ) WITHOUT ROWID;
@@ -43,7 +45,16 @@ CREATE TABLE tokens (
 ) WITHOUT ROWID;
 CREATE INDEX tokens_of_user ON tokens (user, created_at);
 CREATE TABLE acts (seq INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, body BLOB NOT NULL);
-"""
+""",
+    """
+CREATE TABLE secrets (
+    user TEXT NOT NULL, name TEXT NOT NULL, box BLOB NOT NULL, former BLOB, set_at REAL NOT NULL,
+    PRIMARY KEY (user, name)
+) WITHOUT ROWID;
+""",
+)
+"""From an empty file to the newest version."""
+VERSION = len(_SCRIPTS)
 
 _TOKENS = """
 SELECT id, user, digest, scopes, session, exact, created_at, expires_at, revoked_at FROM tokens
@@ -109,12 +120,14 @@ class PrincipalStore:
     def _prepare(self) -> None:
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute("PRAGMA trusted_schema = OFF")
+        # Removed values are overwritten, not only unlinked.
+        self._db.execute("PRAGMA secure_delete = ON")
         with transaction(self._db):
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                for statement in filter(str.strip, _SCHEMA.split(";")):
+            for number, script in enumerate(_SCRIPTS[version:], version + 1):
+                for statement in filter(str.strip, script.split(";")):
                     self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {VERSION}")
+                self._db.execute(f"PRAGMA user_version = {number}")
         if version > VERSION:
             raise StorageError(f"{self.path} was made by a newer version of Cellgate; use that one")
 
@@ -184,6 +197,7 @@ class PrincipalStore:
         with self._change("user_removed", user=name):
             self.user(name)
             self._db.execute("DELETE FROM users WHERE name = ?", (name,))
+            self._db.execute("DELETE FROM secrets WHERE user = ?", (name,))
 
     def create_token(
         self,
@@ -239,6 +253,46 @@ class PrincipalStore:
             with self._change("token_revoked", user=known.user, token=name):
                 self._db.execute("UPDATE tokens SET revoked_at = ? WHERE id = ?", (self._clock(), name))
         return known
+
+    def secrets(self, user: str | None = None) -> list[Box]:
+        """All secrets, or a user's, by name, encrypted. Raises NotFound if there is no such user."""
+        if user is not None:
+            self.check_owner(user)
+        query = (
+            "SELECT user, name, box, former, set_at FROM secrets WHERE ?1 IS NULL OR user = ?1 ORDER BY 1, 2"
+        )
+        with self._failures("read"):
+            return [Box(*row) for row in self._db.execute(query, (user,))]
+
+    def set_secret(self, user: str, name: str, box: bytes) -> None:
+        """Keep a user's secret. The value that it had before is kept too, until the next change.
+
+        Raises NotFound, Conflict.
+        """
+        with self._change("secret_set", user=user, secret=name):
+            self.check_owner(user)
+            query = "SELECT count(*) FROM secrets WHERE user = ? AND name <> ?"
+            (others,) = self._db.execute(query, (user, name)).fetchone()
+            if others >= MOST_SECRETS:
+                raise Conflict(f"User {user!r} has {others} secrets; remove some first")
+            self._db.execute(
+                """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
+                SET former = box, box = excluded.box, set_at = excluded.set_at""",
+                (user, name, box, self._clock()),
+            )
+
+    def remove_secret(self, user: str, name: str) -> None:
+        """Remove a user's secret with all its values. Raises NotFound."""
+        with self._change("secret_removed", user=user, secret=name):
+            self.check_owner(user)
+            gone = self._db.execute("DELETE FROM secrets WHERE user = ? AND name = ?", (user, name))
+            if not gone.rowcount:
+                raise NotFound(f"User {user!r} has no secret {name[:40]!r}")
+
+    def check_owner(self, name: str) -> None:
+        """Raises NotFound unless there can be sessions of this name."""
+        if name != RESERVED:
+            self.user(name)
 
     @contextmanager
     def _change(self, act: str, **fields: Any) -> Iterator[None]:

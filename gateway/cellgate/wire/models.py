@@ -15,6 +15,7 @@ from msgspec import Meta
 from cellgate.wire.base import Body
 
 SESSION_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,127}", re.ASCII)
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 MAX_CODE_BYTES = 10 * 1024 * 1024
 MAX_SEARCHED_BYTES = 128 * 1024
 """The most code that is searched for imports: nothing else runs while Python parses it."""
@@ -61,6 +62,13 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
     limits: LimitsBody | None = None
     metadata: Annotated[
         dict[str, Any] | None, Meta(description="Any JSON object, at most 64 KiB, kept with the session.")
+    ] = None
+    secrets: Annotated[
+        list[str] | None,
+        Meta(
+            description="Names of the owner's secrets that the session's kernels get as environment"
+            " variables; outputs and record show their values as `[secret NAME]`."
+        ),
     ] = None
 
 

@@ -1,0 +1,158 @@
+"""Secrets of principals: names and values as they may be, and how values are encrypted at rest.
+
+A `SecretKey` is in a file beside the file of users and tokens, so encryption protects copies of one file
+without the other: a backup, a disk image, somebody who may read the database. Whoever can read the whole data
+folder can read the values, and so can the gateway, which gives them to kernels. ``store`` keeps the boxes,
+``directory`` opens them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets as randomness
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cellgate.errors import StorageError
+from cellgate.wire.models import ENV_NAME
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import KIB
+from cellgate_kernels.masking import SHORTEST
+from cellgate_kernels.regular import open_regular
+
+SECRET_KEY = "secrets.key"  # noqa: S105 - the name of a file
+"""Its name in the data folder."""
+MOST_SECRETS = 100
+"""Secrets of one principal."""
+MOST_OF_A_SESSION = 32
+MOST_VALUE = 8 * KIB
+LEAST_DIFFERENT = 4
+"""Different characters of a value; others would be found in rulers and blank lines."""
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+_NOT_SECRET = frozenset({"PYTHONHASHSEED"})
+"""Variables whose values the record keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret with its value. `former`: the value that it had before, if it was changed."""
+
+    name: str
+    value: str = field(repr=False)
+    former: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A secret as it is kept: encrypted. `set_at` in seconds since the epoch."""
+
+    user: str
+    name: str
+    box: bytes = field(repr=False)
+    former: bytes | None = field(repr=False)
+    set_at: float
+
+
+def check_secret_name(name: str) -> str:
+    """The name of a secret, which is that of an environment variable. Raises InvalidInput."""
+    if not ENV_NAME.fullmatch(name) or name.startswith("CELLGATE_") or name in _NOT_SECRET:
+        raise InvalidInput(
+            f"{name[:40]!r} can't be a secret's name: it is that of an environment variable, 1 to 128 of"
+            " A-Z a-z 0-9 _, and none of Cellgate's own"
+        )
+    return name
+
+
+def check_secret_value(value: str) -> str:
+    """The value of a secret. Raises InvalidInput, which does not show it."""
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("The value must not contain lone surrogates") from None
+    if "\x00" in value:
+        raise InvalidInput("The value must not contain NUL characters")
+    if size > MOST_VALUE:
+        raise InvalidInput(f"The value is {size} bytes long; at most {MOST_VALUE} are taken")
+    if len(value) < SHORTEST or len(set(value)) < LEAST_DIFFERENT:
+        raise InvalidInput(
+            f"The value needs at least {SHORTEST} characters, {LEAST_DIFFERENT} of them different: a simpler"
+            " one would be found, and replaced, in ordinary text"
+        )
+    return value
+
+
+def check_secret_names(names: list[str] | None) -> tuple[str, ...]:
+    """The names of a session's secrets, each once. Raises InvalidInput."""
+    chosen = tuple(dict.fromkeys(names or ()))
+    if len(chosen) > MOST_OF_A_SESSION:
+        raise InvalidInput(f"secrets names {len(chosen)}; a session has at most {MOST_OF_A_SESSION}")
+    for name in chosen:
+        check_secret_name(name)
+    return chosen
+
+
+class SecretKey:
+    """Encrypts and decrypts values, each bound to its owner and its name (AES-256-GCM)."""
+
+    def __init__(self, key: bytes) -> None:
+        # Imported late: it takes 7 MB of memory, and most gateways have no secrets.
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        self._cipher = AESGCM(key)
+
+    def seal(self, user: str, name: str, value: str) -> bytes:
+        """The encrypted value."""
+        nonce = randomness.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, value.encode(), _bound_to(user, name))
+
+    def open(self, user: str, name: str, box: bytes) -> str:
+        """The value. Raises StorageError if the box is damaged, another's, or of another key."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+
+        try:
+            value = self._cipher.decrypt(box[:_NONCE_BYTES], box[_NONCE_BYTES:], _bound_to(user, name))
+        except (InvalidTag, ValueError) as error:
+            raise StorageError(
+                f"The secret {name} of {user} can't be read: it is damaged, or {SECRET_KEY} is another"
+            ) from error
+        return value.decode()
+
+
+def _bound_to(user: str, name: str) -> bytes:
+    return f"{user}\0{name}".encode()
+
+
+def load_secret_key(path: Path, *, create: bool) -> SecretKey:
+    """The key in the file at `path`; with `create`, it is made if there is none. Raises StorageError."""
+    try:
+        if create and not os.path.lexists(path):
+            _make(path)
+        descriptor = open_regular(path, follow=False)
+        with os.fdopen(descriptor, "rb") as file:
+            if os.fstat(descriptor).st_mode & 0o077:
+                raise StorageError(f"The key {path} can be read by other users; chmod 600 it")
+            key = file.read(_KEY_BYTES + 1)
+    except OSError as error:
+        raise StorageError(f"The key {path} of the secrets can't be used: {error.strerror}") from error
+    if len(key) != _KEY_BYTES:
+        raise StorageError(f"{path} is not the key of the secrets: it has another length")
+    return SecretKey(key)
+
+
+def _make(path: Path) -> None:
+    """Write a new key; if another process has just done so, that one stays. It appears whole."""
+    draft = path.with_name(f".{path.name}.{randomness.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(randomness.token_bytes(_KEY_BYTES))
+            file.flush()
+            os.fsync(descriptor)
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink()
