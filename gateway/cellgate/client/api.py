@@ -76,13 +76,17 @@ class Gateway(Asynchronous):
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        secrets: Sequence[str] | None = None,
         keep: bool | None = None,
     ) -> Session:
         """A session to work with, created when first used; the options apply only if it does not exist.
 
         As a context manager it ends after the block, unless `keep`; by default one with a name is kept.
+        `secrets`: names of secrets that the gateway has of this principal, for the cells' environment.
         """
-        options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        options = given(
+            kernel=kernel, language=language, env=env, limits=limits, metadata=metadata, secrets=secrets
+        )
         return Session(self, self._calls, name, options, keep=name is not None if keep is None else keep)
 
     async def info(self) -> GatewayInfo:
@@ -102,9 +106,12 @@ class Gateway(Asynchronous):
         env: Mapping[str, str] | None = None,
         limits: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        secrets: Sequence[str] | None = None,
     ) -> SessionModel:
         """The session of this name, created if missing; without a name, a new one."""
-        options = given(kernel=kernel, language=language, env=env, limits=limits, metadata=metadata)
+        options = given(
+            kernel=kernel, language=language, env=env, limits=limits, metadata=metadata, secrets=secrets
+        )
         body = given(session=session, **options)
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 

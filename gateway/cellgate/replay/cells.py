@@ -60,10 +60,11 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
     ]
     times = [_started(cell) for _, cell in code]
     times.append(moment(session.get("created_at")))
+    of_session = [*_names(session.get("env")), *_names(session.get("secrets"))]
     begin = min((each for each in times if each is not None), default=None)
     for number, cell in code:
         try:
-            yield _code_cell(number, cell, timeout, begin, _names(session.get("env")))
+            yield _code_cell(number, cell, timeout, begin, of_session)
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"Cell {number} of the notebook is not as nbformat has it") from error
 

@@ -384,6 +384,7 @@ def _build(
         weight_of=lambda principal: usage.quotas(principal).weight,
         usage=usage,
         observer=observer,
+        secrets=directory,
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)

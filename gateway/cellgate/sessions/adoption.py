@@ -30,6 +30,7 @@ from cellgate.record.events import EventLog, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
 from cellgate.sessions.parts import SessionSpec
+from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.contents import content_of
@@ -37,6 +38,7 @@ from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.errors import CellgateError, KernelDied
 from cellgate_kernels.kernel import Kernel, KernelLauncher
 from cellgate_kernels.limits import MIB
+from cellgate_kernels.masking import MessageMasker
 from cellgate_kernels.messages import Message
 from cellgate_kernels.provisioners.folders import SOCKETS
 from cellgate_kernels.spool import Spooled, read_spool
@@ -256,12 +258,14 @@ class Recovery:
         kernels: Mapping[str, StoredKernel],
         settings: ExecutionSettings,
         make: MakeSession,
+        secrets: SecretSource | None,
     ) -> None:
         self._journal = journal
         self._launcher = launcher
         self._kernels = kernels
         self._settings = settings
         self._make = make
+        self._source = secrets
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
 
     async def recover(self, row: SessionRow, log: EventLog) -> Session | None:
@@ -288,11 +292,20 @@ class Recovery:
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = Backlog()
-        kernel = await self._launcher.adopt(stored, backlog.attend)
+        secrets, values = self._secrets(row, stored)
+
+        def attend(connection: KernelConnection) -> None:
+            if secrets is not None:
+                connection.mask(secrets.masker())
+            backlog.attend(connection)
+
+        kernel = await self._launcher.adopt(stored, attend, values)
         try:
             folder = Path(stored.runtime) / SOCKETS
             key = stored.provisioner["connection_info"]["key"]
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
+            if secrets is not None:
+                spool = masked(spool, secrets.masker())
             limits = SessionLimits.from_wire(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
@@ -309,6 +322,7 @@ class Recovery:
                 self._journal,
                 loss=life.unannounced,
                 missing=life.missing,
+                secrets=secrets,
             )
             session = self._make(spec)
             last = await self._journal.last_execution(row.id)
@@ -319,6 +333,22 @@ class Recovery:
         if running is None:
             backlog.take()
         return session
+
+    def _secrets(
+        self, row: SessionRow, stored: StoredKernel
+    ) -> tuple[SessionSecrets | None, tuple[tuple[str, str], ...]]:
+        """The session's secrets, if it has any, and their values now. Raises StorageError."""
+        if not stored.secrets or self._source is None:
+            return None, ()
+        secrets = SessionSecrets(self._source, row.principal, stored.secrets)
+        values = secrets.current()
+        if gone := set(stored.secrets) - {name for name, _ in values}:
+            logger.warning(
+                "Session %s goes on with the value of a secret that was removed, which is not masked: %s",
+                row.key,
+                ", ".join(sorted(gone)),
+            )
+        return secrets, values
 
     async def _running(
         self,
@@ -357,6 +387,18 @@ class Recovery:
                 event = log.append("finished", execution.id, {**lost, "finished_at": now()})
                 died = structs.replace(execution, status="died", last_seq=event["seq"])
                 log.then(partial(self._journal.save_execution, died))
+
+
+def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:
+    """The spool without values of secrets. A message of which nothing may be shown yet is an empty text."""
+    found: list[Spooled] = []
+    for entry in spool:
+        before = entry.before
+        found += [Spooled(before, message) for message in masker.before(entry.message)]
+        shown = masker.mask(entry.message)
+        found.append(Spooled(before, masker.nothing(entry.message) if shown is None else shown))
+    last = found[-1].before if found else 0
+    return found + [Spooled(last, message) for message in masker.rest()]
 
 
 def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:

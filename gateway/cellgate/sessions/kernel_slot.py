@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cellgate.files.watch import WorkspaceWatch
 from cellgate.files.workspace import KeptFolder
 from cellgate.packages.session import SessionPackages
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
+from cellgate.sessions.secrets import SessionSecrets
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor
@@ -56,6 +57,7 @@ class SessionKernel:
         files: KeptFolder,
         packages: SessionPackages,
         callbacks: KernelCallbacks,
+        secrets: SessionSecrets | None = None,
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
@@ -72,6 +74,7 @@ class SessionKernel:
         self._pool = pool
         self._files = files
         self._callbacks = callbacks
+        self._secrets = secrets
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
@@ -104,11 +107,14 @@ class SessionKernel:
         Raises the pool's errors and StorageError, and then the session has no kernel.
         """
         assert self.current is None
+        profile = self._profile
+        if self._secrets is not None:
+            profile = replace(profile, secrets=self._secrets.current())
         joined = self._time()
         self.in_line = True
         try:
             claimant = self._callbacks.claimant()
-            kernel = await self._pool.claim(self._profile, claimant, self._moved, patience=patience)
+            kernel = await self._pool.claim(profile, claimant, self._moved, patience=patience)
         except BaseException:
             if self.in_line:
                 self._leave_line(self._time())
@@ -160,6 +166,11 @@ class SessionKernel:
         return kernel
 
     def _attend(self, kernel: Kernel) -> None:
+        if self._secrets is not None:
+            if not kernel.connection.masks:
+                kernel.connection.mask(self._secrets.masker())
+            # Before all who are told of the kernel's end.
+            kernel.exited.add_done_callback(lambda _: kernel.connection.show_rest())
         self._callbacks.attend(kernel)
         kernel.exited.add_done_callback(lambda _: self._callbacks.exited(kernel))
 
@@ -267,7 +278,7 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
     }
     if (environment := kernel.environment) is not None:
         known |= {"python": environment.python, "packages": environment.versions()}
-        known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.env else KERNELSPEC
+        known["packages_of"] = WITHOUT_VARIABLES if kernel.profile.variables else KERNELSPEC
         if environment.left_out:
             known["packages_left_out"] = environment.left_out
         if kernel.hash_seed is not None:
@@ -276,4 +287,6 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
     if names:
         # Names only: values may be secrets, and the record is kept.
         known["env"] = names
+    if kernel.profile.secrets:
+        known["secrets"] = [name for name, _ in kernel.profile.secrets]
     return known

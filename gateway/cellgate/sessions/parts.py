@@ -20,6 +20,7 @@ from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.wire.events import Loss, Missing
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.pool import KernelPool
@@ -69,7 +70,7 @@ class SharedParts:
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
     ``cellgate_kernels.turns``. `usage`: what each principal uses; by default nobody has
-    quotas. `observer`: counts and traces what happens.
+    quotas. `observer`: counts and traces what happens. Without `secrets` nobody has any.
     """
 
     pool: KernelPool
@@ -79,6 +80,7 @@ class SharedParts:
     weight_of: Callable[[str], float] = same_weight
     usage: Usage = field(default_factory=Usage)
     observer: SessionObserver = field(default_factory=Unobserved)
+    secrets: SecretSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,4 @@ class SessionSpec:
     principal: str = ""
     loss: Loss | None = None
     missing: Missing | UnsetType = UNSET
+    secrets: SessionSecrets | None = None

@@ -24,6 +24,7 @@ from cellgate.execution.request import ExecuteRequest, in_language
 from cellgate.execution.run import ExecutionRun
 from cellgate.files.workspace import folder_name, folder_of, new_folder
 from cellgate.principals.quotas import Quotas
+from cellgate.principals.secrets import check_secret_names
 from cellgate.principals.usage import Reservation
 from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore, now
@@ -32,11 +33,12 @@ from cellgate.record.rows import SessionRow
 from cellgate.sessions.adoption import Recovery, kernels_of
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
+from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
-from cellgate_kernels.errors import CellgateError, DeadlinePassed
+from cellgate_kernels.errors import CellgateError, DeadlinePassed, InvalidInput
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.limits import HASH_SEED
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -138,7 +140,9 @@ class SessionManager:
             reserved[spec.row.id] = session.account.adopt_session(spec.limits.resources)
             return session
 
-        recovery = Recovery(self._journal, launcher, kernels, self.settings.session.execution, adopt)
+        recovery = Recovery(
+            self._journal, launcher, kernels, self.settings.session.execution, adopt, self._parts.secrets
+        )
         found = await asyncio.gather(*[recovery.recover(row, await self.stored_log(row)) for row in rows])
         await self._journal.commit()
         for session in found:
@@ -241,6 +245,7 @@ class SessionManager:
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(principal, body)
+        secrets = await self._secrets(principal, body)
         while True:
             opening = self._opening.get(owned)
             if (purge := self._purges.get(owned)) is not None:
@@ -260,16 +265,21 @@ class SessionManager:
             return self._same(await self._outcome(opening, until), body), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
-        opening = self._begin_opening(owned, body, profile, limits)
+        opening = self._begin_opening(owned, body, profile, limits, secrets)
         return await self._outcome(opening, until), True
 
     def _begin_opening(
-        self, owned: Owned, body: SessionBody, profile: KernelProfile, limits: SessionLimits
+        self,
+        owned: Owned,
+        body: SessionBody,
+        profile: KernelProfile,
+        limits: SessionLimits,
+        secrets: SessionSecrets | None,
     ) -> _Opening:
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources)
-        work = self._open(owned, body, profile, limits, made)
+        work = self._open(owned, body, profile, limits, made, secrets)
         task = self._tasks.share(work, f"open {key}", session=key)
         opening = self._opening[owned] = _Opening(task, made, reserved)
         task.add_done_callback(lambda _: self._opened(owned, opening))
@@ -406,6 +416,19 @@ class SessionManager:
         self._catalog.get_kernel_spec(name)
         return KernelProfile(name, limits.resources, check_env(body.env))
 
+    async def _secrets(self, principal: str, body: SessionBody) -> SessionSecrets | None:
+        """The secrets that the body names. Raises InvalidInput, StorageError."""
+        names = check_secret_names(body.secrets)
+        if not names:
+            return None
+        if both := [name for name in names if name in (body.env or ())]:
+            raise InvalidInput(f"env.{both[0]} is the name of one of the session's secrets too")
+        source = self._parts.secrets
+        if source is None:
+            raise InvalidInput(f"secrets: there is no secret {names[0]!r} of {principal}")
+        await source.check_secrets(principal, names)
+        return SessionSecrets(source, principal, names)
+
     async def _open(
         self,
         owned: Owned,
@@ -413,6 +436,7 @@ class SessionManager:
         profile: KernelProfile,
         limits: SessionLimits,
         ready_to_claim: asyncio.Future[Session],
+        secrets: SessionSecrets | None,
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
@@ -455,7 +479,9 @@ class SessionManager:
             log.reopen()
             last = await self._journal.last_execution(row.id)
             made = last.number if last is not None else 0
-        spec = SessionSpec(row, limits, profile, log, self._journal)
+        if secrets is None and former is not None and body.secrets is None:
+            secrets = self._former_secrets(former, body)
+        spec = SessionSpec(row, limits, profile, log, self._journal, secrets=secrets)
         if resumed is not None:
             spec = replace(spec, loss=resumed.loss, missing=resumed.loss.missing)
         session = self._make_session(spec)
@@ -464,6 +490,13 @@ class SessionManager:
         self._add(session, self._opening[owned].reserved)
         return session
 
+    def _former_secrets(self, former: SessionRow, body: SessionBody) -> SessionSecrets | None:
+        """The secrets of a session's last life, as far as they exist; the values are those of now."""
+        names = [name for name in former.environment.get("secrets", ()) if name not in (body.env or ())]
+        if not names or self._parts.secrets is None:
+            return None
+        return SessionSecrets(self._parts.secrets, former.principal, names)
+
     async def _resumed(
         self, former: SessionRow, body: SessionBody, profile: KernelProfile, limits: SessionLimits
     ) -> Resumption:
@@ -471,8 +504,21 @@ class SessionManager:
         # The last events of its previous life may still be waiting to be written.
         await self._journal.commit()
         life = await self._journal.last_life(former)
-        past = Past(former, life, self._variables.of(former.id), self._default_seed(former.kernel))
+        past = Past(
+            former,
+            life,
+            self._variables.of(former.id),
+            self._default_seed(former.kernel),
+            self._removed_secrets(former),
+        )
         return resume(past, body, profile, limits, self.ceilings(former.principal))
+
+    def _removed_secrets(self, former: SessionRow) -> frozenset[str]:
+        """The secrets of a session's last life that do not exist any more."""
+        names = former.environment.get("secrets", ())
+        source = self._parts.secrets
+        found = () if source is None or not names else source.secrets(former.principal, names)
+        return frozenset(names) - {secret.name for secret in found}
 
     def _default_seed(self, kernelspec: str) -> str | None:
         """The PYTHONHASHSEED of such a kernel without variables; None if there is no such kernelspec now."""

@@ -28,12 +28,14 @@ class Past:
     """A session before it is resumed. `variables`: those still in memory, if any.
 
     `default_seed`: the hash seed of such a kernel without variables of its session; None if unknown.
+    `removed_secrets`: those of its secrets that do not exist any more.
     """
 
     row: SessionRow
     life: LastLife
     variables: Variables | None
     default_seed: str | None
+    removed_secrets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ def resume(
         variables, gone = _former_variables(past)
         gone |= {*_given(before.env)} - {name for name, _ in variables}
         profile = replace(profile, env=variables)
+    if body.secrets is None:
+        gone |= past.removed_secrets
     packages = {*past.life.packages, *_given(before.packages)}
     missing = Missing(
         env=sorted(gone) or UNSET,

@@ -105,6 +105,7 @@ class Session:
                 moved=self._moved,
                 claimant=self._claimant,
             ),
+            spec.secrets,
         )
         spec.log.overfull = self.slot.hold_back
         self._stop_door: Callable[[], None] | None = None

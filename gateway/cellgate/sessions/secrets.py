@@ -1,0 +1,51 @@
+"""The secrets of one session: their values for its kernels, and all values that its outputs may hold.
+
+A value may change while a session uses it: kernels started afterwards get the new one, and files or a kernel
+may still hold the old one. So every value that the session's kernels were given is masked to its end. The
+source of values is ``principals.directory``; ``cellgate_kernels.masking`` does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from cellgate.principals.secrets import Secret
+from cellgate_kernels.masking import Masker, MessageMasker
+
+
+class SecretSource(Protocol):
+    """Where secrets come from."""
+
+    async def check_secrets(self, owner: str, names: Collection[str]) -> None:
+        """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+
+    def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
+        """Those of the owner's secrets that exist now. Raises StorageError."""
+
+
+class SessionSecrets:
+    """The secrets that a session was created with."""
+
+    def __init__(self, source: SecretSource, owner: str, names: Collection[str]) -> None:
+        self._source = source
+        self._owner = owner
+        self._names = tuple(names)
+        # In the order in which they became known.
+        self._values: dict[tuple[str, str], None] = {}
+
+    def current(self) -> tuple[tuple[str, str], ...]:
+        """Names and values for a kernel that is started now. Raises StorageError.
+
+        A secret that was removed is missing.
+        """
+        found = self._source.secrets(self._owner, self._names)
+        for secret in found:
+            self._values[secret.name, secret.value] = None
+            if secret.former is not None:
+                self._values[secret.name, secret.former] = None
+        return tuple((secret.name, secret.value) for secret in found)
+
+    def masker(self) -> MessageMasker:
+        """For the messages of a kernel that got `current`."""
+        return MessageMasker(Masker(self._values))

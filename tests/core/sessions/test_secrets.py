@@ -1,0 +1,277 @@
+"""Secrets in this process: cells that print them, kernels that die over them, kernels that are adopted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellgate.errors import StorageError
+from cellgate.execution.limits import SessionLimits
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun
+from cellgate.principals.secrets import Secret
+from cellgate.record.journal import Journal
+from cellgate.sessions.adoption import masked
+from cellgate.wire.models import SessionBody
+from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.masking import Masker, MessageMasker
+from cellgate_kernels.messages import EMPTY, Channel, Header, Message
+from cellgate_kernels.spool import Spooled
+from cellgate_kernels.stored import KernelStore, StoredKernel
+from cellgate_kernels.testing import Behaviour, Cell, virtual_time
+from tests.core.world import PRINCIPAL, World
+from tests.pure.record.recorded import Recorded
+
+VALUE = "sk-1234567890"
+MARK = "[secret KEY]"
+
+
+class Source:
+    """Secrets, as the directory has them."""
+
+    def __init__(self) -> None:
+        self.known = {(PRINCIPAL, "KEY"): Secret("KEY", VALUE), ("ada", "KEY"): Secret("KEY", VALUE)}
+        self.broken = False
+
+    async def check_secrets(self, owner: str, names: Collection[str]) -> None:
+        if not all((owner, name) in self.known for name in names):
+            raise InvalidInput("no such secret")
+
+    def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
+        if self.broken:
+            raise StorageError("can't be read")
+        found = [self.known.get((owner, name)) for name in names]
+        return [secret for secret in found if secret is not None]
+
+
+def printing(code: str) -> Behaviour:
+    """Print the code, each word by a message of its own; the word `dies` ends the kernel."""
+
+    async def behave(cell: Cell) -> None:
+        cell.begin()
+        for word in code.split("|"):
+            if word == "dies":
+                await cell.kernel.taken()
+                cell.kernel.die()
+                return
+            cell.stream(word)
+        cell.reply()
+        cell.idle()
+
+    return behave
+
+
+@pytest.fixture
+def source() -> Source:
+    return Source()
+
+
+@pytest.fixture
+def world(tmp_path: Path, source: Source, before: Callable[[World], None]) -> Iterator[World]:
+    with virtual_time() as loop:
+        made = World(loop, tmp_path)
+        before(made)
+        made.run(made.open())
+        made.launcher.program = printing
+        made.manager._parts = replace(made.manager._parts, secrets=source)
+        yield made
+        made.run(made.close())
+        made.check()
+
+
+@pytest.fixture
+def before() -> Callable[[World], None]:
+    """What is in the folder before the gateway starts."""
+    return lambda world: None
+
+
+def with_secret(world: World, key: str = "s") -> None:
+    world.run(world.manager.get_or_create(PRINCIPAL, SessionBody(session=key, secrets=["KEY"])))
+
+
+def printed(world: World, code: str, owner: str = PRINCIPAL) -> str:
+    """What the record has of a cell's streams."""
+    accepted = world.run(world.manager.execute(owner, "s", ExecuteRequest(code)))
+    assert isinstance(accepted.execution, ExecutionRun)
+    world.pass_time(5)
+    events = world.run(recorded(world, accepted.session.row.id))
+    streams = [event for event in events if event["type"] == "stream"]
+    return "".join(event["text"] for event in streams if event["execution"] == accepted.execution.id)
+
+
+async def recorded(world: World, session_id: int) -> list[dict[str, Any]]:
+    await world.journal.commit()
+    batches = world.journal.event_batches(session_id)
+    return [json.loads(row.body) async for batch in batches for row in batch]
+
+
+def test_cells_get_the_variable_and_do_not_show_it(world: World) -> None:
+    with_secret(world)
+    assert world.launcher.started[-1].variables == {"KEY": VALUE}
+    assert printed(world, f"a {VALUE}|!") == f"a {MARK}!"
+    assert printed(world, "|".join(VALUE)) == MARK
+    assert printed(world, VALUE[:5]) == VALUE[:5], "what was held back is shown at the end"
+    other = world.run(world.session("other"))
+    assert other.kernel is not None
+    assert not other.kernel.connection.masks
+
+
+def test_what_was_held_back_is_shown_when_the_kernel_dies(world: World) -> None:
+    with_secret(world)
+    assert printed(world, f"x|{VALUE[:5]}|dies") == f"x{VALUE[:5]}"
+
+
+def test_a_kernel_started_after_a_change_gets_the_new_value_and_both_are_masked(
+    world: World, source: Source
+) -> None:
+    with_secret(world)
+    source.known[PRINCIPAL, "KEY"] = Secret("KEY", "another-value")
+    printed(world, "dies")
+    assert printed(world, f"{VALUE} another-value") == f"{MARK} {MARK}"
+    assert world.launcher.started[-1].variables == {"KEY": "another-value"}
+    source.known.clear()
+    printed(world, "dies")
+    assert printed(world, f"{VALUE} another-value") == f"{MARK} {MARK}"
+    assert world.launcher.started[-1].variables == {}
+
+
+def test_secrets_that_can_not_be_read_start_no_kernel(world: World, source: Source) -> None:
+    source.broken = True
+    with pytest.raises(StorageError):
+        with_secret(world)
+    assert world.launcher.started == []
+    source.broken = False
+    with_secret(world)
+
+
+def test_a_resumed_session_has_its_secrets_again_or_says_what_is_gone(world: World, source: Source) -> None:
+    source.known[PRINCIPAL, "OTHER"] = Secret("OTHER", "another-value")
+    body = SessionBody(session="s", secrets=["KEY", "OTHER"])
+    session = world.run(world.manager.get_or_create(PRINCIPAL, body))[0]
+    world.run(session.end("idle_timeout"))
+    del source.known[PRINCIPAL, "OTHER"]
+    accepted = world.run(world.manager.execute(PRINCIPAL, "s", ExecuteRequest(VALUE)))
+    world.pass_time(5)
+    assert world.launcher.started[-1].variables == {"KEY": VALUE}
+    events = world.run(recorded(world, accepted.session.row.id))
+    assert VALUE not in json.dumps([event for event in events if event["type"] == "stream"])
+    losses = [event["loss"] for event in events if event["type"] == "session" and "loss" in event]
+    assert losses[-1]["missing"] == {"env": ["OTHER"]}
+
+
+def test_a_resumed_session_that_names_secrets_has_only_those(world: World) -> None:
+    with_secret(world)
+    session = world.live("s")
+    assert session is not None
+    world.run(session.end("idle_timeout"))
+    world.run(world.manager.get_or_create(PRINCIPAL, SessionBody(session="s", secrets=[])))
+    assert world.launcher.started[-1].variables == {}
+
+
+def test_nobody_gets_the_secrets_of_another(world: World) -> None:
+    with pytest.raises(InvalidInput):
+        world.run(world.manager.get_or_create("bob", SessionBody(secrets=["KEY"])))
+
+
+# ---- kernels of a gateway before ---------------------------------------------------------------------------
+
+
+def stored(secrets: tuple[str, ...]) -> StoredKernel:
+    return StoredKernel(
+        id="k1",
+        identity="i",
+        kernelspec="python3",
+        limits=ResourceLimits(),
+        env=(),
+        workspace="",
+        runtime="/nowhere",
+        info={},
+        environment=None,
+        provisioner={"connection_info": {"key": "k"}},
+        secrets=secrets,
+    )
+
+
+class TestAdopted:
+    """A session whose kernel is alive, with a secret."""
+
+    @pytest.fixture
+    def before(self) -> Callable[[World], None]:
+        async def record(folder: Path) -> None:
+            journal = await Journal.open(folder / "record.sqlite3")
+            session = Recorded(journal, "s")
+            limits = SessionLimits().to_wire()
+            session._session("idle", "resumed", limits=limits)
+            session._save(limits=limits)
+            await journal.close()
+
+        return lambda world: world.run(record(world.folder))
+
+    def adopt(self, world: World) -> list[Kernel]:
+        found: list[Kernel] = []
+
+        async def adopt(
+            known: StoredKernel,
+            attend: Callable[[KernelConnection], None],
+            secrets: tuple[tuple[str, str], ...] = (),
+        ) -> Kernel:
+            kernel = await world.launcher.start(KernelProfile("python3", secrets=secrets))
+            attend(kernel.connection)
+            found.append(kernel)
+            return kernel
+
+        world.launcher.adopt = adopt  # type: ignore[method-assign]
+        world.run(world.manager.recover(world.launcher, {"k1": stored(("KEY",))}))
+        return found
+
+    def test_is_masked_again(self, world: World) -> None:
+        [kernel] = self.adopt(world)
+        assert kernel.connection.masks
+        assert kernel.profile.secrets == (("KEY", VALUE),)
+        assert printed(world, f"{VALUE[:4]}|{VALUE[4:]}", "ada") == MARK
+
+    def test_knows_the_value_before_a_change(self, world: World, source: Source) -> None:
+        source.known["ada", "KEY"] = Secret("KEY", "another-value", VALUE)
+        self.adopt(world)
+        assert printed(world, f"{VALUE} another-value", "ada") == f"{MARK} {MARK}"
+
+    def test_ends_rather_than_go_on_unmasked(self, world: World, source: Source) -> None:
+        source.broken = True
+        assert self.adopt(world) == []
+        assert world.manager.get("ada", "s") is None
+
+
+def test_a_kernel_is_stored_without_values(tmp_path: Path) -> None:
+    store = KernelStore(tmp_path / "kernels")
+    store.save(stored(("KEY",)))
+    assert store.load()["k1"].secrets == ("KEY",)
+    profile = KernelProfile("python3", secrets=(("KEY", VALUE),))
+    assert VALUE not in repr(profile)
+    assert KernelStartFailed(repr(profile)).message.count(VALUE) == 0
+
+
+def test_a_spool_is_masked_and_keeps_its_places() -> None:
+    def message(msg_type: str, content: dict[str, object], channel: Channel = Channel.IOPUB) -> Message:
+        frame = json.dumps(content).encode()
+        return Message(
+            channel, EMPTY, EMPTY, EMPTY, frame, (), Header("id", msg_type), Header("cell", "execute_request")
+        )
+
+    texts = ["a", VALUE[:5], VALUE[5:], VALUE[:3]]
+    spool = [
+        Spooled(place, message("stream", {"name": "stdout", "text": text}))
+        for place, text in enumerate(texts)
+    ]
+    spool.append(Spooled(4, message("display_data", {"data": {"text/plain": VALUE}, "metadata": {}})))
+    found = masked(spool, MessageMasker(Masker([("KEY", VALUE)])))
+    told = [(each.before, each.message.content().get("text")) for each in found]
+    assert told == [(0, "a"), (1, ""), (2, MARK), (3, ""), (4, VALUE[:3]), (4, None)]
+    assert found[-1].message.content()["data"] == {"text/plain": MARK}
