@@ -49,6 +49,20 @@ class TooManyAttempts(CellgateError):
         self.retry_after = retry_after
 
 
+class InvalidToken(NotAuthenticated):
+    """There is a token, but it opens nothing: it is unknown, has expired, or is for somebody else."""
+
+    def __init__(self, message: str, *, cause: str = "invalid_token", token: str = "") -> None:
+        super().__init__(message, cause=cause, token=token)
+
+
+class IdentityUnavailable(CellgateError):
+    """Who sent a token can't be found out now. `retry_after` is in seconds."""
+
+    reason = "identity_unavailable"
+    retry_after = 5.0
+
+
 class Forbidden(CellgateError):
     """The request comes from a Host or an Origin that is not allowed, or its sender may not do this.
 

@@ -11,12 +11,13 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from tests.support.requirements import require
-from tests.support.server import TOKEN, GatewayProcess
+from tests.support.server import TOKEN, GatewayProcess, until
 
 SCRIPTS = Path(__file__).with_name("programs")
 ENVIRONMENT = Path(__file__).parents[2] / ".venv" / "clients"
@@ -32,11 +33,7 @@ def run_client(
     deadline: float = 100,
 ) -> dict[str, Any]:
     """What a client's script prints; fails when it fails. Skips the test where there are no clients."""
-    if not COMPLETE.exists():
-        require("clients", "the clients are not installed; run: make clients")
-    interpreter = "node" if script.endswith(".js") else str(ENVIRONMENT / "bin" / "python")
-    if shutil.which(interpreter) is None:
-        require("clients", "node is not installed; with apt-get: nodejs npm")
+    interpreter = _interpreter(script)
     output, log = folder / f"{script}.out", folder / f"{script}.log"
     with output.open("wb") as out, log.open("wb") as err:
         process = subprocess.Popen(
@@ -57,6 +54,44 @@ def run_client(
     happened = json.loads(output.read_text().splitlines()[-1])
     assert isinstance(happened, dict)
     return happened
+
+
+@contextmanager
+def serving_program(script: str, folder: Path, deadline: float = 60) -> Iterator[dict[str, Any]]:
+    """A script that serves until the end of the context; what it prints, as one JSON line, once it does."""
+    output, log = folder / f"{script}.out", folder / f"{script}.log"
+    with output.open("wb") as out, log.open("wb") as err:
+        process = subprocess.Popen(
+            [_interpreter(script), SCRIPTS / script],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=_environment(folder),
+            start_new_session=True,
+        )
+    try:
+
+        def printed() -> str | None:
+            assert process.poll() is None, log.read_text()[-10_000:]
+            return next((line for line in output.read_text().splitlines(True) if line[-1] == "\n"), None)
+
+        happened = json.loads(until(printed, f"{script} does not serve", deadline))
+        assert isinstance(happened, dict)
+        yield happened
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _interpreter(script: str) -> str:
+    """What runs a script; the test is skipped where it is missing."""
+    if not COMPLETE.exists():
+        require("clients", "the clients are not installed; run: make clients")
+    interpreter = "node" if script.endswith(".js") else str(ENVIRONMENT / "bin" / "python")
+    if shutil.which(interpreter) is None:
+        require("clients", "node is not installed; with apt-get: nodejs npm")
+    return interpreter
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -16,10 +16,11 @@ from cellgate.http.context import Services
 from cellgate.http.listener.server import Listener
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.tracing import Untraced
+from cellgate.principals.authentication import Authentication
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.usage import Usage
 
-OPEN = AccessPolicy(PrincipalDirectory(Path("/nowhere"), None), frozenset(), frozenset(), any_address=False)
+OPEN = AccessPolicy(Authentication(PrincipalDirectory(Path("/nowhere"), None)))
 """Everybody may ask."""
 
 

@@ -19,6 +19,7 @@ from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError
+from cellgate.cli.identity_options import IdentityOptions
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
 from cellgate_kernels.errors import InvalidInput
@@ -35,7 +36,7 @@ LOG_SECONDS = 60.0
 """Between two looks at how many lines the log left out."""
 
 
-class ServeApp(PackageOptions):
+class ServeApp(IdentityOptions, PackageOptions):
     """The command and all settings of a gateway."""
 
     name = "cellgate-serve"
@@ -299,6 +300,7 @@ class ServeApp(PackageOptions):
         "quotas": "ServeApp.quotas",
         "preload": "ServeApp.preload",
         "journal-sync": "ServeApp.journal_sync",
+        **IdentityOptions.aliases,
         **PackageOptions.aliases,
     }
     flags = {  # noqa: RUF012
@@ -373,7 +375,7 @@ class ServeApp(PackageOptions):
         return backend
 
     def _refuse_exposed(self, what: str, *, allowed: bool) -> None:
-        from cellgate.http.access import is_loopback  # noqa: PLC0415
+        from cellgate.principals.addresses import is_loopback  # noqa: PLC0415
 
         if not allowed and not is_loopback(self.ip):
             raise UsageError(
@@ -444,6 +446,7 @@ class ServeApp(PackageOptions):
             listener=self._listener(),
             quotas=self._quotas(),
             tls=self._tls(),
+            oidc=self.oidc_settings(),
         )
 
     def _quotas(self) -> Any:

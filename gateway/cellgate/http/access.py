@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from functools import lru_cache
 from urllib.parse import urlsplit
 
 from cellgate.errors import Forbidden
-from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.addresses import is_loopback
+from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Login
 
 SCHEMES = ("bearer ", "token ")
@@ -27,14 +28,14 @@ class AccessPolicy:
     With `any_address` a Host may be any IP address: rebinding needs a name, and probes use addresses.
     """
 
-    directory: PrincipalDirectory
+    authentication: Authentication
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
     any_address: bool = False
 
-    def authenticate(self, authorization: str, query_token: str | None) -> Login:
-        """The login of a request. Raises NotAuthenticated."""
-        return self.directory.login(_token(authorization, query_token))
+    def authenticate(self, authorization: str, query_token: str | None) -> Login | Awaitable[Login]:
+        """The login of a request, or the wait for it. The errors are those of `Authentication.login`."""
+        return self.authentication.login(_token(authorization, query_token))
 
     def check_host(self, host: str) -> None:
         """Check the Host header. Raises Forbidden for one that is neither loopback nor allowed."""
@@ -97,14 +98,3 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-@lru_cache(maxsize=64)
-def is_loopback(name: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False

@@ -65,6 +65,7 @@ SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event
 
 _JSON = frozenset({"", "*/*", "application/*", Format.JSON})
 _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
+_UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 LONGEST_PATH = 256
@@ -146,60 +147,85 @@ class BaseHandler(RequestHandler):
         self.set_header("Cache-Control", "no-store")
 
     def prepare(self) -> Awaitable[None] | None:
-        """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained."""
+        """Check Host, Origin, token and the body's type; a refusal waits until the body has been drained.
+
+        It must be awaited for a token that somebody else has to be asked about, and for a refusal that is
+        held back.
+        """
         try:
-            self._check_access()
-            self._read_query()
-            self._find_owner()
-            self._check_body()
+            self._check_sender()
+            if not self._needs_token:
+                self._check_request(None)
+                return None
+            login = self.services.access.authenticate(
+                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
+            )
+            if not isinstance(login, Login):
+                return self._prepare_later(login)
+            self._check_request(login)
         except CellgateError as error:
-            self._refused = error
-            length = self.request.headers.get("Content-Length", "0")
-            if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
-                # Too much to drain: answer now; tornado closes the connection after an early answer.
-                raise
-            if isinstance(error, TooManyAttempts):
-                return self.services.attempts.hold()
+            return self._refuse_request(error)
         return None
 
-    def _check_access(self) -> None:
+    async def _prepare_later(self, login: Awaitable[Login]) -> None:
+        try:
+            self._check_request(await login)
+        except CellgateError as error:
+            held = self._refuse_request(error)
+            if held is not None:
+                await held
+
+    def _refuse_request(self, error: CellgateError) -> Awaitable[None] | None:
+        """Refuse the request once its body has been drained, and after the wait that is returned, if any.
+
+        Raises the error at once if the body would be too much to drain.
+        """
+        self._refused = error = self._counted(error)
+        length = self.request.headers.get("Content-Length", "0")
+        if length.isdecimal() and int(length) > MAX_DRAINED_BODY:
+            # Tornado closes the connection after an early answer.
+            raise error
+        return self.services.attempts.hold() if isinstance(error, TooManyAttempts) else None
+
+    def _counted(self, error: CellgateError) -> CellgateError:
+        """The error or, for one wrong token too many of the same address, a refusal that says so."""
+        if not isinstance(error, NotAuthenticated) or not error.is_attempt:
+            return error
+        wait = self.services.attempts.failed(origin_of((self.client_address,)))
+        if wait is None:
+            return error
+        return TooManyAttempts(
+            "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
+        )
+
+    def _check_sender(self) -> None:
+        """Check where the request comes from. Raises Forbidden."""
         policy = self.services.access
         host = self.request.headers.get("Host", "")
         policy.check_host(host)
         origin = self.request.headers.get("Origin")
         self._allowed_origin = origin if policy.check_origin(origin, host) else None
         self._allow_origin()
-        if self._needs_token:
-            self.login = self._authenticate()
+
+    def _check_request(self, login: Login | None) -> None:
+        """Check what the request asks for. `login`: what its token gives; None if it needs no token."""
+        if login is not None:
+            self.login = login
             if (stream := self._stream()) is not None:
-                stream.login = self.login
+                stream.login = login
                 stream.passed = partial(self.services.usage.pass_bytes, self.principal.name)
             self._trace()
             self._count_request()
             self._check_permissions()
+        self._read_query()
+        self._find_owner()
+        self._check_body()
 
     def _count_request(self) -> None:
         """Raises PrincipalQuotaExceeded if its principal may send no more now, or not so much."""
         length = self.request.headers.get("Content-Length", "0")
         known = int(length) if length.isdecimal() and len(length) < MOST_DIGITS else 0
         self.services.usage.account(self.principal.name).begin_request(known)
-
-    def _authenticate(self) -> Login:
-        """The login of the request's token. Raises NotAuthenticated, TooManyAttempts."""
-        try:
-            return self.services.access.authenticate(
-                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
-            )
-        except NotAuthenticated as error:
-            if not error.is_attempt:
-                raise
-            wait = self.services.attempts.failed(origin_of((self.client_address,)))
-            if wait is None:
-                raise
-            raise TooManyAttempts(
-                "Too many wrong tokens came from this address: wait, and send the right one",
-                retry_after=wait,
-            ) from error
 
     def _trace(self) -> None:
         """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
@@ -504,8 +530,8 @@ class BaseHandler(RequestHandler):
         return "application/problem+json", encode(problem_of(error))
 
     def _error_headers(self, error: CellgateError) -> None:
-        if self.get_status() == 401:
-            self.set_header("WWW-Authenticate", 'Bearer realm="cellgate"')
+        if isinstance(error, NotAuthenticated):
+            self.set_header("WWW-Authenticate", _challenge(error))
         if (seconds := getattr(error, "retry_after", None)) is not None:
             self.set_header(RETRY_AFTER, str(max(1, math.ceil(seconds))))
         if isinstance(error, MethodNotAllowed):
@@ -517,6 +543,14 @@ class BaseHandler(RequestHandler):
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
+
+
+def _challenge(error: NotAuthenticated) -> str:
+    """What to send and, for a token that was sent, what is wrong with it (RFC 6750, section 3)."""
+    challenge = 'Bearer realm="cellgate"'
+    if error.is_attempt:
+        challenge += f', error="invalid_token", error_description="{_UNQUOTABLE.sub("?", error.message)}"'
+    return challenge
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -566,15 +600,13 @@ class BaseUrlHandler(BaseHandler):
 class NotFoundHandler(BaseHandler):
     """Every path without a resource."""
 
-    def prepare(self) -> Awaitable[None] | None:
+    def _check_body(self) -> None:
         """Refuse, but only after the access checks: a stranger can't probe for paths."""
-        held = super().prepare()
-        if self._refused is None:
-            self._refused = NotFound("There is nothing at this path")
-        return held
+        super()._check_body()
+        raise NotFound("There is nothing at this path")
 
-    async def _refuse(self, *_: str) -> None:
+    async def _nothing(self, *_: str) -> None:
         self.check()
 
-    _refuse.needs = frozenset()  # type: ignore[attr-defined]
-    get = head = post = delete = patch = put = options = _refuse
+    _nothing.needs = frozenset()  # type: ignore[attr-defined]
+    get = head = post = delete = patch = put = options = _nothing

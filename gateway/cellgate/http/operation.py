@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from cellgate.errors import (
     Forbidden,
+    IdentityUnavailable,
     NoOpenFiles,
     NotAuthenticated,
     NotFound,
@@ -62,6 +63,7 @@ ALWAYS: Errors = (InvalidInput, Forbidden, TooLarge, UnsupportedMedia, GatewayFa
 OF_A_PRINCIPAL: Errors = (
     NotAuthenticated,
     TooManyAttempts,
+    IdentityUnavailable,
     PrincipalQuotaExceeded,
     PrincipalQuotaExceededForNow,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from cellgate.errors import NotAuthenticated, NotFound, StorageError
+from cellgate.errors import InvalidToken, NotFound, StorageError
 from cellgate.principals.principal import DEFAULT, Login, Principal, Role
 from cellgate.principals.secrets import SECRET_KEY, Box, Secret, SecretKey, load_secret_key
 from cellgate.principals.store import Act, PrincipalStore, Token, User
@@ -92,26 +92,19 @@ class PrincipalDirectory:
         """Whether there are users."""
         return bool(self._known.users)
 
-    def login(self, token: str) -> Login:
-        """The login that this token gives; an empty string: no token. Raises NotAuthenticated."""
-        if not token:
-            if self._own is None:
-                return DEFAULT
-            raise NotAuthenticated(
-                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start",
-                cause="no_token",
-            )
-        given = digest(token)
+    def login(self, given: bytes) -> Login | None:
+        """The login of the token with this digest; None if it is not known. Raises InvalidToken.
+
+        If nobody needs a token, any will do.
+        """
         # Digests of secrets that can't be guessed: how long a comparison takes tells nothing about a token.
         if given == self._own:
             return DEFAULT
         login = self._known.logins.get(given)
         if login is None:
-            if self._own is None:
-                return DEFAULT
-            raise NotAuthenticated("This token is not known to the gateway", cause="unknown_token")
+            return DEFAULT if self._own is None else None
         if login.expired(self._clock()):
-            raise NotAuthenticated("This token has expired", cause="expired_token", token=login.id)
+            raise InvalidToken("This token has expired", cause="expired_token", token=login.id)
         return login
 
     def is_valid(self, login: Login) -> bool:

@@ -393,6 +393,13 @@ class Usage:
         for account in tuple(self._accounts.values()):
             account.give_turns()
 
+    def refresh_account(self, name: str) -> None:
+        """Look up the principal's quotas again, because its role has changed."""
+        account = self._accounts.get(name)
+        if account is not None:
+            account.quotas = self._policy.of(name, self._role_of(name))
+            account.give_turns()
+
     def pass_bytes(self, name: str, count: int) -> None:
         """Count bytes that the principal sent or was sent; its account may be forgotten in between."""
         self.account(name).pass_bytes(count)

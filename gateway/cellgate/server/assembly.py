@@ -18,7 +18,7 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -43,7 +43,12 @@ from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
+from cellgate.principals.authentication import Authentication, Authenticator
 from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.jwt import OidcSettings
+from cellgate.principals.oidc import OidcAuthenticator
+from cellgate.principals.principal import Login
+from cellgate.principals.provider import open_keys
 from cellgate.principals.quotas_file import QuotaSettings, QuotasFile
 from cellgate.principals.store import PRINCIPALS
 from cellgate.principals.usage import Usage
@@ -131,6 +136,7 @@ class GatewaySettings:
     packages: PackageSettings = field(default_factory=PackageSettings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
+    oidc: OidcSettings | None = None
 
 
 class RunningGateway:
@@ -161,16 +167,28 @@ class RunningGateway:
 class _Changes:
     """What follows from a change of users and tokens: connections and sessions end, quotas are others."""
 
-    def __init__(self, services: Services, server: Listener, directory: PrincipalDirectory) -> None:
+    def __init__(self, services: Services, server: Listener, authentication: Authentication) -> None:
         self._manager = services.manager
         self._usage = services.usage
         self._server = server
-        self._directory = directory
+        self._authentication = authentication
 
     def logins_changed(self) -> None:
         """Close the connections that logins opened which have ended, and look roles up again."""
-        self._server.end_logins(self._directory.is_valid)
+        self.end_logins()
         self._usage.refresh()
+
+    def end_logins(self) -> None:
+        """Close the connections that logins opened which have ended."""
+        self._server.end_logins(self._authentication.is_valid)
+
+    def open_logins(self) -> Iterator[Login]:
+        """The logins of open connections."""
+        return self._server.open_logins()
+
+    def role_changed(self, name: str) -> None:
+        """Apply the quotas of the principal's role."""
+        self._usage.refresh_account(name)
 
     def user_gone(self, name: str, cause: str) -> None:
         """End a user's sessions; their records and files stay."""
@@ -211,10 +229,10 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = _launcher(settings, folders, engine, store, stack)
-    directory = await _directory(settings, stack)
+    directory, authentication = await _authentication(settings, stack)
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
-    services = _build(settings, journal, folders, launcher, engine, directory, lanes, stack)
+    services = _build(settings, journal, folders, launcher, engine, authentication, lanes, stack)
     await _measure_records(services.usage, journal, settings.quotas)
     stack.push_async_callback(services.trail.close)
     await folders.leftovers.sweep(data, folders.workspaces)
@@ -226,7 +244,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(gateway.shut_down)
     services.pool.start()
     services.manager.start()
-    directory.follow(_Changes(services, server, directory))
+    authentication.follow(_Changes(services, server, authentication))
     acts.start()
     services.trail.start()
     retention = Retention(journal, services.manager, settings.retention)
@@ -242,17 +260,24 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     return gateway
 
 
-async def _directory(settings: GatewaySettings, stack: AsyncExitStack) -> PrincipalDirectory:
-    """The users and tokens of the data folder. Raises InvalidInput if they are not to be asked for."""
+async def _authentication(
+    settings: GatewaySettings, stack: AsyncExitStack
+) -> tuple[PrincipalDirectory, Authentication]:
+    """The users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
     directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
-    stack.push_async_callback(directory.close)
+    others: list[Authenticator] = []
+    if settings.oidc is not None:
+        others.append(OidcAuthenticator(settings.oidc, await open_keys(settings.oidc)))
+    authentication = Authentication(directory, tuple(others))
+    stack.push_async_callback(authentication.close)
     await directory.refresh()
-    if directory.is_open and directory.has_users:
+    if directory.is_open and (directory.has_users or others):
+        whose = "This data folder has" if directory.has_users else "Others vouch for"
         raise InvalidInput(
-            "This data folder has users, and --no-auth would make everybody the administrator: start without"
-            " it, or with another --data-dir"
+            f"{whose} users, and --no-auth would make everybody the administrator: start without it, or with"
+            " another --data-dir"
         )
-    return directory
+    return directory, authentication
 
 
 def _announce(
@@ -361,7 +386,7 @@ def _build(
     folders: KernelFolders,
     launcher: KernelLauncher,
     engine: Engine | None,
-    directory: PrincipalDirectory,
+    authentication: Authentication,
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> Services:
@@ -375,7 +400,7 @@ def _build(
     stack.push_async_callback(pool.close)
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
-    usage = Usage(settings.quotas.policy, directory.role_of, refused=metrics.quota_refused)
+    usage = Usage(settings.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
     parts = SharedParts(
         pool,
         workspaces,
@@ -384,7 +409,7 @@ def _build(
         weight_of=lambda principal: usage.quotas(principal).weight,
         usage=usage,
         observer=observer,
-        secrets=directory,
+        secrets=authentication.directory,
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
@@ -409,7 +434,7 @@ def _build(
         version=settings.version,
         backend=settings.backend,
         isolation=settings.isolation,
-        access=_access(settings, directory),
+        access=_access(settings, authentication),
         attempts=LoginAttempts(settings.login_attempts),
         trail=TrailWriter(journal),
         catalog=catalog,
@@ -500,11 +525,11 @@ def _readings(services: Services) -> Mapping[str, Mapping[str, float]]:
     }
 
 
-def _access(settings: GatewaySettings, directory: PrincipalDirectory) -> AccessPolicy:
+def _access(settings: GatewaySettings, authentication: Authentication) -> AccessPolicy:
     everywhere = settings.ip in {"", "0.0.0.0", "::"}  # noqa: S104
     own = frozenset() if everywhere else frozenset({settings.ip})
     return AccessPolicy(
-        directory, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
+        authentication, settings.allowed_hosts | own, settings.allowed_origins, any_address=everywhere
     )
 
 

@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -193,6 +193,10 @@ class Listener(HTTPServer):
             if stream.login is not None and not is_valid(stream.login):
                 self._closed_by_us("login_ended")
                 (stream.evict or stream.drop)()
+
+    def open_logins(self) -> Iterator[Login]:
+        """The logins of all connections that one has let in."""
+        return (stream.login for stream in tuple(self._streams) if stream.login is not None)
 
     # Checking them
 

@@ -1,0 +1,46 @@
+"""Addresses: which of them mean this machine, and which services may be asked for identities. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from cellgate_kernels.errors import InvalidInput
+
+
+@lru_cache(maxsize=64)
+def is_loopback(name: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def check_url(url: str, what: str, *, plain: bool = False) -> str:
+    """The URL of a service that is trusted with identities. Raises InvalidInput; `what` names it there.
+
+    It is https, or http of this machine: on a network, anybody could answer in the service's place. With
+    `plain`, http of any host will do.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    host = parts.hostname or ""
+    ours = is_loopback(host)
+    usable = host and port != 0 and url.isascii() and url.isprintable() and " " not in url
+    if not usable or parts.scheme not in {"https", "http"} or "@" in parts.netloc or parts.fragment:
+        raise InvalidInput(f"{what} must be a URL such as https://login.example.org, not {url[:200]!r}")
+    if parts.scheme == "http" and not (plain or ours):
+        raise InvalidInput(f"{what} must begin with https://, unless it is on this machine: {url[:200]!r}")
+    return url
+
+
+def is_local(url: str) -> bool:
+    """Whether the host of this URL can only mean this machine."""
+    return is_loopback(urlsplit(url).hostname or "")

@@ -1,0 +1,148 @@
+"""Whose a request's token is: asks each way of proving that in turn.
+
+First the gateway's own token and the tokens of its users, then those who vouch for others: an identity
+provider (``oidc``), JupyterHub (``hub``). `http.access` asks for every request, so whatever is known is
+answered at once; only a token that somebody else must be asked about costs a wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Protocol
+
+from cellgate.errors import InvalidToken, NotAuthenticated
+from cellgate.principals.directory import LOOK_SECONDS, DirectoryListener, PrincipalDirectory
+from cellgate.principals.principal import DEFAULT, Login, Principal, Role
+from cellgate.principals.tokens import digest
+from cellgate_kernels.tasks import Supervisor
+
+MOST_ROLES = 10_000
+"""Principals of others whose roles are remembered."""
+
+
+class LoginListener(DirectoryListener, Protocol):
+    """What the gateway does about logins that end. No method may raise."""
+
+    def open_logins(self) -> Iterable[Login]:
+        """The logins of open connections."""
+
+    def end_logins(self) -> None:
+        """Look at the open connections, and at nothing else: this is called often."""
+
+    def role_changed(self, name: str) -> None:
+        """A principal's role is another than before."""
+
+
+class Authenticator(Protocol):
+    """Somebody else who vouches for the bearers of tokens.
+
+    The logins that it gives are of a class of its own, by which it knows them again.
+    """
+
+    def login(self, token: str, given: bytes) -> Login | Awaitable[Login] | None:
+        """The login that a token gives, or the wait for it; None if the token is not of its kind.
+
+        `given`: the token's digest. Both may raise NotAuthenticated, Forbidden and IdentityUnavailable.
+        """
+
+    def is_valid(self, login: Login) -> bool | None:
+        """Whether a request with this login would still be served; None if it is not one of its own."""
+
+    def follow(self, listener: LoginListener) -> None:
+        """From now on, find out by itself what changes."""
+
+    async def close(self) -> None:
+        """Stop that."""
+
+
+class Authentication:
+    """All ways to log in. `follow` once, `close` at the end; both include the directory."""
+
+    def __init__(self, directory: PrincipalDirectory, others: tuple[Authenticator, ...] = ()) -> None:
+        self.directory = directory
+        self._others = others
+        self._roles: dict[str, Role] = {}
+        self._listener: LoginListener | None = None
+        self._tasks = Supervisor()
+
+    def login(self, token: str) -> Login | Awaitable[Login]:
+        """The login that this token gives; an empty string: no token.
+
+        Raises NotAuthenticated, Forbidden for a principal without a role, and IdentityUnavailable.
+        """
+        if not token:
+            if self.directory.is_open:
+                return DEFAULT
+            raise NotAuthenticated(
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start",
+                cause="no_token",
+            )
+        given = digest(token)
+        login = self.directory.login(given)
+        if login is not None:
+            return login
+        for other in self._others:
+            found = other.login(token, given)
+            if isinstance(found, Login):
+                return self._admitted(found)
+            if found is not None:
+                return self._later(found)
+        raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
+
+    async def _later(self, login: Awaitable[Login]) -> Login:
+        return self._admitted(await login)
+
+    def _admitted(self, login: Login) -> Login:
+        """A login that somebody else gives, unless its principal is one that nobody else may vouch for."""
+        name = login.principal.name
+        if name == DEFAULT.principal.name:
+            raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")
+        if self.directory.is_disabled(name):
+            raise InvalidToken("This user is disabled at this gateway", cause="disabled_user", token=login.id)
+        if self._roles.get(name) is not login.principal.role:
+            self._remember(login.principal)
+        return login
+
+    def _remember(self, principal: Principal) -> None:
+        """Keep the role that others gave a principal last: sessions know their owner by name only."""
+        former = self.role_of(principal.name)
+        self._roles.pop(principal.name, None)
+        if len(self._roles) >= MOST_ROLES:
+            del self._roles[next(iter(self._roles))]
+        self._roles[principal.name] = principal.role
+        if principal.role is not former and self._listener is not None:
+            self._listener.role_changed(principal.name)
+
+    def role_of(self, name: str) -> Role:
+        """The role of a principal who may have no request at hand; a user's where nothing is known."""
+        role = self._roles.get(name)
+        return self.directory.role_of(name) if role is None else role
+
+    def is_valid(self, login: Login) -> bool:
+        """Whether a request with this login would still be served."""
+        for other in self._others:
+            valid = other.is_valid(login)
+            if valid is not None:
+                return valid and not self.directory.is_disabled(login.principal.name)
+        return self.directory.is_valid(login)
+
+    def follow(self, listener: LoginListener) -> None:
+        """Notice changes from now on, and tell the listener."""
+        self._listener = listener
+        self.directory.follow(listener)
+        for other in self._others:
+            other.follow(listener)
+        if self._others:
+            self._tasks.repeat(lambda: self._look(listener), "logins by others", pause=LOOK_SECONDS)
+
+    async def _look(self, listener: LoginListener) -> float:
+        """Logins by others end by the clock too: it is simplest to look at all that are in use."""
+        listener.end_logins()
+        return LOOK_SECONDS
+
+    async def close(self) -> None:
+        """Stop noticing."""
+        await self._tasks.cancel()
+        for other in self._others:
+            await other.close()
+        await self.directory.close()

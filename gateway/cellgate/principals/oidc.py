@@ -1,0 +1,89 @@
+"""Logins by tokens of an identity provider (OpenID Connect, or any issuer of signed JWTs).
+
+A token is verified once and remembered by its digest until it expires or its key is withdrawn, so that each
+further request costs a look-up. A token whose key is unknown is worth one more look at the provider's keys.
+``jwt`` verifies, ``provider`` keeps the keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+
+from cellgate.errors import IdentityUnavailable, InvalidToken
+from cellgate.principals.authentication import LoginListener
+from cellgate.principals.jwks import Key
+from cellgate.principals.jwt import Header, JwtLogin, OidcSettings, Verifier, is_jwt, read_header
+from cellgate.principals.principal import Login
+from cellgate.principals.provider import ProviderKeys
+from cellgate_kernels.errors import CellgateError
+
+MOST_LOGINS = 10_000
+"""Tokens that are remembered; above that the oldest is forgotten, and verified again when it comes."""
+
+
+class OidcAuthenticator:
+    """An Authenticator, for tokens in the form of JWTs. It owns `keys`."""
+
+    def __init__(
+        self, settings: OidcSettings, keys: ProviderKeys, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._keys = keys
+        self._verifier = Verifier(settings)
+        self._clock = clock
+        self._logins: dict[bytes, JwtLogin] = {}
+
+    def login(self, token: str, given: bytes) -> Login | Awaitable[Login] | None:
+        """As Authenticator."""
+        login = self._logins.get(given)
+        if login is not None and self.is_valid(login):
+            return login
+        if not is_jwt(token):
+            return None
+        header = read_header(token)
+        key = self._find(header)
+        if key is not None:
+            return self._verified(token, given, header, key)
+        if self._keys.may_renew:
+            return self._with_new_keys(token, given, header)
+        raise self._unknown()
+
+    async def _with_new_keys(self, token: str, given: bytes, header: Header) -> Login:
+        await self._keys.renew()
+        key = self._find(header)
+        if key is None:
+            raise self._unknown()
+        return self._verified(token, given, header, key)
+
+    def _find(self, header: Header) -> Key | None:
+        return self._keys.current.find(header.key, header.algorithm)
+
+    def _unknown(self) -> CellgateError:
+        if not self._keys.current.keys:
+            return IdentityUnavailable("The identity provider's keys can't be read now; the log says why")
+        return InvalidToken(
+            "This token is signed with a key that the identity provider does not publish: get a new token"
+        )
+
+    def _verified(self, token: str, given: bytes, header: Header, key: Key) -> Login:
+        self._logins.pop(given, None)
+        login = self._verifier.verify(token, header, key, self._clock(), f"jwt:{given.hex()[:16]}")
+        if len(self._logins) >= MOST_LOGINS:
+            del self._logins[next(iter(self._logins))]
+        self._logins[given] = login
+        return login
+
+    def is_valid(self, login: Login) -> bool | None:
+        """As Authenticator."""
+        if not isinstance(login, JwtLogin):
+            return None
+        return login.key in self._keys.current.ids and not login.expired(self._clock())
+
+    def follow(self, listener: LoginListener) -> None:
+        """As Authenticator. Whoever looks at open connections asks `is_valid`: nothing need be told."""
+        del listener
+        self._keys.follow()
+
+    async def close(self) -> None:
+        """As Authenticator."""
+        await self._keys.close()
