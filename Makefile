@@ -9,7 +9,7 @@ UV := $(BIN)/python kernels/cellgate_kernels/specs/uv_command.py
 LOCK := .ci/requirements.lock
 KERNEL_LISTS := kernels/cellgate_kernels/image
 GATEWAY_LOCK := deploy/requirements.lock
-CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/package.json
+CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt tests/clients/programs/package.json
 
 .PHONY: run setup test test-fast test-all fuzz clients check bench lock reference clean
 
@@ -79,6 +79,8 @@ $(CLIENTS)/.setup-done: $(CLIENTS_LISTS) | $(BIN)/uv
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
 	@echo "  those in Python ..."
 	@$(UV) pip install $(QUIET) --python $(CLIENTS)/bin/python -r $(firstword $(CLIENTS_LISTS))
+	@test -x $(CLIENTS)/hub/bin/python || $(PYTHON) -m venv $(CLIENTS)/hub
+	@$(UV) pip install $(QUIET) --python $(CLIENTS)/hub/bin/python -r $(word 2,$(CLIENTS_LISTS))
 	@echo "  those in JavaScript ..."
 	@cp $(lastword $(CLIENTS_LISTS)) $(CLIENTS)/
 	@npm install --prefix $(CLIENTS) --no-audit --no-fund --no-package-lock --loglevel=error

@@ -5,14 +5,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from traitlets import List, Unicode
+from traitlets import Bool, List, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 
 if TYPE_CHECKING:
+    from cellgate.principals.hub import HubSettings
     from cellgate.principals.jwt import OidcSettings
+
+
+@dataclass(frozen=True, slots=True)
+class HubAddress:
+    """Where a Hub's service listens, below which path, and the host that the Hub's users name."""
+
+    ip: str
+    port: int
+    prefix: str
+    public_host: str | None
 
 
 class IdentityOptions(BaseApp):
@@ -43,6 +56,19 @@ class IdentityOptions(BaseApp):
         "token has counts.",
     ).tag(config=True, metavar="VALUE=ROLE")
 
+    jupyterhub = Bool(
+        False,
+        help="Serve as a service of the JupyterHub that the environment describes: at the address and below "
+        "the prefix that it gives, for its users with its tokens.",
+    ).tag(config=True)
+
+    flags = {  # noqa: RUF012
+        "jupyterhub": (
+            {"ServeApp": {"jupyterhub": True}},
+            "Serve as a service of the JupyterHub that the environment describes.",
+        ),
+        **BaseApp.flags,
+    }
     aliases = {  # noqa: RUF012
         "oidc-issuer": "ServeApp.oidc_issuer",
         "oidc-audience": "ServeApp.oidc_audience",
@@ -69,3 +95,28 @@ class IdentityOptions(BaseApp):
             self.oidc_role_claim,
             parse_roles(tuple(self.oidc_roles)),
         )
+
+    def hub_settings(self) -> HubSettings | None:
+        """The settings of the Hub, if this is a service of one. Raises InvalidInput."""
+        from cellgate.principals.hub import hub_settings  # noqa: PLC0415
+
+        return hub_settings(self.environment) if self.jupyterhub else None
+
+    def hub_address(self) -> HubAddress | None:
+        """Where the Hub's proxy expects its service; None if nobody says. Raises UsageError."""
+        url = self.environment.get("JUPYTERHUB_SERVICE_URL", "")
+        if not self.jupyterhub or not url:
+            return None
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            public = urlsplit(self.environment.get("JUPYTERHUB_PUBLIC_URL", "")).hostname
+        except ValueError as error:
+            raise UsageError(f"JUPYTERHUB_SERVICE_URL or JUPYTERHUB_PUBLIC_URL is no URL: {error}") from error
+        if parts.scheme != "http" or not parts.hostname or not port:
+            raise UsageError(
+                f"JUPYTERHUB_SERVICE_URL is {url!r}; it must be one such as http://127.0.0.1:8888, without"
+                " TLS (internal_ssl)"
+            )
+        prefix = self.environment.get("JUPYTERHUB_SERVICE_PREFIX", "/")
+        return HubAddress(parts.hostname, port, prefix, public)

@@ -304,6 +304,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         **PackageOptions.aliases,
     }
     flags = {  # noqa: RUF012
+        **IdentityOptions.flags,
         "no-auth": ({"ServeApp": {"no_auth": True}}, "Ask for no token; on loopback addresses only."),
         "allow-unsandboxed": (
             {"ServeApp": {"allow_unsandboxed": True}},
@@ -332,7 +333,19 @@ class ServeApp(IdentityOptions, PackageOptions):
             json=self.log_json,
         )
         give_back_large_pieces()
+        self._take_address_of_hub()
         raise SystemExit(asyncio.run(self._serve(handler)))
+
+    def _take_address_of_hub(self) -> None:
+        """Listen where a Hub's proxy expects its service, whatever the settings say."""
+        address = self.hub_address()
+        if address is None:
+            return
+        self.ip = address.ip
+        self.port = address.port
+        self.base_url = address.prefix
+        if address.public_host is not None:
+            self.allowed_hosts = [*self.allowed_hosts, address.public_host]
 
     async def _serve(self, log: PacedHandler) -> int:
         from cellgate.cli.forced_exit import STOP_SIGNALS, leave_on_next_signal  # noqa: PLC0415
@@ -447,6 +460,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             quotas=self._quotas(),
             tls=self._tls(),
             oidc=self.oidc_settings(),
+            hub=self.hub_settings(),
         )
 
     def _quotas(self) -> Any:

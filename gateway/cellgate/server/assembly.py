@@ -45,6 +45,7 @@ from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
 from cellgate.principals.authentication import Authentication, Authenticator
 from cellgate.principals.directory import PrincipalDirectory
+from cellgate.principals.hub import HubAuthenticator, HubSettings
 from cellgate.principals.jwt import OidcSettings
 from cellgate.principals.oidc import OidcAuthenticator
 from cellgate.principals.principal import Login
@@ -137,6 +138,7 @@ class GatewaySettings:
     retention: RetentionSettings = field(default_factory=RetentionSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     oidc: OidcSettings | None = None
+    hub: HubSettings | None = None
 
 
 class RunningGateway:
@@ -268,6 +270,9 @@ async def _authentication(
     others: list[Authenticator] = []
     if settings.oidc is not None:
         others.append(OidcAuthenticator(settings.oidc, await open_keys(settings.oidc)))
+    if settings.hub is not None:
+        # The last: it asks the Hub about every token that nobody else knows.
+        others.append(HubAuthenticator(settings.hub))
     authentication = Authentication(directory, tuple(others))
     stack.push_async_callback(authentication.close)
     await directory.refresh()

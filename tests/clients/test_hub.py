@@ -1,0 +1,169 @@
+"""A real JupyterHub that starts the gateway as a service of its own, and lets its users in."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
+from tests.support.commands import environment
+from tests.support.requirements import require
+from tests.support.server import until
+
+STEWARD = "the-token-of-the-service-steward"
+OWN = "the-token-of-the-gateway-itself"
+ACCESS = "access:services!service=cellgate"
+PREFIX = "/services/cellgate"
+
+
+class Hub:
+    """A running Hub with its proxy and the gateway."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, token: str, scheme: str = "token"
+    ) -> tuple[int, Any]:
+        """Status and body of an answer that comes through the Hub's proxy."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        try:
+            headers = {"Authorization": f"{scheme} {token}", "Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        return answer.status, json.loads(content) if content.startswith((b"{", b"[")) else content.decode()
+
+    def add(self, user: str) -> None:
+        status, body = self.ask("POST", f"/hub/api/users/{user}", token=STEWARD)
+        assert status == 201, body
+
+    def token(self, user: str, *scopes: str) -> tuple[str, str]:
+        """A new token of the user and its id; without scopes it has all of the user's."""
+        wanted = {"scopes": scopes} if scopes else {}
+        status, body = self.ask("POST", f"/hub/api/users/{user}/tokens", wanted, token=STEWARD)
+        assert status == 201, body
+        return body["token"], body["id"]
+
+    def revoke(self, user: str, identity: str) -> None:
+        status, body = self.ask("DELETE", f"/hub/api/users/{user}/tokens/{identity}", token=STEWARD)
+        assert status == 204, body
+
+    def gateway(self, method: str, path: str, body: object = None, *, token: str) -> tuple[int, Any]:
+        """An answer of the gateway."""
+        return self.ask(method, PREFIX + path, body, token=token)
+
+
+def free_ports(*names: str) -> dict[str, int]:
+    """A free port by each name; all are different."""
+    with ExitStack() as stack:
+        sockets = {name: stack.enter_context(socket.socket()) for name in names}
+        for each in sockets.values():
+            each.bind(("127.0.0.1", 0))
+        return {name: each.getsockname()[1] for name, each in sockets.items()}
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub that has started the gateway."""
+    program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
+    if not COMPLETE.exists() or not program.exists():
+        require("clients", "JupyterHub is not installed; run: make clients")
+    ports = free_ports("public", "hub", "proxy_api", "gateway")
+    serve = ["serve", "--jupyterhub", "--backend=process", f"--data-dir={tmp_path / 'data'}"]
+    given = {
+        **ports,
+        "folder": str(tmp_path),
+        "proxy": str(ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"),
+        "command": [
+            sys.executable,
+            "-m",
+            "cellgate.cli.main",
+            *serve,
+            "--pool-size=0",
+            "--ServeApp.burst_size=0",
+        ],
+        "environment": {"CELLGATE_TOKEN": OWN, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        "steward": STEWARD,
+    }
+    log = tmp_path / "hub.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "--config", SCRIPTS / "jupyterhub_config.py"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment(HUB_TEST=json.dumps(given), HOME=str(tmp_path)),
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+    try:
+        started = Hub(ports["public"])
+
+        def serves() -> bool:
+            assert process.poll() is None, log.read_text()[-10_000:]
+            with suppress(OSError):
+                return started.ask("GET", f"{PREFIX}/healthz", token="")[0] == 200
+            return False
+
+        until(serves, "the Hub's gateway does not serve", 60)
+        yield started
+        # The Hub ends its services, and they end what they have started.
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
+        until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
+    except BaseException:
+        sys.stderr.write(log.read_text()[-10_000:])
+        raise
+    finally:
+        # Services and proxy have process groups of their own.
+        with suppress(psutil.NoSuchProcess):
+            for each in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+        process.kill()
+        process.wait()
+
+
+def test_the_users_of_a_hub(hub: Hub) -> None:
+    """Cells through the Hub's proxy; who is let in, as whom, and for how long."""
+    hub.add("eve")
+    ada, revoked_later = hub.token("ada", ACCESS)
+    status, result = hub.gateway("POST", "/v1/sessions/x/execute", {"code": "6 * 7"}, token=ada)
+    assert (status, result["text"]) == (200, "42")
+    status, me = hub.gateway("GET", "/v1/me", token=ada)
+    assert (status, me["principal"], me["role"]) == (200, "ada", "user")
+    assert hub.gateway("GET", "/v1/sessions/x", token=hub.token("ada")[0])[0] == 200, "all of ada's scopes"
+
+    # An administrator of the Hub is one of the gateway, unless the token is limited.
+    root, _ = hub.token("root")
+    status, session = hub.gateway("GET", "/v1/sessions/x?principal=ada", token=root)
+    assert (status, session["principal"]) == (200, "ada")
+    modest, _ = hub.token("root", ACCESS)
+    assert hub.gateway("GET", "/v1/me", token=modest)[1]["role"] == "user"
+    assert hub.gateway("GET", "/v1/me", token=OWN)[1]["role"] == "admin"
+
+    # A user without access, a token without it, a service, and nobody.
+    for token in (hub.token("eve")[0], hub.token("ada", "read:users:name!user")[0], STEWARD):
+        status, problem = hub.gateway("GET", "/v1/sessions", token=token)
+        assert (status, problem["reason"]) == (403, "forbidden")
+    status, problem = hub.gateway("GET", "/v1/sessions", token="0123456789abcdef")
+    assert (status, problem["reason"]) == (401, "not_authenticated")
+
+    hub.revoke("ada", revoked_later)
+    until(lambda: hub.gateway("GET", "/v1/sessions", token=ada)[0] == 401, "a revoked token lives", 20)
