@@ -17,6 +17,9 @@ from pathlib import Path
 import psutil
 
 from benchmarks import (
+    churn,
+    claims,
+    connections,
     containers,
     cpu,
     exports,
@@ -25,9 +28,11 @@ from benchmarks import (
     former,
     hostile,
     kernels,
+    load,
     memory,
     one_shot,
     packages,
+    principals,
     record,
     roundtrip,
     sockets,
@@ -56,6 +61,11 @@ BENCHMARKS = {
     "packages": packages.measure,
     "former": former.measure,
     "hostile": hostile.measure,
+    "load": load.measure,
+    "claims": claims.measure,
+    "principals": principals.measure,
+    "churn": churn.measure,
+    "connections": connections.measure,
 }
 SPECIAL = {"containers", "packages", "former"}
 """These need a container engine, a package index, or another checkout."""

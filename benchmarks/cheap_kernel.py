@@ -18,6 +18,18 @@ from typing import Any
 import zmq
 
 
+def write_kernelspec(folder: Path) -> None:
+    """Make this program the kernelspec `python3` of a folder for ``--ServeApp.kernel_dirs``."""
+    spec = {
+        "argv": [sys.executable, str(Path(__file__).resolve()), "{connection_file}"],
+        "display_name": "Cheap",
+        "language": "python",
+        "interrupt_mode": "message",
+    }
+    (folder / "python3").mkdir()
+    (folder / "python3" / "kernel.json").write_text(json.dumps(spec))
+
+
 class CheapKernel:
     """The sockets of one kernel."""
 

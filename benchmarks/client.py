@@ -65,7 +65,11 @@ class HttpClient:
         accept: str = "application/json",
     ) -> Answer:
         """Send a request and read its whole answer."""
-        self._send(method, path, content, accept)
+        self.send(method, path, content, accept)
+        return self.receive()
+
+    def receive(self) -> Answer:
+        """The whole answer to a request that was sent."""
         status, headers = self._read_head()
         if status == 204:
             return Answer(status, b"")
@@ -75,7 +79,7 @@ class HttpClient:
         self, method: str, path: str, content: Mapping[str, Any] | None, accept: str
     ) -> Iterator[bytes]:
         """Send a request and yield the lines of the answer's body as they arrive; read all of them."""
-        self._send(method, path, content, accept)
+        self.send(method, path, content, accept)
         status, headers = self._read_head()
         if status != 200:
             raise AnswerError(f"HTTP {status}: {b''.join(self._read_body(headers))[:500]!r}")
@@ -86,7 +90,14 @@ class HttpClient:
         if rest:
             yield rest
 
-    def _send(self, method: str, path: str, content: Mapping[str, Any] | None, accept: str) -> None:
+    def send(
+        self,
+        method: str,
+        path: str,
+        content: Mapping[str, Any] | None = None,
+        accept: str = "application/json",
+    ) -> None:
+        """Send a request without waiting for its answer."""
         body = b"" if content is None else json.dumps(content).encode()
         kind = "Content-Type: application/json\r\n" if body else ""
         head = (

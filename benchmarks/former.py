@@ -42,14 +42,16 @@ class Turns:
 
 @dataclass
 class Ratios:
-    """What pairs of turns gave: this code's time through the former code's."""
+    """What pairs of turns gave: the time of the one gateway through that of the other."""
 
     name: str
+    against: str = "the former code"
+    target: float = 1.0
     round_trips: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
 
     def add(self, now: Turns, then: Turns, *, first: bool) -> None:
-        """Measure one pair; `first` tells whether this code has the first turn."""
+        """Measure one pair; `first` tells whether `now` has the first turn."""
         if first:
             ours = now.turn()
             theirs = then.turn()
@@ -69,9 +71,13 @@ class Ratios:
     def figures(self) -> list[Figure]:
         """The medians, with the quartiles in their details."""
         return [
-            _figure(f"a cell by {self.name}, round trip against the former code", self.round_trips),
-            _figure("  the gateway's processor time", self.processor),
+            self._figure(f"a cell by {self.name}, round trip against {self.against}", self.round_trips),
+            self._figure("  the gateway's processor time", self.processor),
         ]
+
+    def _figure(self, name: str, ratios: list[float]) -> Figure:
+        spread = {f"q{quarter}": round(quantile(ratios, quarter / 4), 3) for quarter in (1, 3)}
+        return Figure(name, median(ratios), "x", at_most(self.target), {"n": len(ratios), **spread})
 
 
 def measure(options: Options) -> Sequence[Figure]:
@@ -112,8 +118,3 @@ def _compare(options: Options, former: Path, life: int, http: Ratios, websocket:
         for number in range(options.count(4, 2)):
             for ratios, now, then in pairs:
                 ratios.add(now, then, first=(number + life) % 2 == 1)
-
-
-def _figure(name: str, ratios: list[float]) -> Figure:
-    spread = {f"q{quarter}": round(quantile(ratios, quarter / 4), 3) for quarter in (1, 3)}
-    return Figure(name, median(ratios), "x", at_most(1.0), {"n": len(ratios), **spread})

@@ -149,12 +149,16 @@ def _cpu_of_tree(process: psutil.Process) -> dict[int, float]:
 
 @contextmanager
 def cellgate(
-    backend: str, *options: str, script: Path | None = None, checkout: Path | None = None
+    backend: str,
+    *options: str,
+    script: Path | None = None,
+    checkout: Path | None = None,
+    prepare: Callable[[Path], object] | None = None,
 ) -> Iterator[Server]:
     """A `cellgate serve` of this environment on a free port, with all its kernels warm and idle.
 
     `script`: a file to run instead of the command. `checkout`: run that code instead of this; if it has been
-    set up, with its own packages and kernels.
+    set up, with its own packages and kernels. `prepare` is called with the data folder before the start.
     """
     token = secrets.token_urlsafe(24)
     # Without -P a script's own folder would come first on the path, and its modules would hide others.
@@ -162,6 +166,8 @@ def cellgate(
     command = [*program, "serve"]
     with _folder() as folder:
         data = folder / "data"
+        if prepare is not None:
+            prepare(data)
         arguments = [
             "--port",
             "0",

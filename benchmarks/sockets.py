@@ -7,8 +7,6 @@ machine. Everything on the gateway's side is real: processes, zmq sockets, sessi
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from tornado.httpclient import HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from benchmarks.channels import start_kernel
+from benchmarks.cheap_kernel import write_kernelspec
 from benchmarks.figures import MB, Figure
 from benchmarks.options import Options, say
 from benchmarks.servers import Server, cellgate
@@ -32,7 +31,7 @@ def measure(options: Options) -> Sequence[Figure]:
     uncounted = options.count(UNCOUNTED, 2)
     counted = options.count(COUNTED, 8)
     with tempfile.TemporaryDirectory(prefix="cheap-") as folder:
-        _kernelspec(Path(folder))
+        write_kernelspec(Path(folder))
         arguments = (f"--ServeApp.kernel_dirs={folder}", "--ServeApp.max_kernels=500", "--pool-size", "0")
         with cellgate("process", *arguments) as server:
             return asyncio.run(_measure(server, uncounted, counted, options.count(int(SECONDS), 5)))
@@ -65,15 +64,3 @@ async def _measure(server: Server, uncounted: int, counted: int, seconds: float)
 async def _connect(server: Server, kernel: str) -> WebSocketClientConnection:
     url = f"{server.url.replace('http', 'ws', 1)}/api/kernels/{kernel}/channels"
     return await websocket_connect(HTTPRequest(url, headers={"Authorization": f"token {server.token}"}))
-
-
-def _kernelspec(folder: Path) -> None:
-    program = Path(__file__).with_name("cheap_kernel.py")
-    spec = {
-        "argv": [sys.executable, str(program), "{connection_file}"],
-        "display_name": "Cheap",
-        "language": "python",
-        "interrupt_mode": "message",
-    }
-    (folder / "python3").mkdir()
-    (folder / "python3" / "kernel.json").write_text(json.dumps(spec))
