@@ -173,6 +173,12 @@ class PackagesNotAllowed(CellgateError):
     reason = "packages_not_allowed"
 
 
+class NetworkNotAllowed(CellgateError):
+    """The operator's policy allows the principal's sessions no network."""
+
+    reason = "network_not_allowed"
+
+
 class PackageError(CellgateError):
     """Packages could not be installed; the session is as it was."""
 
@@ -281,6 +287,7 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     PackagesNotAllowed: HTTPStatus.FORBIDDEN,
+    NetworkNotAllowed: HTTPStatus.FORBIDDEN,
     PackageError: HTTPStatus.UNPROCESSABLE_ENTITY,
     PackageConflict: HTTPStatus.CONFLICT,
     PackageIndexUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,

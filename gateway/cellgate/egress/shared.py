@@ -1,0 +1,93 @@
+"""What all sessions' proxies share: the operator's policy, the limits, and the ways to the network.
+
+Built once, in ``server.assembly``. A test gives it other ways: names that change, hosts that are not there.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from cellgate.egress.dialer import dial, is_own
+from cellgate.egress.policy import Address, EgressPolicy
+from cellgate.egress.resolver import GetAddresses, Resolver, system_addresses
+from cellgate.errors import NetworkNotAllowed
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.limits import GIB
+from cellgate_kernels.threads import Lane
+
+LOOKUP_THREADS = 16
+
+PolicyOf = Callable[[str], EgressPolicy | None]
+"""The policy of a principal now; None if it may reach nothing. Called for each connection and each second."""
+
+
+def nobody(_principal: str) -> EgressPolicy | None:
+    """The policy of a gateway whose operator has none."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class EgressLimits:
+    """`connections`: at once, of one session; `of_all`: of all together. `bytes`: both ways, of one session.
+
+    `idle_seconds`: without a byte either way.
+    """
+
+    connections: int = 32
+    of_all: int = 512
+    bytes: int = GIB
+    idle_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How the network is reached. `ask` resolves a name in a thread; `is_own`: is the address ours?"""
+
+    ask: GetAddresses = system_addresses
+    dial: Callable[[Sequence[Address], int], Awaitable[tuple[socket.socket, Address] | None]] = dial
+    is_own: Callable[[Address, int], bool] = is_own
+
+
+@dataclass(slots=True)
+class Egress:
+    """The shared parts. `unfit`: why kernels of this gateway can't be given a network through it, if so."""
+
+    policy_of: PolicyOf = nobody
+    limits: EgressLimits = field(default_factory=EgressLimits)
+    unfit: str | None = None
+    ways: Ways = field(default_factory=Ways)
+    open: int = 0
+    """Connections of all sessions now."""
+    _lane: Lane = field(default_factory=lambda: Lane("lookups", LOOKUP_THREADS))
+
+    def check(self, principal: str) -> None:
+        """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
+        policy = self.policy_of(principal)
+        if policy is None or not policy.patterns:
+            raise NetworkNotAllowed(
+                "The operator's policy allows your sessions no network; leave `network` out"
+            )
+        if self.unfit is not None:
+            raise InvalidInput(f"A session can't be given a network here: {self.unfit}")
+
+    def reachable(self, principal: str) -> list[str] | None:
+        """The patterns of what the principal's sessions may reach; None if nothing."""
+        policy = self.policy_of(principal)
+        if policy is None or not policy.patterns or self.unfit is not None:
+            return None
+        return [str(pattern) for pattern in policy.patterns]
+
+    def resolver(self) -> Resolver:
+        """A session's own."""
+        return Resolver(self._lane, self.ways.ask)
+
+    @property
+    def full(self) -> bool:
+        """Whether all sessions together have as many connections as there may be."""
+        return self.open >= self.limits.of_all
+
+    def close(self) -> None:
+        """Start no more lookups."""
+        self._lane.close()
