@@ -32,6 +32,7 @@ from cellgate_kernels.messages import Channel, Message
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
 from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.provisioners.folders import EGRESS
 from cellgate_kernels.readiness import ready
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -57,6 +58,8 @@ class KernelProfile:
     limits: ResourceLimits = field(default_factory=ResourceLimits)
     env: tuple[tuple[str, str], ...] = ()
     secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    egress: bool = False
+    """Whether it can connect to a socket that its owner makes in the folder `Kernel.egress`."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -139,6 +142,11 @@ class Kernel:
         return self._provisioner.image_used
 
     @property
+    def egress(self) -> Path | None:
+        """The folder where it looks for the socket of its way to a network; None if it has none."""
+        return Path(self._manager.connection_file).parent / EGRESS if self.profile.egress else None
+
+    @property
     def stored(self) -> bool:
         """Whether another gateway could adopt it."""
         return self._store is not None and self.alive
@@ -213,6 +221,7 @@ class Kernel:
             packages=None if self.packages is None else str(self.packages),
             hash_seed=self.hash_seed,
             secrets=tuple(name for name, _ in self.profile.secrets),
+            egress=self.profile.egress,
         )
         try:
             await asyncio.to_thread(self._store.save, stored)
@@ -441,7 +450,7 @@ class KernelLauncher:
             if isinstance(error, (TimeoutError, RuntimeError)):
                 raise KernelStartFailed(f"The kernel does not answer: {error}") from error
             raise
-        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env, secrets)
+        profile = KernelProfile(stored.kernelspec, stored.limits, stored.env, secrets, stored.egress)
         kernel = Kernel(
             profile,
             manager,
@@ -472,6 +481,7 @@ class KernelLauncher:
                 runtime_dir=runtime,
                 workspace=workspace,
                 packages=packages,
+                egress=profile.egress,
                 **self._backend_options,
             )
         finally:

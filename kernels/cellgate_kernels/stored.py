@@ -46,6 +46,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     packages: str | None = None
     hash_seed: str | None = None
     secrets: tuple[str, ...] = ()
+    egress: bool = False
 
 
 class KernelStore:

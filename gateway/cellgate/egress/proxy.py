@@ -27,12 +27,11 @@ from cellgate.egress.relay import CHUNK, BadBody, Count, end, pump, send_body
 from cellgate.egress.requests import MOST_HEAD, BadHead, ProxyRequest, parse_head
 from cellgate.egress.shared import Egress
 from cellgate.errors import StorageError
+from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
-SOCKET = "proxy"
-"""The name of the socket in the kernel's folder of its way out."""
 BACKLOG = 64
 HEAD_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
@@ -125,7 +124,7 @@ class SessionProxy:
 
     def listen(self, folder: Path) -> None:
         """Serve on the socket in this folder, which the kernel can't write to. Raises OSError."""
-        path = folder / SOCKET
+        path = folder / EGRESS_SOCKET
         # An earlier gateway may have left one.
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

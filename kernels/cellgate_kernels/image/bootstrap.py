@@ -15,6 +15,7 @@ import linecache
 import os
 import select
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -31,6 +32,7 @@ SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given
 PRELOAD = "CELLGATE_PRELOAD"
 LIFETIME = "CELLGATE_LIFETIME"
 SPOOL = "CELLGATE_SPOOL"
+EGRESS = "CELLGATE_EGRESS"
 TABLE = "application/vnd.dataresource+json"
 
 # The spool's ring: kernels/cellgate_kernels/spool.py reads it with the same values.
@@ -54,6 +56,7 @@ CELLS_COUNTED = 16
 def main(kernel_class=None):
     """Run the kernel until it is shut down; `kernel_class` replaces IPython's kernel."""
     leave_if_orphaned()
+    start_forwarder()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
@@ -97,6 +100,33 @@ def leave_if_orphaned():
         sys.exit("The gateway is gone.")
     # The pipe, and other descriptors that only the start of the sandbox needed.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def start_forwarder():
+    """Start the program that takes connections to the gateway's proxy, if this kernel may use that.
+
+    CELLGATE_EGRESS is ``port:path``: the port on loopback that the variables for proxies name, and the
+    gateway's socket. The program is no child of the kernel's, in whose place user code might wait for it, and
+    in a process group of its own, so that interrupts don't end it. Connections wait until it has started.
+    """
+    told = os.environ.pop(EGRESS, None)
+    if told is None:
+        return
+    port, _, path = told.partition(":")
+    program = Path(__file__).resolve().with_name("forwarder.py")
+    argv = [sys.executable, "-I", "-S", str(program), path]
+    with socket.create_server(("127.0.0.1", int(port))) as listener:
+        between = os.fork()
+        if between == 0:
+            try:
+                os.setsid()
+                if os.fork() == 0:
+                    os.dup2(listener.fileno(), 0)
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                    os.execv(argv[0], argv)  # noqa: S606 - no shell is wanted
+            finally:
+                os._exit(0)
+        os.waitpid(between, 0)
 
 
 def cells_have_lines():

@@ -105,6 +105,7 @@ class Deno:
 if __name__ == "__main__":
     # Here, so that Deno starts while we import the rest.
     bootstrap.leave_if_orphaned()
+    bootstrap.start_forwarder()
     deno = Deno()
 
 sys.modules["debugpy"] = None  # a fifth of an idle kernel's memory, and only Python's

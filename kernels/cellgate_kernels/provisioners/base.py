@@ -39,6 +39,11 @@ from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
 
 logger = logging.getLogger(__name__)
 
+EGRESS_PORT = 3128
+"""Where a kernel's programs find their proxy, on the loopback of its own network namespace."""
+EGRESS_SOCKET = "proxy"
+"""The gateway's socket in the folder of a kernel's way to a network."""
+
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 KILL_TIMEOUT = 5.0
 
@@ -100,13 +105,15 @@ class KernelExit:
 class KernelView:
     """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home.
 
-    `packages`: the folder of that name in its launch, if there is one.
+    `packages`, `egress`: the folders of those names in its launch, if there are any. `egress` is empty where
+    a kernel can't be kept from a network in other ways, so that a proxy would limit nothing.
     """
 
     connection_file: str
     socket_prefix: str
     home: str
     packages: str = "/run/packages"
+    egress: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +134,10 @@ class CellgateProvisioner(KernelProvisionerBase):
     `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
     `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
     folder that the kernel imports modules from and can't write to, never removed here), `runtime_dir` (a
-    folder only for this kernel, for its sockets; made if missing, and removed in `cleanup`). Folders that are
-    not given are made in the temporary folder and removed. The `env` that Jupyter programs pass is ignored:
-    it is their own environment.
+    folder only for this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress`
+    (whether the kernel gets a way to the socket that its owner makes in the folder of that name). Folders
+    that are not given are made in the temporary folder and removed. The `env` that Jupyter programs pass is
+    ignored: it is their own environment.
     """
 
     isolation: str = "none"
@@ -247,6 +255,7 @@ class CellgateProvisioner(KernelProvisionerBase):
                     _path(kwargs.get("runtime_dir")),
                     _path(kwargs.get("workspace") or kwargs.get("cwd")),
                     _path(kwargs.get("packages")),
+                    egress=bool(kwargs.get("egress")),
                 )
                 self.connection_info, self._inner_info = self._connection(self._folders)
             launch = self._plan(cmd, self._folders, kwargs)
@@ -333,6 +342,10 @@ class CellgateProvisioner(KernelProvisionerBase):
         env |= options.get("extra_env") or {}
         if folders.packages is not None:
             env |= packages_environment(view.packages, env)
+        if folders.egress is not None:
+            env = egress_environment(view.egress) | env
+            # With a network of its own, pip may ask an index.
+            env.pop("PIP_NO_INDEX", None)
         _check_environment(env)
         return Launch(argv, env, limits, folders)
 
@@ -396,6 +409,24 @@ def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
         "PATH": f"{env.get('PATH', SYSTEM_PATH)}:{folder}/bin",
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    }
+
+
+def egress_environment(folder: str) -> dict[str, str]:
+    """The variables by which programs find a proxy, and the kernel's start-up file what to start for it.
+
+    Raises InvalidInput for a kernel that is not kept from a network anyway.
+    """
+    if not folder:
+        raise InvalidInput(
+            "These kernels can't be given a way to some hosts only: they have a network already."
+        )
+    url = f"http://127.0.0.1:{EGRESS_PORT}"
+    proxies = {name: url for word in ("HTTP_PROXY", "HTTPS_PROXY") for name in (word, word.lower())}
+    return {
+        **proxies,
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1"),
+        "CELLGATE_EGRESS": f"{EGRESS_PORT}:{folder}/{EGRESS_SOCKET}",
     }
 
 

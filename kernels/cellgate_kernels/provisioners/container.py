@@ -17,7 +17,12 @@ from cellgate_kernels.provisioners.engine_profile import engine_profile
 from cellgate_kernels.provisioners.proc import hidden_names
 
 IMAGE = "cellgate/kernel:latest"
-VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the container's own /tmp
+VIEW = KernelView(
+    "/run/kernel.json",
+    "/run/kernel/k",
+    "/tmp/home",  # noqa: S108 - the container's own /tmp
+    egress="/run/egress",
+)
 WORKSPACE = "/workspace"
 
 INSTANCE_LABEL = "org.cellgate.instance"
@@ -148,14 +153,16 @@ def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[s
 
 def _mounts(launch: Launch, settings: ContainerSettings) -> list[dict[str, Any]]:
     folders = launch.folders
-    packages = []
+    given = []
     if folders.packages is not None:
-        packages.append(_bind(str(folders.packages), VIEW.packages, writable=False))
+        given.append(_bind(str(folders.packages), VIEW.packages, writable=False))
+    if folders.egress is not None:
+        given.append(_bind(str(folders.egress), VIEW.egress, writable=False))
     return [
         _bind(str(folders.workspace), WORKSPACE, writable=True),
         _bind(str(folders.sockets), VIEW.socket_prefix.rpartition("/")[0], writable=True),
         _bind(str(folders.connection_file), VIEW.connection_file, writable=False),
-        *packages,
+        *given,
         *map(_extra_mount, settings.mounts),
     ]
 

@@ -16,7 +16,7 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +134,8 @@ class DockerProvisioner(CellgateProvisioner):
             self._engine.detach(self._container)
 
     def _view(self, folders: LaunchFolders) -> KernelView:
-        return VIEW
+        # With an engine's network, what ignores the proxy would reach whatever that reaches.
+        return VIEW if self._settings.network_mode == "none" else replace(VIEW, egress="")
 
     def _check_program(self, path: str) -> None:
         """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""

@@ -25,6 +25,9 @@ SOCKET_PATH_MAX = 107
 PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
 _PASSES = trees.NO_OPEN_FILES | {errno.ENOTEMPTY}
 
+EGRESS = "egress"
+"""The folder in a kernel's runtime folder with the socket of its way to a network; it can't write there."""
+
 SOCKETS = "ipc"
 """The folder in a kernel's runtime folder that the kernel can write to."""
 
@@ -37,16 +40,23 @@ class LaunchFolders:
     """Host folders of one kernel. We remove `runtime`, and `workspace` only if we made it.
 
     `packages`: a folder of modules that the kernel may read and others fill; None when there is none.
+    `egress`: a folder in which others may make a socket for the kernel to connect to; None likewise.
     """
 
     runtime: Path
     workspace: Path
     owns_workspace: bool
     packages: Path | None = None
+    egress: Path | None = None
 
     @classmethod
     def make(
-        cls, runtime: Path | None, workspace: Path | None, packages: Path | None = None
+        cls,
+        runtime: Path | None,
+        workspace: Path | None,
+        packages: Path | None = None,
+        *,
+        egress: bool = False,
     ) -> LaunchFolders:
         """Make missing folders, private to this user. Raises KernelStartFailed when a path does not fit."""
         made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
@@ -55,10 +65,16 @@ class LaunchFolders:
             if workspace is None:
                 made.append(Path(tempfile.mkdtemp(prefix="cellgate-workspace-")))
             packages = None if packages is None else packages.resolve(strict=True)
-            folders = cls(runtime, (workspace or made[-1]).resolve(strict=True), workspace is None, packages)
+            way_out = runtime / EGRESS if egress else None
+            workspace_path = (workspace or made[-1]).resolve(strict=True)
+            folders = cls(runtime, workspace_path, workspace is None, packages, way_out)
             _check_socket_path(folders.socket_prefix)
             for folder in (runtime, folders.sockets, folders.home):
                 folder.mkdir(mode=0o700, exist_ok=True)
+            if way_out is not None:
+                way_out.mkdir(exist_ok=True)
+                # The kernel may run as another user. Only we get past the folder above.
+                way_out.chmod(0o755)
         except OSError as error:
             _remove_quickly(made)
             raise KernelStartFailed(f"The kernel's folders can't be made: {error}") from error

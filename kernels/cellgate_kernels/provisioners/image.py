@@ -28,6 +28,7 @@ MATERIAL = (
     "image/bootstrap.py",
     "image/bash_cells.py",
     "image/deno_cells.py",
+    "image/forwarder.py",
     "specs/uv_command.py",
 )
 """The files that the recipe copies, below the package's folder."""

@@ -41,7 +41,12 @@ CHECK_TIMEOUT = 10.0
 # Named and explained in image/bootstrap.py.
 LIFETIME = "CELLGATE_LIFETIME"
 
-_VIEW = KernelView("/run/kernel.json", "/run/kernel/k", "/tmp/home")  # noqa: S108 - the sandbox's own /tmp
+_VIEW = KernelView(
+    "/run/kernel.json",
+    "/run/kernel/k",
+    "/tmp/home",  # noqa: S108 - the sandbox's own /tmp
+    egress="/run/egress",
+)
 
 _NAMESPACES = (
     "--unshare-all",
@@ -263,6 +268,8 @@ def _mounts(launch: Launch, readable: Sequence[str], synthetic: dict[str, int]) 
     yield from ("--ro-bind", str(launch.folders.connection_file), _VIEW.connection_file)
     if launch.folders.packages is not None:
         yield from ("--ro-bind", str(launch.folders.packages), _VIEW.packages)
+    if launch.folders.egress is not None:
+        yield from ("--ro-bind", str(launch.folders.egress), _VIEW.egress)
     yield from ("--remount-ro", "/")
 
 

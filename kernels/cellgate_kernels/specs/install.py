@@ -36,7 +36,7 @@ IMAGE = Path(__file__).parents[1] / "image"
 REQUIREMENTS = IMAGE / "requirements.lock"
 """The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
-START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py")
+START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
 """The scripts that start kernels; they are copied to the environment's data folder."""
 
 # The package of each kernelspec's kernel. An operator's own requirements may leave one out.

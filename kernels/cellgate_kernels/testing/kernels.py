@@ -186,6 +186,11 @@ class FakeKernel(Kernel):
         return {}
 
     @property
+    def egress(self) -> Path | None:
+        """A folder beside its workspace, which the test makes."""
+        return self.workspace.with_name(f"egress-{self.id}") if self.profile.egress else None
+
+    @property
     def stored(self) -> bool:
         """No other gateway could adopt it."""
         return False

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cellgate.egress.policy import Address, EgressPolicy, HostPattern
-from cellgate.egress.proxy import SOCKET, SessionProxy
+from cellgate.egress.proxy import SessionProxy
 from cellgate.egress.shared import Egress, EgressLimits, Ways
 from cellgate.errors import StorageError
+from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 
 PUBLIC = "9.9.9.9"
 PATIENCE = 20.0
@@ -132,7 +133,7 @@ async def world(
             stack.push_async_callback(server.wait_closed)
             stack.callback(server.close)
             made.port = server.sockets[0].getsockname()[1]
-        made.path = folder / SOCKET
+        made.path = folder / EGRESS_SOCKET
         made.proxy.listen(folder)
         stack.push_async_callback(made.proxy.close)
         yield made

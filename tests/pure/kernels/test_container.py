@@ -12,10 +12,10 @@ import pytest
 
 from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
-from cellgate_kernels.provisioners.base import Launch
+from cellgate_kernels.provisioners.base import Launch, egress_environment
 from cellgate_kernels.provisioners.container import ContainerSettings, container_config
 from cellgate_kernels.provisioners.disk import Folder, usage
-from cellgate_kernels.provisioners.docker import check_engine, kernel_user
+from cellgate_kernels.provisioners.docker import DockerProvisioner, check_engine, kernel_user
 from cellgate_kernels.provisioners.engine import Engine, _remove
 from cellgate_kernels.provisioners.engine_profile import engine_profile
 from cellgate_kernels.provisioners.folders import LaunchFolders
@@ -170,3 +170,26 @@ def test_a_workspace_too_deep_to_measure_counts_as_too_much(tmp_path: Path) -> N
     finally:
         os.close(start)
     assert usage([Folder(tmp_path)], None, enough=MIB).used > MIB
+
+
+def test_a_way_to_a_network_is_a_folder_that_the_kernel_cant_write_to(tmp_path: Path) -> None:
+    folders = LaunchFolders.make(tmp_path / "run", tmp_path, egress=True)
+    assert folders.egress == tmp_path / "run" / "egress"
+    launch = Launch(("/bin/python",), {}, ResourceLimits(), folders)
+    made = container_config(
+        launch, ContainerSettings(), user=(1000, 1000), labels={}, processors=2.0, host_ports={}
+    )
+    mount = {"Type": "bind", "Source": str(folders.egress), "Target": "/run/egress", "ReadOnly": True}
+    assert mount in made["HostConfig"]["Mounts"]
+    assert made["HostConfig"]["NetworkMode"] == "none"
+
+
+@pytest.mark.parametrize("settings", [{"transport": "tcp"}, {"network": "bridge"}])
+def test_containers_with_a_network_get_no_way_to_some_hosts_only(
+    settings: dict[str, str], tmp_path: Path
+) -> None:
+    folders = LaunchFolders.make(tmp_path / "run", tmp_path, egress=True)
+    assert DockerProvisioner()._view(folders).egress == "/run/egress"
+    view = DockerProvisioner(**settings)._view(folders)
+    with pytest.raises(InvalidInput, match="have a network already"):
+        egress_environment(view.egress)
