@@ -54,7 +54,8 @@ class ThreadLanes:
     `cells`: kernels, workspaces and results of cells; there is a thread for each of the `kernels` that may
     exist, so that none waits for another's. `record`: encoding and hashing of large events. `texts`: decoding
     and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
-    for listings. Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
+    for listings. `lookups`: names of hosts that sessions connect to; the system's resolver may take its time.
+    Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
     """
 
     def __init__(self, kernels: int) -> None:
@@ -63,8 +64,9 @@ class ThreadLanes:
         self.texts = Lane("texts", 2)
         self.files = Lane("files", 8)
         self.bulk = Lane("bulk", 2)
+        self.lookups = Lane("lookups", 16)
 
     def close(self) -> None:
         """Close all lanes except that of the cells, which the loop closes."""
-        for lane in (self.record, self.texts, self.files, self.bulk):
+        for lane in (self.record, self.texts, self.files, self.bulk, self.lookups):
             lane.close()

@@ -18,7 +18,16 @@ from urllib.parse import urlencode
 import msgspec
 
 from cellgate.client.blocking import Asynchronous
-from cellgate.client.calls import IDLE_TIMEOUT, Calls, Progress, cell_options, encode, given, session_path
+from cellgate.client.calls import (
+    IDLE_TIMEOUT,
+    Calls,
+    Progress,
+    cell_options,
+    encode,
+    given,
+    session_options,
+    session_path,
+)
 from cellgate.client.errors import InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
@@ -33,7 +42,7 @@ from cellgate.wire.answers import (
     SessionPage,
 )
 from cellgate.wire.events import Event, Finished, Package
-from cellgate.wire.models import CellKeywords
+from cellgate.wire.models import CellKeywords, SessionKeywords
 
 if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions
@@ -71,23 +80,15 @@ class Gateway(Asynchronous):
         self,
         name: str | None = None,
         *,
-        kernel: str | None = None,
-        language: str | None = None,
-        env: Mapping[str, str] | None = None,
-        limits: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        secrets: Sequence[str] | None = None,
         keep: bool | None = None,
+        **options: Unpack[SessionKeywords],
     ) -> Session:
         """A session to work with, created when first used; the options apply only if it does not exist.
 
         As a context manager it ends after the block, unless `keep`; by default one with a name is kept.
-        `secrets`: names of secrets that the gateway has of this principal, for the cells' environment.
         """
-        options = given(
-            kernel=kernel, language=language, env=env, limits=limits, metadata=metadata, secrets=secrets
-        )
-        return Session(self, self._calls, name, options, keep=name is not None if keep is None else keep)
+        wanted = session_options(options)
+        return Session(self, self._calls, name, wanted, keep=name is not None if keep is None else keep)
 
     async def info(self) -> GatewayInfo:
         """The gateway's version, isolation and ceilings."""
@@ -100,19 +101,10 @@ class Gateway(Asynchronous):
     async def create_session(
         self,
         session: str | None = None,
-        *,
-        kernel: str | None = None,
-        language: str | None = None,
-        env: Mapping[str, str] | None = None,
-        limits: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        secrets: Sequence[str] | None = None,
+        **options: Unpack[SessionKeywords],
     ) -> SessionModel:
         """The session of this name, created if missing; without a name, a new one."""
-        options = given(
-            kernel=kernel, language=language, env=env, limits=limits, metadata=metadata, secrets=secrets
-        )
-        body = given(session=session, **options)
+        body = given(session=session, **session_options(options))
         return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
 
     async def get_session(self, session: str) -> SessionModel:

@@ -19,7 +19,7 @@ import msgspec
 
 from cellgate.client.errors import ConnectionFailed, InvalidInput, gateway_error
 from cellgate.client.transport import Answer, Body, Server
-from cellgate.wire.models import CellKeywords
+from cellgate.wire.models import CellKeywords, SessionKeywords
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
@@ -133,15 +133,24 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def cell_options(options: CellKeywords) -> dict[str, Any]:
-    """A cell's options that are not None. Raises TypeError for others, as Python does for wrong keywords.
+    """A cell's options that are not None. Raises TypeError for others."""
+    return _options("a cell", options, CellKeywords.__annotations__)
+
+
+def session_options(options: SessionKeywords) -> dict[str, Any]:
+    """A session's options that are not None. Raises TypeError for others."""
+    return _options("a session", options, SessionKeywords.__annotations__)
+
+
+def _options(whose: str, options: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None. Raises TypeError for others, as Python does for wrong keywords.
 
     Python does not compare keywords with a TypedDict. Unchecked, a misspelt one would start a kernel before
     the gateway refused it, and any other field of the request, such as `wait`, would go through.
     """
-    unknown = sorted(options.keys() - CellKeywords.__annotations__.keys())
+    unknown = sorted(options.keys() - known.keys())
     if unknown:
-        known = ", ".join(CellKeywords.__annotations__)
-        raise TypeError(f"a cell has no option {unknown[0]!r}; known are: {known}")
+        raise TypeError(f"{whose} has no option {unknown[0]!r}; known are: {', '.join(known)}")
     return given(**options)
 
 

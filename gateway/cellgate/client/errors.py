@@ -59,6 +59,10 @@ class PackagesNotAllowed(GatewayError):
     """The gateway's operator allows no packages, or not these."""
 
 
+class NetworkNotAllowed(GatewayError):
+    """The gateway's operator allows this principal's sessions no network."""
+
+
 class QuotaExceeded(GatewayError):
     """The session would exceed one of its limits, or its principal a quota.
 
@@ -97,6 +101,7 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "conflict": Conflict,
     "environment_differs": Conflict,
     "packages_not_allowed": PackagesNotAllowed,
+    "network_not_allowed": NetworkNotAllowed,
     "package_conflict": Conflict,
     "quota_exceeded": QuotaExceeded,
     "queue_full": Overloaded,

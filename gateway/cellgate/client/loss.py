@@ -31,5 +31,7 @@ def _missing(missing: Missing) -> Iterator[str]:
         yield f"environment variables {', '.join(missing.env)}"
     if missing.packages:
         yield f"packages {', '.join(missing.packages)}"
+    if missing.network:
+        yield "its network"
     if missing.limits:
         yield "limits " + ", ".join(f"{name} of {value:.15g}" for name, value in missing.limits.items())

@@ -1,4 +1,4 @@
-"""What sessions may reach: patterns of hosts and ports, and which addresses are never reached.
+"""What a principal's sessions may reach: by patterns of hosts and ports, and by the addresses of names.
 
 Pure: texts in, verdicts out. It neither resolves names nor opens connections; ``proxy`` asks it before each
 of both. The tables of addresses are our own, because ``ipaddress.is_global`` calls many of them global that
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
-from cellgate_kernels.errors import InvalidInput
+from cellgate.principals.host_patterns import HostPattern
 
 Address = IPv4Address | IPv6Address
 
@@ -101,41 +101,6 @@ class Cause(StrEnum):
     POLICY_CHANGED = "policy_changed"
     IDLE = "idle"
     KERNEL_ENDED = "kernel_ended"
-
-
-@dataclass(frozen=True, slots=True)
-class HostPattern:
-    """One host, or with `wildcard` all names below it but not itself, at one port. `host` is canonical."""
-
-    host: str
-    port: int
-    wildcard: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> HostPattern:
-        """A pattern from ``host:port``, ``*.host:port`` or ``[IPv6 address]:port``. Raises InvalidInput."""
-        try:
-            host, port = split_authority(text.removeprefix("*."))
-            wildcard = text.startswith("*.")
-            if wildcard and address_of(host) is not None:
-                raise ValueError("an address has no names below it")
-        except ValueError as error:
-            raise InvalidInput(
-                f"{text[:80]!r} must be a host and a port such as 'example.org:443' or '*.example.org:443':"
-                f" {error}"
-            ) from None
-        return cls(host, port, wildcard)
-
-    def __str__(self) -> str:
-        """The pattern as `parse` reads it."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'*.' if self.wildcard else ''}{host}:{self.port}"
-
-    def matches(self, host: str, port: int) -> bool:
-        """Whether a canonical host and a port are meant."""
-        if port != self.port:
-            return False
-        return host.endswith(f".{self.host}") if self.wildcard else host == self.host
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,20 +124,7 @@ class SessionProxy:
 
     def listen(self, folder: Path) -> None:
         """Serve on the socket in this folder, which the kernel can't write to. Raises OSError."""
-        path = folder / EGRESS_SOCKET
-        # An earlier gateway may have left one.
-        path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            listener.setblocking(False)
-            listener.bind(str(path))
-            # The kernel may run as another user; the folders above let in nobody but us.
-            os.chmod(path, 0o666)  # noqa: PTH101, S103
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        self._listener = listener
+        self._listener = listener = _listener(folder)
         self._ledger = Ledger(self._host.note)
         self._tasks.start(self._accept(listener), "proxy")
         self._tasks.repeat(self._look, "watch over connections", pause=LOOK_SECONDS)
@@ -344,6 +331,27 @@ class SessionProxy:
 
 BROKEN = (OSError, BadBody, Refused)
 """How a direction may end other than by its end."""
+
+
+def _listener(folder: Path) -> socket.socket:
+    """A socket that listens in a folder, in the place of one that an earlier gateway left. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    opened = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        # By this way a path of any length fits into the address of a socket.
+        path = Path(f"/proc/self/fd/{opened}/{EGRESS_SOCKET}")
+        path.unlink(missing_ok=True)
+        listener.setblocking(False)
+        listener.bind(str(path))
+        # The kernel may run as another user; the folders above let in nobody but us.
+        path.chmod(0o666)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    finally:
+        os.close(opened)
+    return listener
 
 
 def _still_allowed(policy: EgressPolicy | None, connection: _Connection) -> bool:

@@ -17,8 +17,6 @@ from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
 
-LOOKUP_THREADS = 16
-
 PolicyOf = Callable[[str], EgressPolicy | None]
 """The policy of a principal now; None if it may reach nothing. Called for each connection and each second."""
 
@@ -52,15 +50,18 @@ class Ways:
 
 @dataclass(slots=True)
 class Egress:
-    """The shared parts. `unfit`: why kernels of this gateway can't be given a network through it, if so."""
+    """The shared parts. `lane`: threads for looking up names.
 
+    `unfit`: why kernels of this gateway can't be given a network through a proxy, if so.
+    """
+
+    lane: Lane
     policy_of: PolicyOf = nobody
     limits: EgressLimits = field(default_factory=EgressLimits)
     unfit: str | None = None
     ways: Ways = field(default_factory=Ways)
     open: int = 0
     """Connections of all sessions now."""
-    _lane: Lane = field(default_factory=lambda: Lane("lookups", LOOKUP_THREADS))
 
     def check(self, principal: str) -> None:
         """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
@@ -81,13 +82,9 @@ class Egress:
 
     def resolver(self) -> Resolver:
         """A session's own."""
-        return Resolver(self._lane, self.ways.ask)
+        return Resolver(self.lane, self.ways.ask)
 
     @property
     def full(self) -> bool:
         """Whether all sessions together have as many connections as there may be."""
         return self.open >= self.limits.of_all
-
-    def close(self) -> None:
-        """Start no more lookups."""
-        self._lane.close()

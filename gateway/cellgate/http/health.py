@@ -94,6 +94,7 @@ class InfoHandler(BaseHandler):
                 limits=services.manager.default_limits(self.principal.name).to_wire(),
                 ceilings=Ceilings(**services.manager.ceilings(self.principal.name).to_wire()),
                 packages=allowed,
+                network=services.manager.reachable(self.principal.name),
                 pool=pool,
                 sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
             )

@@ -28,6 +28,8 @@ import zmq
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from cellgate.egress.policy import EgressPolicy
+from cellgate.egress.shared import Egress
 from cellgate.errors import AddressInUse, StorageError, not_written
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.http.access import AccessPolicy
@@ -415,6 +417,7 @@ def _build(
         usage=usage,
         observer=observer,
         secrets=authentication.directory,
+        egress=Egress(lanes.lookups, partial(_policy_of, usage), unfit=_networked(settings)),
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)
@@ -461,6 +464,21 @@ def _build(
     )
     metrics.watch(lambda: _readings(services))
     return services
+
+
+def _policy_of(usage: Usage, principal: str) -> EgressPolicy | None:
+    """What the principal's sessions may reach now, by the file of quotas."""
+    quotas = usage.quotas(principal)
+    return EgressPolicy(quotas.network, quotas.allow_private) if quotas.network else None
+
+
+def _networked(settings: GatewaySettings) -> str | None:
+    """Why kernels can't be kept to some hosts, if so: they have a network in any case."""
+    if settings.backend == "process":
+        return "kernels are processes of this machine, with its network"
+    if settings.container is not None and settings.container.network_mode != "none":
+        return f"kernels are in the container engine's network {settings.container.network_mode!r}"
+    return None
 
 
 def _installer(

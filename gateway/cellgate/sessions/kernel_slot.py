@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cellgate.egress.proxy import SessionProxy
 from cellgate.errors import StorageError, storage
 from cellgate.files.watch import WorkspaceWatch
 from cellgate.files.workspace import KeptFolder
@@ -43,6 +44,14 @@ class KernelCallbacks:
     claimant: Callable[[], Claimant]
 
 
+@dataclass(frozen=True, slots=True)
+class SessionGrants:
+    """What a session was given besides a kernel: secrets for its variables, a way to a network."""
+
+    secrets: SessionSecrets | None = None
+    proxy: SessionProxy | None = None
+
+
 class SessionKernel:
     """Holds at most one kernel at a time.
 
@@ -57,7 +66,7 @@ class SessionKernel:
         files: KeptFolder,
         packages: SessionPackages,
         callbacks: KernelCallbacks,
-        secrets: SessionSecrets | None = None,
+        grants: SessionGrants | None = None,
     ) -> None:
         self.current: Kernel | None = None
         self.moving = asyncio.Lock()
@@ -74,7 +83,8 @@ class SessionKernel:
         self._pool = pool
         self._files = files
         self._callbacks = callbacks
-        self._secrets = secrets
+        self._secrets = grants.secrets if grants is not None else None
+        self._proxy = grants.proxy if grants is not None else None
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
@@ -82,6 +92,11 @@ class SessionKernel:
     def alive(self) -> bool:
         """Whether there is a kernel that can run a cell."""
         return self.current is not None and self.current.alive
+
+    @property
+    def has_network(self) -> bool:
+        """Whether its kernels have a way to a network."""
+        return self._profile.egress
 
     @property
     def workspace(self) -> Path:
@@ -150,6 +165,7 @@ class SessionKernel:
                 else:
                     self.watch = WorkspaceWatch()
                 await self.packages.restore(kernel)
+                self._open_proxy(kernel)
                 self._attend(kernel)
             except BaseException:
                 await self._give_back(kernel, keep_files=True)
@@ -162,8 +178,19 @@ class SessionKernel:
         self.current = kernel
         await self.watch.begin(kernel.workspace)
         await self.packages.load()
+        self._open_proxy(kernel)
         self._attend(kernel)
         return kernel
+
+    def _open_proxy(self, kernel: Kernel) -> None:
+        """Serve the kernel's way to a network, if it has one. Raises StorageError."""
+        if kernel.egress is not None and self._proxy is not None:
+            with storage("The session's proxy has no socket"):
+                self._proxy.listen(kernel.egress)
+
+    async def _close_proxy(self) -> None:
+        if self._proxy is not None:
+            await self._proxy.close()
 
     def _attend(self, kernel: Kernel) -> None:
         if self._secrets is not None:
@@ -199,6 +226,7 @@ class SessionKernel:
         """
         spare_files = keep_files
         try:
+            await self._close_proxy()
             await kernel.shutdown()
         finally:
             try:
@@ -225,6 +253,7 @@ class SessionKernel:
         kernel = self.current
         self.current = None
         await self._stop_throttle()
+        await self._close_proxy()
         return kernel
 
     async def _stop_throttle(self) -> None:
@@ -284,6 +313,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         if kernel.hash_seed is not None:
             known["hash_seed"] = kernel.hash_seed
     names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
+    if kernel.profile.egress:
+        known["network"] = "allow"
     if names:
         # Names only: values may be secrets, and the record is kept.
         known["env"] = names

@@ -9,6 +9,11 @@ from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 
 
+def has_network(row: SessionRow) -> bool:
+    """Whether the session's newest kernel could reach what its principal's policy names."""
+    return row.environment.get("network") == "allow"
+
+
 def session_model(
     row: SessionRow,
     *,
@@ -35,6 +40,7 @@ def session_model(
         execution_count=row.execution_count,
         queue_length=queue_length,
         limits=row.limits,
+        network="allow" if has_network(row) else "none",
         metadata=row.metadata,
         head=row.head.hex(),
         problem=UNSET if problem is None else problem,

@@ -12,6 +12,7 @@ from typing import Protocol
 from msgspec import UNSET, UnsetType
 
 from cellgate.channels.client import ChannelSettings
+from cellgate.egress.shared import Egress
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.execution.run import ExecutionSettings, RunObserver
 from cellgate.execution.run import Unobserved as UnobservedRuns
@@ -70,7 +71,8 @@ class SharedParts:
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
     ``cellgate_kernels.turns``. `usage`: what each principal uses; by default nobody has
-    quotas. `observer`: counts and traces what happens. Without `secrets` nobody has any.
+    quotas. `observer`: counts and traces what happens. Without `secrets` nobody has any, and without
+    `egress` no session gets a network.
     """
 
     pool: KernelPool
@@ -81,6 +83,7 @@ class SharedParts:
     usage: Usage = field(default_factory=Usage)
     observer: SessionObserver = field(default_factory=Unobserved)
     secrets: SecretSource | None = None
+    egress: Egress | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, NotFound, ShuttingDown
+from cellgate.errors import Conflict, NetworkNotAllowed, NotFound, ShuttingDown
 from cellgate.execution.checks import check_env, check_session_key
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
@@ -238,13 +238,16 @@ class SessionManager:
         """The live session with the body's key, created if necessary, and whether this started a kernel.
 
         `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. Raises
-        Conflict when it exists with another kernel, InvalidInput, StorageError and the pool's errors.
+        Conflict when it exists with another kernel or network, NetworkNotAllowed, InvalidInput, StorageError
+        and the pool's errors.
         """
         key = str(uuid.uuid4()) if body.session is None else check_session_key(body.session)
         owned = (principal, key)
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(principal, body)
+        if body.network == "allow":
+            self._check_network(principal)
         secrets = await self._secrets(principal, body)
         while True:
             opening = self._opening.get(owned)
@@ -386,7 +389,30 @@ class SessionManager:
                 f"Session {session.row.key!r} exists with kernel {session.row.kernel!r};"
                 " delete it first, or choose another key"
             )
+        network = "allow" if session.has_network else "none"
+        if body.network not in (None, network):
+            raise Conflict(
+                f"Session {session.row.key!r} exists with network {network!r};"
+                " delete it first, or choose another key"
+            )
         return session
+
+    def _check_network(self, principal: str) -> None:
+        """Raises NetworkNotAllowed or InvalidInput if the principal's sessions can't have a network."""
+        if self._parts.egress is None:
+            raise NetworkNotAllowed("This gateway gives no session a network; leave `network` out")
+        self._parts.egress.check(principal)
+
+    def reachable(self, principal: str) -> list[str] | None:
+        """The hosts and ports that the principal's sessions may reach; None if they can't have a network."""
+        return None if self._parts.egress is None else self._parts.egress.reachable(principal)
+
+    def _may_reach(self, principal: str) -> bool:
+        try:
+            self._check_network(principal)
+        except CellgateError:
+            return False
+        return True
 
     @staticmethod
     def _names_kernel(body: SessionBody) -> bool:
@@ -414,7 +440,8 @@ class SessionManager:
     def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
         self._catalog.get_kernel_spec(name)
-        return KernelProfile(name, limits.resources, check_env(body.env))
+        network = body.network == "allow"
+        return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
     async def _secrets(self, principal: str, body: SessionBody) -> SessionSecrets | None:
         """The secrets that the body names. Raises InvalidInput, StorageError."""
@@ -510,6 +537,7 @@ class SessionManager:
             self._variables.of(former.id),
             self._default_seed(former.kernel),
             self._removed_secrets(former),
+            self._may_reach(former.principal),
         )
         return resume(past, body, profile, limits, self.ceilings(former.principal))
 

@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from cellgate.execution.limits import Ceilings, SessionLimits
 from cellgate.record.last_life import LastLife
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.model import has_network
 from cellgate.sessions.variables import Variables
 from cellgate.wire.events import Loss, Missing
 from cellgate.wire.models import SessionBody
@@ -28,7 +29,8 @@ class Past:
     """A session before it is resumed. `variables`: those still in memory, if any.
 
     `default_seed`: the hash seed of such a kernel without variables of its session; None if unknown.
-    `removed_secrets`: those of its secrets that do not exist any more.
+    `removed_secrets`: those of its secrets that do not exist any more. `may_reach`: whether
+    its principal's sessions may have a network now.
     """
 
     row: SessionRow
@@ -36,6 +38,7 @@ class Past:
     variables: Variables | None
     default_seed: str | None
     removed_secrets: frozenset[str] = frozenset()
+    may_reach: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,15 @@ def resume(
         profile = replace(profile, env=variables)
     if body.secrets is None:
         gone |= past.removed_secrets
+    reached = body.network is None and (has_network(past.row) or before.network is True)
+    if reached and past.may_reach:
+        profile = replace(profile, egress=True)
     packages = {*past.life.packages, *_given(before.packages)}
     missing = Missing(
         env=sorted(gone) or UNSET,
         packages=sorted(packages) or UNSET,
         limits=lower or UNSET,
+        network=(reached and not past.may_reach) or UNSET,
     )
     ended = past.row.state == "ended" and past.row.cause is not None
     cause = past.row.cause if ended else None

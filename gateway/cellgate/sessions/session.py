@@ -21,6 +21,7 @@ from typing import Protocol
 from msgspec import UNSET, structs
 
 from cellgate.channels.door import Door
+from cellgate.egress.proxy import SessionProxy
 from cellgate.errors import NotRecorded, ShuttingDown
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
@@ -30,7 +31,8 @@ from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.principals.usage import CellPlace
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.kernel_slot import KernelCallbacks, SessionKernel
+from cellgate.sessions.connections import SessionConnections
+from cellgate.sessions.kernel_slot import KernelCallbacks, SessionGrants, SessionKernel
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
@@ -93,6 +95,11 @@ class Session:
         self._widgets = WidgetMessages(spec.log)
         self._store = spec.store
         self._observer = parts.observer
+        self._queue = ExecutionQueue()
+        self._runs = SessionRuns(
+            self._queue,
+            RunContext(spec.log, settings.execution, self, parts.observer, self.account.name),
+        )
         self.slot = SessionKernel(
             spec.profile,
             parts.pool,
@@ -105,7 +112,7 @@ class Session:
                 moved=self._moved,
                 claimant=self._claimant,
             ),
-            spec.secrets,
+            SessionGrants(spec.secrets, self._proxy(spec, parts)),
         )
         spec.log.overfull = self.slot.hold_back
         self._stop_door: Callable[[], None] | None = None
@@ -117,11 +124,6 @@ class Session:
         self._recorded = bool(spec.row.principal)
         self._weight_of = parts.weight_of
         self._now = asyncio.get_running_loop().time
-        self._queue = ExecutionQueue()
-        self._runs = SessionRuns(
-            self._queue,
-            RunContext(spec.log, settings.execution, self, parts.observer, self.account.name),
-        )
         self._worker: asyncio.Task[None] | None = None
         self._revivals = 0
         self._faults = 0
@@ -135,6 +137,17 @@ class Session:
         self._unfit: CellgateError | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the session has ended, whoever ended it."""
+
+    def _proxy(self, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
+        """The way to a network, for a session that has one."""
+        if parts.egress is None or not spec.profile.egress:
+            return None
+        return SessionProxy(parts.egress, self.account.name, SessionConnections(self.record, self._runs))
+
+    @property
+    def has_network(self) -> bool:
+        """Whether its kernels reach what the principal's policy names."""
+        return self.slot.has_network
 
     @property
     def row(self) -> SessionRow:

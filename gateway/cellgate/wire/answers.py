@@ -66,6 +66,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
         dict[str, Any],
         Meta(description="The limits: `memory` and `disk` in bytes, `cpus`, `pids`, and times in seconds."),
     ] = {}
+    network: Annotated[
+        Literal["none", "allow"],
+        Meta(description="Whether its cells reach the hosts that its principal's policy names."),
+    ] = "none"
     metadata: Annotated[
         dict[str, Any] | None,
         Meta(description="The metadata that the client gave when it created the session; empty if none."),
@@ -536,6 +540,15 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
     packages: Annotated[
         list[str], Meta(description="The names of packages that sessions may install; `*` for any.")
     ] = []
+    network: Annotated[
+        list[str] | None,
+        Meta(
+            description=(
+                "The hosts and ports that your sessions with `network: allow` reach, such as "
+                "`*.example.org:443`; null if none."
+            )
+        ),
+    ] = None
     pool: dict[str, Any] = {}
     sessions: Annotated[dict[str, int], Meta(description="The number of live sessions in each state.")] = {}
 

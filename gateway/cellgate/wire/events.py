@@ -97,6 +97,12 @@ class Missing(Value, frozen=True, kw_only=True):
         dict[str, float] | UnsetType,
         Meta(description="The former values of limits that are lower now, by name; absent if none."),
     ] = UNSET
+    network: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="True if it reached hosts by `network: allow`; absent if it did not, or still does."
+        ),
+    ] = UNSET
 
 
 LossCause = Annotated[
@@ -470,6 +476,51 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     ] = UNSET
 
 
+class ConnectionOver(Event, frozen=True, kw_only=True):
+    """A connection of the session to a host is over, or was refused.
+
+    Addresses of pages, header fields and contents are never recorded.
+    """
+
+    type: Literal["connection"] = "connection"
+    host: Annotated[
+        str, Meta(description="The host's name as it was asked for; empty if the request was not understood.")
+    ] = ""
+    port: Annotated[int | None, Meta(description="The port; null if the request was not understood.")] = None
+    address: Annotated[
+        str | None, Meta(description="The IP address that was connected to; null if there was none.")
+    ] = None
+    verdict: Annotated[str, Meta(description="The policy's verdict: `allowed` or `refused`.")] = ""
+    cause: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "Why it was refused or did not end by itself, as a stable word; null if it ended by itself."
+            )
+        ),
+    ] = None
+    sent: Annotated[int, Meta(description="The number of bytes that the host was sent.")] = 0
+    received: Annotated[int, Meta(description="The number of bytes that the host sent.")] = 0
+    seconds: Annotated[float, Meta(description="How long the connection lasted.")] = 0.0
+    during: Annotated[
+        str | None,
+        Meta(description="The id of the execution that ran when it was opened; null if none did."),
+    ] = None
+
+
+class ConnectionsOver(Event, frozen=True, kw_only=True):
+    """Further connections within one minute, beyond those that have an event each."""
+
+    type: Literal["connections"] = "connections"
+    allowed: Annotated[int, Meta(description="How many were allowed.")] = 0
+    refused: Annotated[int, Meta(description="How many were refused.")] = 0
+    sent: Annotated[int, Meta(description="The number of bytes that the hosts were sent.")] = 0
+    received: Annotated[int, Meta(description="The number of bytes that the hosts sent.")] = 0
+    hosts: Annotated[
+        list[str], Meta(description="Those that were allowed, as `host:port`: the first 20 different ones.")
+    ] = []
+
+
 OF_EXECUTIONS: tuple[type[Event], ...] = (
     Queued,
     Started,
@@ -487,7 +538,7 @@ OF_EXECUTIONS: tuple[type[Event], ...] = (
     PackagesChanged,
     Finished,
 )
-OF_SESSIONS: tuple[type[Event], ...] = (SessionChanged,)
+OF_SESSIONS: tuple[type[Event], ...] = (SessionChanged, ConnectionOver, ConnectionsOver)
 EVENTS = (*OF_EXECUTIONS, *OF_SESSIONS)
 
 

@@ -8,7 +8,8 @@ answers are in ``answers``. Pure.
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypedDict
 
 from msgspec import Meta
 
@@ -60,6 +61,15 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
         dict[str, str] | None, Meta(description="Environment variables for the session's kernels.")
     ] = None
     limits: LimitsBody | None = None
+    network: Annotated[
+        Literal["none", "allow"] | None,
+        Meta(
+            description=(
+                "`allow`: its cells reach the hosts that `/v1/info` names, through a proxy; by default they "
+                "reach no network, or what the session had when it ended."
+            )
+        ),
+    ] = None
     metadata: Annotated[
         dict[str, Any] | None, Meta(description="Any JSON object, at most 64 KiB, kept with the session.")
     ] = None
@@ -131,6 +141,22 @@ class CellKeywords(TypedDict, total=False):
     language: str | None
     tables: int | None
     packages: str | None
+
+
+class SessionKeywords(TypedDict, total=False):
+    """The options of `SessionBody` as keyword arguments; None means not given.
+
+    `network`: ``allow`` for a session that reaches the hosts which the gateway's `info` names. `secrets`:
+    names of secrets that the gateway has of the session's owner, for the environment of its cells.
+    """
+
+    kernel: str | None
+    language: str | None
+    env: Mapping[str, str] | None
+    limits: Mapping[str, Any] | None
+    network: str | None
+    metadata: Mapping[str, Any] | None
+    secrets: Sequence[str] | None
 
 
 class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):

@@ -187,7 +187,7 @@ class FakeKernel(Kernel):
 
     @property
     def egress(self) -> Path | None:
-        """A folder beside its workspace, which the test makes."""
+        """A folder beside its workspace; its launcher makes it."""
         return self.workspace.with_name(f"egress-{self.id}") if self.profile.egress else None
 
     @property
@@ -231,6 +231,8 @@ class FakeKernel(Kernel):
             await self.shutdown()
             if not spare_files and self.workspace.exists():
                 trees.remove(self.workspace)
+            if self.egress is not None:
+                trees.remove(self.egress)
 
     def detach(self) -> None:
         """Close the connection; nobody adopts a fake kernel."""

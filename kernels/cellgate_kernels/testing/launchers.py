@@ -154,7 +154,7 @@ class FakeLauncher(KernelLauncher):
         workspace = (NOWHERE if self._folder is None else self._folder) / kernel_id
         if self._folder is not None:
             workspace.mkdir()
-        return FakeKernel(
+        kernel = FakeKernel(
             kernel_id,
             profile,
             workspace,
@@ -162,6 +162,9 @@ class FakeLauncher(KernelLauncher):
             reception=self._messages,
             ending=self._ended,
         )
+        if kernel.egress is not None:
+            kernel.egress.mkdir()
+        return kernel
 
     def _chosen(self, code: str) -> Behaviour:
         """The current program's choice: a test may replace `program` at any time."""

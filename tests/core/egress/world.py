@@ -15,11 +15,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cellgate.egress.policy import Address, EgressPolicy, HostPattern
+from cellgate.egress.policy import Address, EgressPolicy
 from cellgate.egress.proxy import SessionProxy
 from cellgate.egress.shared import Egress, EgressLimits, Ways
 from cellgate.errors import StorageError
+from cellgate.principals.host_patterns import parse_host_pattern
 from cellgate_kernels.provisioners.base import EGRESS_SOCKET
+from cellgate_kernels.threads import Lane
 
 PUBLIC = "9.9.9.9"
 PATIENCE = 20.0
@@ -29,7 +31,7 @@ Serve = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 
 def policy(*patterns: str, allow_private: bool = False) -> EgressPolicy:
     """A policy of these patterns."""
-    return EgressPolicy(tuple(map(HostPattern.parse, patterns)), allow_private)
+    return EgressPolicy(tuple(map(parse_host_pattern, patterns)), allow_private)
 
 
 class World:
@@ -47,7 +49,8 @@ class World:
         self.writable = True
         self.port = 0
         ways = Ways(self._ask, self._dial, lambda address, _: str(address) in self.own)
-        self.egress = Egress(lambda _: self.policy, limits, ways=ways)
+        self.lane = Lane("lookups", 2)
+        self.egress = Egress(self.lane, lambda _: self.policy, limits, ways=ways)
         self.proxy = SessionProxy(self.egress, "ada", self)
 
     def _ask(self, name: str) -> list[str]:
@@ -127,7 +130,7 @@ async def world(
         made = World(
             limits or EgressLimits(), given or policy("h.example:443", "h.example:80", "in.example:80")
         )
-        stack.callback(made.egress.close)
+        stack.callback(made.lane.close)
         if serve is not None:
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             stack.push_async_callback(server.wait_closed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden
+from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed
 from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
@@ -50,7 +50,7 @@ class SessionsHandler(BaseHandler):
             {"Location": "The session's path."},
         ),
         body={JSON: SessionBody},
-        errors=(*STARTS, Conflict),
+        errors=(*STARTS, Conflict, NetworkNotAllowed),
         needs=Permission.RUN,
     )
     async def post(self) -> None:

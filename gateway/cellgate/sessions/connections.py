@@ -1,0 +1,42 @@
+"""What a session does for its proxy: its connections become events of its record, of no execution.
+
+They may end after the cell that opened them, when nothing more may be recorded of it, so an event only names
+that cell. ``egress.proxy`` makes the events; ``session`` has the proxy.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from cellgate.errors import StorageError
+from cellgate.sessions.queue import SessionRuns
+from cellgate.sessions.state import SessionRecord
+
+logger = logging.getLogger(__name__)
+
+
+class SessionConnections:
+    """A `ProxyHost`."""
+
+    def __init__(self, record: SessionRecord, runs: SessionRuns) -> None:
+        self._record = record
+        self._runs = runs
+
+    @property
+    def running(self) -> str | None:
+        """The id of the current cell."""
+        return None if self._runs.current is None else self._runs.current.id
+
+    def check_writable(self) -> None:
+        """Raises StorageError while nothing can be recorded of the session."""
+        self._record.check_writable()
+
+    def note(self, event_type: str, fields: dict[str, Any]) -> None:
+        """Record an event."""
+        try:
+            self._record.log.append(event_type, None, fields)
+        except StorageError as error:
+            logger.warning(
+                "A connection of session %s is not recorded: %s", self._record.row.key, error.message
+            )
