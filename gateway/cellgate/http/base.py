@@ -16,7 +16,6 @@ from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from tornado.httputil import HTTPServerRequest
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
@@ -33,11 +32,12 @@ from cellgate.errors import (
     status_of,
 )
 from cellgate.http.context import Services
+from cellgate.http.described import described
 from cellgate.http.listener.server import origin_of
 from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
-from cellgate.http.tracing import RequestSpan, parse_traceparent
+from cellgate.http.tracing import RequestSpan
 from cellgate.principals.principal import Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
@@ -68,19 +68,7 @@ _NDJSON = frozenset({Format.NDJSON, "application/ndjson", "application/jsonl"})
 _UNQUOTABLE = re.compile(r"[^ !#-\[\]-~]")
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
-LONGEST_PATH = 256
-"""Characters of a path that logs show."""
-
 encode = msgspec.json.Encoder().encode
-
-
-def described(request: HTTPServerRequest) -> str:
-    """Method and path of a request, for logs: without its query, and without a name and a password.
-
-    A request to a proxy has a whole URL in place of the path, which may hold both.
-    """
-    path = request.path if request.path.startswith("/") else "(no path)"
-    return f"{(request.method or '')[:16]} {path[:LONGEST_PATH]}"
 
 
 @cache
@@ -229,9 +217,7 @@ class BaseHandler(RequestHandler):
 
     def _trace(self) -> None:
         """Begin the request's span; strangers and probes have none, so they can't choose what is traced."""
-        method, _, path = described(self.request).partition(" ")
-        parent = parse_traceparent(self.request.headers.get("traceparent"))
-        self._span = self.services.tracer.request(method, path, self.principal.name, parent)
+        self._span = self.services.tracer.request(self.request, self.principal.name)
 
     def on_finish(self) -> None:
         """Tornado's hook: the answer has been sent, or a WebSocket was opened."""

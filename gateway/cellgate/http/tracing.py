@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from tornado.httputil import HTTPServerRequest
+
 from cellgate.execution.run import RunEnd
 from cellgate_kernels.pool import ClaimEnd
 
@@ -54,8 +56,8 @@ class RequestSpan(Protocol):
 class Tracer(Protocol):
     """Makes spans. It must be quick and raise nothing."""
 
-    def request(self, method: str, path: str, principal: str, parent: TraceParent | None) -> RequestSpan:
-        """A request begins, and the calling task works for it from now on."""
+    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan | None:
+        """A request begins, and the calling task works for it from now on. Its span, if it has one."""
 
     def origin(self) -> object:
         """What the calling task works for, to be given back later."""
@@ -70,21 +72,15 @@ class Tracer(Protocol):
         """The calling task has claimed a kernel, just now."""
 
 
-class _NoSpan:
-    def end(self, status: int, reason: str | None) -> None:
-        """Does nothing."""
-
-
 class Untraced:
     """Makes no spans."""
 
     def __init__(self) -> None:
-        self._span = _NoSpan()
         self._nothing = nullcontext()
 
-    def request(self, method: str, path: str, principal: str, parent: TraceParent | None) -> RequestSpan:
-        """Does nothing."""
-        return self._span
+    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan | None:
+        """None."""
+        return None
 
     def origin(self) -> object:
         """Nothing."""

@@ -22,7 +22,8 @@ import structlog
 from tornado.httputil import HTTPInputError
 from tornado.web import RequestHandler
 
-from cellgate.http.base import BaseHandler, described
+from cellgate.http.base import BaseHandler
+from cellgate.http.described import described
 
 access_logger = logging.getLogger("cellgate.access")
 

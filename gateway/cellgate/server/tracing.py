@@ -23,9 +23,12 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from tornado.httputil import HTTPServerRequest
+
 from cellgate.errors import OtelMissing
 from cellgate.execution.run import RunEnd
-from cellgate.http.tracing import RequestSpan, TraceParent
+from cellgate.http.described import method_of, path_of
+from cellgate.http.tracing import RequestSpan, parse_traceparent
 from cellgate_kernels.execution import Status
 from cellgate_kernels.pool import ClaimEnd
 
@@ -105,15 +108,20 @@ class OpenTelemetry:
         self._trace = trace
         self._tracer = provider.get_tracer("cellgate")
 
-    def request(self, method: str, path: str, principal: str, parent: TraceParent | None) -> RequestSpan:
+    def request(self, request: HTTPServerRequest, principal: str) -> RequestSpan:
         """Begin a span. The task of the request has a context of its own, so nobody need restore it."""
         trace = self._trace
+        parent = parse_traceparent(request.headers.get("traceparent"))
         above = self._context.Context()
         if parent is not None:
             flags = trace.TraceFlags(trace.TraceFlags.SAMPLED if parent.sampled else 0)
             theirs = trace.SpanContext(parent.trace, parent.span, is_remote=True, trace_flags=flags)
             above = trace.set_span_in_context(trace.NonRecordingSpan(theirs), above)
-        attributes = {"http.request.method": method, "url.path": path, "cellgate.principal": principal}
+        attributes = {
+            "http.request.method": method_of(request),
+            "url.path": path_of(request),
+            "cellgate.principal": principal,
+        }
         span = self._tracer.start_span("request", above, trace.SpanKind.SERVER, attributes)
         self._context.attach(trace.set_span_in_context(span, above))
         return _Request(span)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
-from cellgate.http.base import described
+from cellgate.http.described import described
 from cellgate.server.log import LONGEST_FIELD, MINUTE, MOST, MOST_REQUESTS, PacedHandler, formatter
 from cellgate_kernels.errors import KernelStartFailed
 from cellgate_kernels.kernel import KernelProfile

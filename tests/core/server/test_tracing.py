@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 from cellgate.errors import OtelMissing
 from cellgate.http.metrics import Metrics
@@ -117,11 +118,16 @@ def world(tmp_path: Path, collected: Collected) -> Iterator[World]:
         made.check()
 
 
-async def request(world: World, collected: Collected, code: str, parent: TraceParent | None = None) -> None:
+def headed(method: str, path: str, parent: str | None = None) -> HTTPServerRequest:
+    headers = HTTPHeaders({"Host": "here"} | ({} if parent is None else {"traceparent": parent}))
+    return HTTPServerRequest(start_line=RequestStartLine(method, path, "HTTP/1.1"), headers=headers)
+
+
+async def request(world: World, collected: Collected, code: str, parent: str | None = None) -> None:
     """What a handler does, in a task of its own."""
 
     async def handle() -> None:
-        span = collected.tracer.request("POST", "/v1/sessions/s/execute", "ada", parent)
+        span = collected.tracer.request(headed("POST", "/v1/sessions/s/execute", parent), "ada")
         asked = world.ask("s", code, timeout=5.0)
         assert asked.task is not None
         await asked.task
@@ -132,7 +138,7 @@ async def request(world: World, collected: Collected, code: str, parent: TracePa
 
 def test_a_request_its_claim_and_its_cell_are_one_trace(world: World, collected: Collected) -> None:
     """Below the client's own span; the second request finds a kernel, and has no claim."""
-    world.run(request(world, collected, "slow 2", PARENT))
+    world.run(request(world, collected, "slow 2", f"00-{TRACE}-{SPAN}-01"))
     world.run(request(world, collected, "hello"))
     first, second = collected.named("request")
     [claim] = collected.named("claim")
@@ -185,7 +191,7 @@ def test_a_cell_that_nobody_requested_has_a_trace_of_its_own(world: World, colle
     """As one of a WebSocket, whose span ended when it was opened."""
 
     async def socket() -> None:
-        collected.tracer.request("GET", "/api/kernels/s/channels", "ada", None).end(101, None)
+        collected.tracer.request(headed("GET", "/api/kernels/s/channels"), "ada").end(101, None)
         asked = world.ask("s", "hello")
         assert asked.task is not None
         await asked.task
@@ -196,7 +202,7 @@ def test_a_cell_that_nobody_requested_has_a_trace_of_its_own(world: World, colle
 
 
 def test_what_a_client_does_not_sample_is_not_collected(world: World, collected: Collected) -> None:
-    world.run(request(world, collected, "hello", TraceParent(PARENT.trace, PARENT.span, sampled=False)))
+    world.run(request(world, collected, "hello", f"00-{TRACE}-{SPAN}-00"))
     assert collected.text() == ""
 
 

@@ -13,8 +13,9 @@ from contextlib import aclosing
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import JobFailed, NotAcceptable, QueueFull, ShuttingDown, StorageFull
-from cellgate.http.base import BaseHandler, described
+from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
+from cellgate.http.described import described
 from cellgate.http.operation import READS, Answer
 from cellgate.record.exports import Parts
 from cellgate_kernels.tasks import Supervisor
