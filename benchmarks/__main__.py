@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import (
+    attacked,
     churn,
     claims,
     connections,
@@ -30,6 +31,7 @@ from benchmarks import (
     kernels,
     load,
     memory,
+    neighbour,
     one_shot,
     packages,
     principals,
@@ -62,7 +64,9 @@ BENCHMARKS = {
     "former": former.measure,
     "hostile": hostile.measure,
     "load": load.measure,
+    "attacked": attacked.measure,
     "claims": claims.measure,
+    "neighbour": neighbour.measure,
     "principals": principals.measure,
     "churn": churn.measure,
     "connections": connections.measure,

@@ -17,6 +17,11 @@ from cellgate.principals.principal import Role
 from cellgate.principals.store import PRINCIPALS, opened
 from cellgate.principals.tokens import digest, new_token
 
+_USER = "INSERT INTO users (name, role, disabled, created_at) VALUES (?, ?, 0, ?)"
+_TOKEN = """
+INSERT INTO tokens (id, user, digest, session, exact, created_at) VALUES (?, ?, ?, '', 0, ?)
+"""
+
 
 def add_users(data: Path, names: Iterable[str]) -> dict[str, str]:
     """Add these users; returns their tokens by name."""
@@ -33,6 +38,6 @@ def add_users(data: Path, names: Iterable[str]) -> dict[str, str]:
     with opened(path, create=True):
         pass
     with closing(sqlite3.connect(path)) as database, database:
-        database.executemany("INSERT INTO users VALUES (?, ?, 0, ?)", users)
-        database.executemany("INSERT INTO tokens VALUES (?, ?, ?, NULL, '', 0, ?, NULL, NULL)", rows)
+        database.executemany(_USER, users)
+        database.executemany(_TOKEN, rows)
     return tokens
