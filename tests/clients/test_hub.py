@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ import psutil
 import pytest
 
 from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
-from tests.support.commands import environment
+from tests.support.commands import cellgate, environment
 from tests.support.requirements import require
 from tests.support.server import until
 
 STEWARD = "the-token-of-the-service-steward"
+PROXY = "the-token-of-the-proxy"
 OWN = "the-token-of-the-gateway-itself"
 ACCESS = "access:services!service=cellgate"
 PREFIX = "/services/cellgate"
@@ -63,6 +64,11 @@ class Hub:
         status, body = self.ask("DELETE", f"/hub/api/users/{user}/tokens/{identity}", token=STEWARD)
         assert status == 204, body
 
+    @property
+    def url(self) -> str:
+        """The gateway's URL for its users."""
+        return f"http://127.0.0.1:{self._port}{PREFIX}"
+
     def gateway(self, method: str, path: str, body: object = None, *, token: str) -> tuple[int, Any]:
         """An answer of the gateway."""
         return self.ask(method, PREFIX + path, body, token=token)
@@ -77,61 +83,26 @@ def free_ports(*names: str) -> dict[str, int]:
         return {name: each.getsockname()[1] for name, each in sockets.items()}
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A Hub that has started the gateway."""
-    program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
-    if not COMPLETE.exists() or not program.exists():
-        require("clients", "JupyterHub is not installed; run: make clients")
-    ports = free_ports("public", "hub", "proxy_api", "gateway")
-    serve = ["serve", "--jupyterhub", "--backend=process", f"--data-dir={tmp_path / 'data'}"]
-    given = {
-        **ports,
-        "folder": str(tmp_path),
-        "proxy": str(ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy"),
-        "command": [
-            sys.executable,
-            "-m",
-            "cellgate.cli.main",
-            *serve,
-            "--pool-size=0",
-            "--ServeApp.burst_size=0",
-        ],
-        "environment": {"CELLGATE_TOKEN": OWN, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
-        "steward": STEWARD,
-    }
-    log = tmp_path / "hub.log"
+@contextmanager
+def running(words: list[str | Path], log: Path, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A program and whatever it starts, until the end of the context."""
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [program, "--config", SCRIPTS / "jupyterhub_config.py"],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment(HUB_TEST=json.dumps(given), HOME=str(tmp_path)),
-            cwd=tmp_path,
+            env=environment(HOME=str(log.parent), **variables),
+            cwd=log.parent,
             start_new_session=True,
         )
     try:
-        started = Hub(ports["public"])
-
-        def serves() -> bool:
-            assert process.poll() is None, log.read_text()[-10_000:]
-            with suppress(OSError):
-                return started.ask("GET", f"{PREFIX}/healthz", token="")[0] == 200
-            return False
-
-        until(serves, "the Hub's gateway does not serve", 60)
-        yield started
-        # The Hub ends its services, and they end what they have started.
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-        assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
-        until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
+        yield process
     except BaseException:
         sys.stderr.write(log.read_text()[-10_000:])
         raise
     finally:
-        # Services and proxy have process groups of their own.
+        # A Hub's services have process groups of their own.
         with suppress(psutil.NoSuchProcess):
             for each in psutil.Process(process.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
@@ -140,12 +111,71 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         process.wait()
 
 
+def listens(port: int) -> bool:
+    """Whether somebody listens on this port."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    """A Hub that has started the gateway."""
+    program = ENVIRONMENT / "hub" / "bin" / "jupyterhub"
+    if not COMPLETE.exists() or not program.exists():
+        require("clients", "JupyterHub is not installed; run: make clients")
+    ports = free_ports("public", "hub", "proxy_api", "gateway")
+    serve = ["serve", "--jupyterhub", "--backend=process", f"--data-dir={tmp_path / 'data'}"]
+    given_too = ["--trusted-proxies=127.0.0.1", "--pool-size=0", "--ServeApp.burst_size=0"]
+    given = {
+        **ports,
+        "folder": str(tmp_path),
+        "command": [sys.executable, "-m", "cellgate.cli.main", *serve, *given_too],
+        "environment": {"CELLGATE_TOKEN": OWN, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
+        "steward": STEWARD,
+        "proxy_token": PROXY,
+    }
+    proxy: list[str | Path] = [
+        ENVIRONMENT / "node_modules" / ".bin" / "configurable-http-proxy",
+        *("--ip=127.0.0.1", f"--port={ports['public']}"),
+        *("--api-ip=127.0.0.1", f"--api-port={ports['proxy_api']}"),
+    ]
+    config: list[str | Path] = [program, "--config", SCRIPTS / "jupyterhub_config.py"]
+    log = tmp_path / "hub.log"
+    with ExitStack() as stack:
+        stack.enter_context(running(proxy, tmp_path / "proxy.log", CONFIGPROXY_AUTH_TOKEN=PROXY))
+        until(
+            lambda: listens(ports["proxy_api"]) and listens(ports["public"]), "the proxy does not listen", 60
+        )
+        process = stack.enter_context(running(config, log, HUB_TEST=json.dumps(given)))
+        started = Hub(ports["public"])
+
+        def listens_too() -> bool:
+            """Not asked through the proxy: that costs time, and a Hub gives its services ten seconds."""
+            assert process.poll() is None, "the Hub has ended"
+            return (tmp_path / "data" / "gateway.json").exists()
+
+        def serves() -> bool:
+            assert process.poll() is None, "the Hub has ended"
+            return started.ask("GET", f"{PREFIX}/healthz", token="")[0] == 200
+
+        until(listens_too, "the Hub's gateway does not listen", 60)
+        until(serves, "the Hub's gateway does not serve", 60)
+        yield started
+        # The Hub ends its services, and they end what they have started.
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
+        until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
+
+
 def test_the_users_of_a_hub(hub: Hub) -> None:
     """Cells through the Hub's proxy; who is let in, as whom, and for how long."""
     hub.add("eve")
     ada, revoked_later = hub.token("ada", ACCESS)
     status, result = hub.gateway("POST", "/v1/sessions/x/execute", {"code": "6 * 7"}, token=ada)
     assert (status, result["text"]) == (200, "42")
+    done = cellgate("exec", "2 ** 10", f"--url={hub.url}", env=environment(CELLGATE_TOKEN=ada))
+    assert (done.returncode, done.stdout) == (0, "1024\n"), done.stderr
     status, me = hub.gateway("GET", "/v1/me", token=ada)
     assert (status, me["principal"], me["role"]) == (200, "ada", "user")
     assert hub.gateway("GET", "/v1/sessions/x", token=hub.token("ada")[0])[0] == 200, "all of ada's scopes"

@@ -130,10 +130,15 @@ def test_new_and_withdrawn_keys(trusting: GatewayProcess, provider: Provider) ->
         """A key that is new is looked for at most every few seconds."""
         return trusting.get("/v1/sessions", token=token).status == 200
 
+    def uploaded(token: str) -> bool:
+        """An upload waits for the keys before its body is read."""
+        path = "/v1/sessions/x/files/a.txt"
+        return trusting.request("PUT", path, b"hello" * 100_000, token=token).status == 201
+
     provider.rotate(keep=True)
     new = provider.token()
     assert parts(new)[0]["kid"] != parts(old)[0]["kid"]
-    until(lambda: accepted(new), "the new key is not found")
+    until(lambda: uploaded(new), "the new key is not found")
     assert accepted(old)
 
     provider.rotate(keep=False)
