@@ -21,6 +21,7 @@ import msgspec
 
 from cellgate.channels.client import ChannelSettings, Client
 from cellgate.channels.frames import FrameFormat
+from cellgate.egress.shared import Egress
 from cellgate.errors import RecordGone, ShuttingDown, StorageError
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
@@ -144,6 +145,7 @@ class World:
         weight_of: Callable[[str], float] = same_weight,
         quotas: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
+        egress: Egress | None = None,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         workspaces = self.folder / "workspaces"
@@ -172,6 +174,7 @@ class World:
                 weight_of=weight_of,
                 usage=self.usage,
                 observer=observer,
+                egress=egress,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )

@@ -187,8 +187,8 @@ class FakeKernel(Kernel):
 
     @property
     def egress(self) -> Path | None:
-        """A folder beside its workspace; its launcher makes it."""
-        return self.workspace.with_name(f"egress-{self.id}") if self.profile.egress else None
+        """A folder beside that of all workspaces; its launcher makes it."""
+        return self.workspace.parents[1] / f"egress-{self.id}" if self.profile.egress else None
 
     @property
     def stored(self) -> bool:
