@@ -91,7 +91,7 @@ def _attacked(server: Server, tokens: dict[str, str], seconds: int) -> Sequence[
     say(f"attacked: Eve was answered {dict(report.answers)}, and had at most {sampler.most}")
     for fault in report.faults[:10]:
         say(f"attacked: Eve: {fault}")
-    details = {"answers": report.answers, "most": sampler.most, "samples": sampler.samples}
+    details = {"answers": dict(report.answers), "most": sampler.most, "samples": sampler.samples}
     above = {"above": sampler.above[:20]}
     return [
         *outcome(server, users, seconds, f"{PRINCIPALS} principals beside an attacker, {seconds} s"),
