@@ -102,13 +102,17 @@ def running(words: list[str | Path], log: Path, **variables: str) -> Iterator[su
         sys.stderr.write(log.read_text()[-10_000:])
         raise
     finally:
-        # A Hub's services have process groups of their own.
-        with suppress(psutil.NoSuchProcess):
-            for each in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    each.kill()
         process.kill()
         process.wait()
+        end_all_below(log.parent)
+
+
+def end_all_below(folder: Path) -> None:
+    """End the processes that work in a test's folder: a Hub's services outlive it, if it fails."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if Path(process.cwd()).is_relative_to(folder):
+                process.kill()
 
 
 def listens(port: int) -> bool:
