@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from traitlets import Bool, Float, Int, List, Unicode
+from traitlets import Enum as EnumTrait
 
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import KernelOption
@@ -44,6 +45,11 @@ class McpApp(KernelOption):
     language = Unicode(help="The language of a new session, instead of a kernelspec.").tag(
         config=True, metavar="NAME"
     )
+    network = EnumTrait(
+        ("none", "allow"),
+        "none",
+        help="allow: a new session reaches the hosts that the operator's policy names for you.",
+    ).tag(config=True)
     notebooks = Unicode(
         help="The folder that notebooks are exported to; default: the current folder; with --http none, and "
         "clients get the notebook's address."
@@ -71,6 +77,7 @@ class McpApp(KernelOption):
     aliases: Any = {  # noqa: RUF012
         "session": "McpApp.session",
         "language": "McpApp.language",
+        "network": "McpApp.network",
         "notebooks": "McpApp.notebooks",
         "max-text": "McpApp.max_text",
         "ip": "McpApp.ip",
@@ -94,13 +101,21 @@ class McpApp(KernelOption):
 
         folder = _folder(self.notebooks or ".")
         session = self.gateway().session(
-            self.session or None, kernel=self.kernel or None, language=self.language or None
+            self.session or None,
+            kernel=self.kernel or None,
+            language=self.language or None,
+            network=self._network(),
         )
         async with session:
             await SessionTools(session, folder, self.max_text).server(self.version).run_stdio_async()
         return 0
 
+    def _network(self) -> str | None:
+        """What to ask for; a session that exists may have either, unless a network is asked for."""
+        return "allow" if self.network == "allow" else None
+
     async def _serve_http(self) -> int:
+        from cellgate.mcp.http import NewSession  # noqa: PLC0415 - an extra, and slow to import
         from cellgate.mcp.server import Serving, serve  # noqa: PLC0415 - an extra, and slow to import
 
         if self.session:
@@ -113,7 +128,7 @@ class McpApp(KernelOption):
             url=self.address(),
             trust=self.trust(),
             version=self.version,
-            kernel=self.kernel or None,
+            new=NewSession(self.kernel or None, self._network()),
             notebooks=folder,
             max_text=self.max_text,
             hosts=self.allowed_hosts,

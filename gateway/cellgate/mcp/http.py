@@ -15,6 +15,7 @@ import hmac
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
@@ -35,6 +36,14 @@ _ATTEMPTS = 1
 
 Serve = Callable[[Session], ASGIApp]
 """Creates the MCP application for a gateway session; the application has a lifespan."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a new session is, as `Gateway.session` has it."""
+
+    kernel: str | None = None
+    network: str | None = None
 
 
 class _Client:
@@ -68,7 +77,8 @@ async def _end(session: Session) -> None:
 class McpDoor:
     """The application; it needs a server that supports the ASGI lifespan protocol.
 
-    `url`: the gateway's; `trust`: of its certificate; `idle`: how many seconds a client may be away.
+    `url`: the gateway's; `trust`: of its certificate; `new`: what new sessions are; `idle`: how many
+    seconds a client may be away.
     """
 
     def __init__(
@@ -78,14 +88,14 @@ class McpDoor:
         security: TransportSecuritySettings,
         *,
         trust: Trust,
-        kernel: str | None,
+        new: NewSession,
         idle: float,
     ) -> None:
         self._url = url
         self._trust = trust
         self._serve = serve
         self._security = TransportSecurityMiddleware(security)
-        self._kernel = kernel
+        self._new = new
         self._idle = idle
         self._clients: set[_Client] = set()
         self._by_id: dict[str, _Client] = {}
@@ -158,7 +168,9 @@ class McpDoor:
 
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request without a session; if it succeeds, a new session has started."""
-        session = Gateway(self._url, token, trust=self._trust).session(kernel=self._kernel)
+        session = Gateway(self._url, token, trust=self._trust).session(
+            kernel=self._new.kernel, network=self._new.network
+        )
         client = _Client(_hash(token))
         self._clients.add(client)
         ready = asyncio.Event()

@@ -16,7 +16,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.http import PATH, McpDoor
+from cellgate.mcp.http import PATH, McpDoor, NewSession
 from cellgate.mcp.tools import SessionTools
 from cellgate_kernels.errors import InvalidInput
 
@@ -30,7 +30,7 @@ class Serving:
     url: str
     trust: Trust
     version: str
-    kernel: str | None
+    new: NewSession
     notebooks: Path | None
     max_text: int
     hosts: Sequence[str]
@@ -59,7 +59,7 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
 
     security = _security(ip, port, what.hosts, what.origins)
     config = uvicorn.Config(
-        McpDoor(what.url, application, security, trust=what.trust, kernel=what.kernel, idle=what.idle),
+        McpDoor(what.url, application, security, trust=what.trust, new=what.new, idle=what.idle),
         lifespan="on",
         log_level="warning",
         ws="none",

@@ -41,6 +41,8 @@ _SUFFIXES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", "
 _INSTRUCTIONS = """
 Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that
 runs is recorded as a notebook. Long texts are cut in the middle; read_output and read_file return the rest.
+Code reaches no network, unless the session was given one: then HTTP_PROXY and HTTPS_PROXY name a proxy, which
+programs use by themselves, and whose refusals name the hosts that are allowed. Nothing else is reached.
 """
 
 
