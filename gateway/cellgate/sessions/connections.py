@@ -7,10 +7,12 @@ that cell. ``egress.proxy`` makes the events; ``session`` has the proxy.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from cellgate.errors import StorageError
 from cellgate.sessions.queue import SessionRuns
+from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.state import SessionRecord
 
 logger = logging.getLogger(__name__)
@@ -19,8 +21,9 @@ logger = logging.getLogger(__name__)
 class SessionConnections:
     """A `ProxyHost`."""
 
-    def __init__(self, record: SessionRecord, runs: SessionRuns) -> None:
+    def __init__(self, record: SessionRecord, runs: SessionRuns, secrets: SessionSecrets | None) -> None:
         self._record = record
+        self._secrets = secrets
         self._runs = runs
 
     @property
@@ -33,10 +36,19 @@ class SessionConnections:
         self._record.check_writable()
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
-        """Record an event."""
+        """Record an event; a secret that is part of a host's name is masked."""
+        if self._secrets is not None:
+            mask = self._secrets.names_masker().text
+            fields = {name: _masked(value, mask) for name, value in fields.items()}
         try:
             self._record.log.append(event_type, None, fields)
         except StorageError as error:
             logger.warning(
                 "A connection of session %s is not recorded: %s", self._record.row.key, error.message
             )
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    return [mask(each) for each in value] if isinstance(value, list) else value

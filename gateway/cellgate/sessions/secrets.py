@@ -46,6 +46,11 @@ class SessionSecrets:
                 self._values[secret.name, secret.former] = None
         return tuple((secret.name, secret.value) for secret in found)
 
+    def names_masker(self) -> Masker:
+        """For names of hosts, which have no capitals."""
+        lower = ((name, value.lower()) for name, value in self._values)
+        return Masker([*self._values, *lower])
+
     def masker(self) -> MessageMasker:
         """For the messages of a kernel that got `current`."""
         return MessageMasker(Masker(self._values))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +15,9 @@ from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import Conflict, NetworkNotAllowed
 from cellgate.principals.host_patterns import parse_host_pattern
+from cellgate.principals.secrets import Secret
+from cellgate.sessions.connections import SessionConnections
+from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
@@ -135,6 +139,24 @@ def test_a_connection_names_the_cell_that_ran(world: Networked) -> None:
     assert [event["execution"] for event in connections(world)] == [None]
 
 
+def test_a_secret_in_a_hosts_name_is_masked() -> None:
+    class Source:
+        def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
+            return [Secret(name, "S3cret") for name in names]
+
+    recorded: list[dict[str, Any]] = []
+    log = SimpleNamespace(append=lambda kind, execution, fields: recorded.append(fields))
+    secrets = SessionSecrets(cast("Any", Source()), PRINCIPAL, ["KEY"])
+    secrets.current()
+    connections = SessionConnections(cast("Any", SimpleNamespace(log=log)), cast("Any", None), secrets)
+    connections.note("connection", {"host": "s3cret.example", "port": 443, "address": None})
+    connections.note("connections", {"allowed": 1, "hosts": ["x.s3cret.example:443"]})
+    assert recorded == [
+        {"host": "[secret KEY].example", "port": 443, "address": None},
+        {"allowed": 1, "hosts": ["x.[secret KEY].example:443"]},
+    ]
+
+
 def test_a_session_keeps_the_network_that_it_has(world: Networked) -> None:
     create(world, network="allow")
     assert create(world).network == "allow"
@@ -204,7 +226,9 @@ class Adopting:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def adopt(self, stored: StoredKernel, attend: Callable[[Any], None]) -> FakeKernel:
+    async def adopt(
+        self, stored: StoredKernel, attend: Callable[[Any], None], secrets: tuple[tuple[str, str], ...] = ()
+    ) -> FakeKernel:
         """The kernel, as its new owner."""
         (kernel,) = (kernel for kernel in self._world.launcher.kernels if kernel.id == stored.id)
         assert kernel.profile.egress is stored.egress
