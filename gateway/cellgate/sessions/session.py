@@ -142,7 +142,9 @@ class Session:
         """The way to a network, for a session that has one."""
         if parts.egress is None or not spec.profile.egress:
             return None
-        return SessionProxy(parts.egress, self.account.name, SessionConnections(self.record, self._runs, spec.secrets))
+        return SessionProxy(
+            parts.egress, self.account.name, SessionConnections(self.record, self._runs, spec.secrets)
+        )
 
     @property
     def has_network(self) -> bool:
