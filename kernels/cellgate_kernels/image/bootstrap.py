@@ -189,8 +189,9 @@ def exit_ends_the_kernel(app):
     def leave():
         if app.shell.keepkernel_on_exit:
             return
-        # The application's own handler closes sockets that still have to send.
+        # Their own handlers close sockets, and stop the thread, that still have to send.
         atexit.unregister(app.close)
+        atexit.unregister(app.iopub_thread.stop)
         with suppress(Exception):
             atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):

@@ -346,7 +346,7 @@ ERRORS = {
     "KeyboardInterrupt": ("raise KeyboardInterrupt", ""),
     "SystemExit": ("raise SystemExit(3)", "3"),
     "AssertionError": ("assert [1, 2] == [1, 3], 'not the same'", "not the same"),
-    "StdinNotImplementedError": ("input('name?')", "does not support input"),
+    "StdinNotImplementedError": ("input('name?')", "this cell gets no input"),
 }
 
 
@@ -461,7 +461,6 @@ CELLS = (
     "class Silent(Exception):\n    def __str__(self): 1 / 0\nraise Silent",
     "_, _2, Out[2], In[1]",
     "import asyncio; await asyncio.sleep(0); 'awaited'",
-    "len?",
     "None",
     "6 * 7;",
     "%precision 3",
