@@ -194,6 +194,7 @@ class Played:
     """A running cell, all that hears its kernel, and the kernel's part."""
 
     def __init__(self, folder: Path) -> None:
+        self.id = "played"
         self.reception = Reception(CAPS)
         info = {"key": KEY, "transport": "ipc", "ip": "nowhere"}
         self.connection = KernelConnection(info, zmq.Context.instance(), reception=self.reception)
@@ -282,7 +283,7 @@ async def play(folder: Path, said: list[Any], rounds: int) -> None:
         assert played.connection.failures == 0, "a listener raised"
         count = machine.outcome().execution_count
         assert count is None or (type(count) is int and 0 <= count < 2**53)
-        played.run.finish("idle", replaced=False)
+        played.run.finish("idle")
         check_record(played)
     finally:
         await played.end()

@@ -58,12 +58,16 @@ _FUNCTIONS = _words("""
     repeat minmax fit-content blur brightness contrast grayscale opacity saturate drop-shadow
     cubic-bezier steps
 """)
+_OF_SELECTORS = _words("""
+    not is where has lang dir nth-child nth-last-child nth-of-type nth-last-of-type
+""")
 _LONGEST_NAME = 40
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
 _WITHOUT_END = _words("area base br col embed hr img input link meta param source track wbr")
 _ENDED_BY_NEXT = _words("dd dt li option p tbody td tfoot th thead tr")
 _SCOPES = _words("applet button caption marquee object select svg math table td template th")
 _NAME = re.compile(r"[-\w]*\Z")
+_CALLED = re.compile(r"([-\w]*)\s*\(")
 _OWN_PART = re.compile(r"url\(#[-\w.:]+\)", re.IGNORECASE)
 _UNSAFE = ("\\", "<", "@", "/*", "{", "}")
 """An escape may spell any name; the others may end the construct that they are in."""
@@ -186,6 +190,13 @@ def split_styles(text: str) -> tuple[str, list[str]]:
     return "".join([*kept, text[at:]]), styles
 
 
+def _selects_only(selector: str) -> bool:
+    """Whether it is written as a selector: one with a function such as `url` loads nothing, but is none."""
+    if any(mark in selector for mark in _UNSAFE):
+        return False
+    return all(name.lower() in _OF_SELECTORS for name in _CALLED.findall(selector))
+
+
 def rules(css: str) -> str:
     """The plain rules of a style sheet that load nothing: no ``@`` rules, no nesting."""
     if len(css) > MOST_CSS:
@@ -203,5 +214,5 @@ def _rules(css: str) -> Iterator[str]:
         selector = tinycss2.serialize(rule.prelude).strip()
         content = [token for token in rule.content if token.type != "comment"]
         kept = declarations(tinycss2.serialize(content))
-        if kept and selector and not any(mark in selector for mark in _UNSAFE):
+        if kept and selector and _selects_only(selector):
             yield f"{selector} {{{kept}}}"

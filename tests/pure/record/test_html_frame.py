@@ -294,6 +294,13 @@ def test_what_is_nested_too_deeply_is_told_instead_of_shown() -> None:
     assert "nested too deeply" in check(exported(deep)).text
 
 
+@pytest.mark.parametrize("selector", ["url(http://host.example/)", "a:not(url(x))", "src (x)", "image('x')"])
+def test_what_is_no_selector_selects_nothing(selector: str) -> None:
+    assert sanitise.rules(f"{selector} {{color: red}} td:nth-child(2) {{color: blue}}") == (
+        "td:nth-child(2) {color: blue}"
+    )
+
+
 @pytest.mark.parametrize(
     "css",
     ["{" * 20_000, "(" * 20_000, "a{" * 10_000, "/*" * 10_000, "a{b:" + "x" * 10**6 + "}", "'" * 20_000],
