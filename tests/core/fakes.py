@@ -163,6 +163,7 @@ class FakeKernel:
     """As much of a kernel as a session sees."""
 
     isolation, display_name, packages, environment, stored = "none", "Fake", None, None, False
+    egress = None
 
     def __init__(self, number: int, profile: KernelProfile, root: Path, faults: Faults) -> None:
         self.id = f"kernel-{number}"

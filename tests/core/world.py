@@ -36,7 +36,7 @@ from cellgate.record.journal import Journal
 from cellgate.record.schema import storage_error
 from cellgate.record.verify_store import check_record
 from cellgate.server.observing import Observer
-from cellgate.sessions.parts import SessionSettings, SharedParts, same_weight
+from cellgate.sessions.parts import SessionSettings, SharedParts, everybody, same_weight
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.models import SessionBody
@@ -146,6 +146,7 @@ class World:
         quotas: Mapping[str, Any] | None = None,
         observer: Observer | None = None,
         egress: Egress | None = None,
+        admits: Callable[[str], bool] = everybody,
     ) -> None:
         """Open a record and what is above it. `quotas`: of all users."""
         workspaces = self.folder / "workspaces"
@@ -175,6 +176,7 @@ class World:
                 usage=self.usage,
                 observer=observer,
                 egress=egress,
+                admits=admits,
             ),
             ManagerSettings(settings, limits=SessionLimits(cell_timeout=CELL_TIMEOUT)),
         )

@@ -172,7 +172,7 @@ async def kernel_info(gateway: Gateway, session: str) -> dict[str, Any]:
 
 
 @contextmanager
-def raw_socket(gateway: GatewayProcess, kernel: str) -> Iterator[socket.socket]:
+def raw_socket(gateway: GatewayProcess, kernel: str, *, token: str | None = None) -> Iterator[socket.socket]:
     """A WebSocket right after its handshake: what is read and written is the test's."""
     host, port = gateway.host.split(":")
     connection = socket.socket()
@@ -182,7 +182,7 @@ def raw_socket(gateway: GatewayProcess, kernel: str) -> Iterator[socket.socket]:
         key = base64.b64encode(os.urandom(16)).decode()
         connection.sendall(
             f"GET /api/kernels/{kernel}/channels HTTP/1.1\r\nHost: {gateway.host}\r\n"
-            f"Authorization: token {gateway.token}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Authorization: token {token or gateway.token}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
             f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
         assert connection.recv(12) == b"HTTP/1.1 101"
@@ -204,6 +204,12 @@ def vanished(connection: socket.socket) -> Iterator[None]:
         yield
     finally:
         connection.setsockopt(socket.SOL_SOCKET, detach, 0)
+
+
+def text_frame(text: str) -> bytes:
+    """A text frame of less than 64 KiB, masked by zeros, as a client may send it (RFC 6455, section 5.3)."""
+    data = text.encode()
+    return struct.pack(">BBH4x", 0x81, 0x80 | 126, len(data)) + data
 
 
 def pack_legacy(message: Sent, buffers: list[bytes]) -> bytes:

@@ -22,7 +22,7 @@ from cellgate.channels.synthesis import aborted_reply, answer_to, error_content,
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
-from cellgate_kernels.errors import CellgateError, KernelDied
+from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.execution import Outcome, Status
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message
@@ -152,8 +152,12 @@ class Door:
     def send(self, client: Client, message: Message) -> None:
         """Handle a client's message. Raises KernelDied while the kernel accepts no more; try again later."""
         msg_type = message.msg_type
-        if message.channel is Channel.SHELL and msg_type == "execute_request":
-            self._execute(client, message)
+        if msg_type == "execute_request":
+            if message.channel is Channel.SHELL:
+                self._execute(client, message)
+            else:
+                # Kernels would run it, beside the queue, its limits and the record.
+                self._refuse(client, message, InvalidInput("A cell is sent on the shell channel"))
             return
         if message.channel is Channel.STDIN:
             if self._asking is not client:

@@ -26,7 +26,7 @@ from cellgate.egress.policy import Address, Cause, EgressPolicy
 from cellgate.egress.relay import CHUNK, BadBody, Count, end, pump, send_body
 from cellgate.egress.requests import MOST_HEAD, BadHead, ProxyRequest, parse_head
 from cellgate.egress.shared import Egress
-from cellgate.errors import StorageError
+from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 from cellgate_kernels.tasks import Supervisor
 
@@ -214,7 +214,7 @@ class SessionProxy:
         finally:
             if connection in self._open:
                 self._open.discard(connection)
-                self._egress.open -= 1
+                self._egress.closed(self._principal)
             self._note(connection)
             writer.transport.abort()
 
@@ -239,7 +239,7 @@ class SessionProxy:
         policy = self._admit(request)
         # Before the first await, so that no more are opened than may be.
         self._open.add(connection)
-        self._egress.open += 1
+        self._egress.open[self._principal] += 1
         where = f"{request.host}:{request.port}"
         addresses = await self._resolver.addresses(request.host)
         if not addresses:
@@ -258,10 +258,12 @@ class SessionProxy:
     def _admit(self, request: ProxyRequest) -> EgressPolicy:
         """The policy that allows the request, as far as can be told without resolving. Raises Refused."""
         limits = self._egress.limits
-        if len(self._open) >= limits.connections or self._egress.full:
+        if len(self._open) >= limits.connections:
             raise Refused(
                 Cause.TOO_MANY_CONNECTIONS, f"a session may have {limits.connections} connections at once"
             )
+        if self._egress.is_full(self._principal):
+            raise Refused(Cause.TOO_MANY_CONNECTIONS, "too many connections of all sessions are open")
         if self._carried >= limits.bytes:
             raise Refused(Cause.QUOTA_EXCEEDED, f"this session has used up its {limits.bytes} bytes")
         policy = self._egress.policy_of(self._principal)
@@ -272,7 +274,7 @@ class SessionProxy:
             raise Refused(Cause.HOST_NOT_ALLOWED, f"this session may not reach {where}; {_named(policy)}")
         try:
             self._host.check_writable()
-        except StorageError as error:
+        except CellgateError as error:
             raise Refused(Cause.NOT_RECORDED, f"connections can't be recorded: {error.message}") from None
         return policy
 

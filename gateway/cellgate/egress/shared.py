@@ -6,6 +6,7 @@ Built once, in ``server.assembly``. A test gives it other ways: names that chang
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -28,13 +29,15 @@ def nobody(_principal: str) -> EgressPolicy | None:
 
 @dataclass(frozen=True, slots=True)
 class EgressLimits:
-    """`connections`: at once, of one session; `of_all`: of all together. `bytes`: both ways, of one session.
+    """`connections`: at once, of one session; `of_all`: of all together; `of_one`: of one
+    principal's. `bytes`: both ways, of one session.
 
     `idle_seconds`: without a byte either way.
     """
 
     connections: int = 32
     of_all: int = 512
+    of_one: int = 384
     bytes: int = GIB
     idle_seconds: float = 300.0
 
@@ -60,8 +63,8 @@ class Egress:
     limits: EgressLimits = field(default_factory=EgressLimits)
     unfit: str | None = None
     ways: Ways = field(default_factory=Ways)
-    open: int = 0
-    """Connections of all sessions now."""
+    open: Counter[str] = field(default_factory=Counter)
+    """Connections now, by principal."""
 
     def check(self, principal: str) -> None:
         """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
@@ -84,7 +87,12 @@ class Egress:
         """A session's own."""
         return Resolver(self.lane, self.ways.ask)
 
-    @property
-    def full(self) -> bool:
-        """Whether all sessions together have as many connections as there may be."""
-        return self.open >= self.limits.of_all
+    def closed(self, principal: str) -> None:
+        """A connection of the principal's is over."""
+        self.open[principal] -= 1
+        if not self.open[principal]:
+            del self.open[principal]
+
+    def is_full(self, principal: str) -> bool:
+        """Whether all sessions together, or this principal's, have as many connections as there may be."""
+        return self.open.total() >= self.limits.of_all or self.open[principal] >= self.limits.of_one

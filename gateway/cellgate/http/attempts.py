@@ -46,6 +46,11 @@ class LoginAttempts:
             self._clear_at.popitem(last=False)
         return excess if excess > 0 else None
 
+    def waiting(self, origin: str) -> float | None:
+        """The seconds that this address has to wait because of too many failures; None if it need not."""
+        excess = self._clear_at.get(origin, 0.0) - self._clock() - (self._burst - 1) * EVERY_SECONDS
+        return excess if self._burst and excess > 0 else None
+
     async def hold(self) -> None:
         """Let a refusal wait, unless many wait already: clients that ignore Retry-After are slowed too."""
         if self._held >= MOST_HELD:

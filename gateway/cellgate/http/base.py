@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
@@ -149,6 +149,11 @@ class BaseHandler(RequestHandler):
                 self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
             )
             if not isinstance(login, Login):
+                # Who sent too many wrong tokens does not make us ask somebody else about the next one.
+                wait = self.services.attempts.waiting(origin_of((self.client_address,)))
+                if wait is not None:
+                    _forget(login)
+                    raise _too_many(wait)
                 return self._prepare_later(login)
             self._check_request(login)
         except CellgateError as error:
@@ -182,9 +187,7 @@ class BaseHandler(RequestHandler):
         wait = self.services.attempts.failed(origin_of((self.client_address,)))
         if wait is None:
             return error
-        return TooManyAttempts(
-            "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
-        )
+        return _too_many(wait)
 
     def _check_sender(self) -> None:
         """Check where the request comes from. Raises Forbidden."""
@@ -529,6 +532,18 @@ class BaseHandler(RequestHandler):
         unimplemented = RequestHandler._unimplemented_method
         names = [name for name in cls.SUPPORTED_METHODS if name != "OPTIONS"]
         return tuple(name for name in names if getattr(cls, name.lower()) is not unimplemented)
+
+
+def _too_many(wait: float) -> TooManyAttempts:
+    return TooManyAttempts(
+        "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
+    )
+
+
+def _forget(question: Awaitable[Login]) -> None:
+    """Do not ask it."""
+    if isinstance(question, Coroutine):
+        question.close()
 
 
 def _challenge(error: NotAuthenticated) -> str:

@@ -30,6 +30,7 @@ from cellgate_kernels.tasks import Supervisor
 
 PATH = "/mcp"
 MAX_SESSIONS = 200
+SESSIONS_OF_ONE = 150
 _SESSION_ID = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
 _ATTEMPTS = 1
@@ -154,7 +155,8 @@ class McpDoor:
 
     async def _refused_token(self, token: str | None) -> Response | None:
         """Why a client without a session may not start one; None if it may."""
-        if len(self._clients) >= MAX_SESSIONS:
+        mine = sum(client.owner == _hash(token) for client in self._clients)
+        if len(self._clients) >= MAX_SESSIONS or mine >= SESSIONS_OF_ONE:
             return _problem(503, INTERNAL_ERROR, "There are as many sessions as this server takes")
         try:
             await Gateway(self._url, token, attempts=_ATTEMPTS, trust=self._trust).me()

@@ -26,6 +26,7 @@ from cellgate_kernels.threads import Lane
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+REMOVED_SECONDS = 60.0
 PATIENCE_SECONDS = 30.0
 """How long a file that can't be read any more is taken for unchanged; then its tokens open nothing."""
 
@@ -77,6 +78,7 @@ class PrincipalDirectory:
         self._seen: tuple[int, int, int] | None = None
         self._failed_since: float | None = None
         self._told = ""
+        self._removed: dict[str, float] = {}
         self._tasks = Supervisor()
         self._lane = Lane("principals", 1)
 
@@ -117,6 +119,10 @@ class PrincipalDirectory:
         """Whether this user is in the file and disabled."""
         user = self._known.users.get(name)
         return user is not None and user.disabled
+
+    def is_shut_out(self, name: str) -> bool:
+        """Whether this user is disabled, or was removed so lately that a request of theirs may still wait."""
+        return self.is_disabled(name) or self._removed.get(name, 0.0) > self._monotonic()
 
     def role_of(self, name: str) -> Role:
         """The role of a principal who may have no request at hand; a user's where nothing is known."""
@@ -199,9 +205,15 @@ class PrincipalDirectory:
 
     def _tell(self, former: _Known, listener: DirectoryListener) -> None:
         listener.logins_changed()
+        self._removed = {
+            name: until
+            for name, until in self._removed.items()
+            if until > self._monotonic() and name not in self._known.users
+        }
         for name, user in former.users.items():
             now = self._known.users.get(name)
             if now is None:
+                self._removed[name] = self._monotonic() + REMOVED_SECONDS
                 listener.user_gone(name, "user_removed")
             elif now.disabled and not user.disabled:
                 listener.user_gone(name, "user_disabled")

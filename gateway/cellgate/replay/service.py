@@ -7,6 +7,7 @@ reading, running and comparing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -17,6 +18,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
+from cellgate.principals.shares import Shares
 from cellgate.record.events import MemoryStore, now
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.replay.cells import RecordedCell, recorded_cells
@@ -45,6 +47,20 @@ from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import HASH_SEED
 
 MOST_AT_ONCE = 4
+MOST_OF_ONE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How to replay. `form` of the report: ``json`` or ``html``. `anyway`: also in another environment.
+
+    `rtol`: how far floating-point numbers may be apart. `installs`: whether cells may install packages.
+    """
+
+    form: str = "json"
+    anyway: bool = False
+    rtol: float = 0.0
+    installs: bool = True
 
 
 class Replayer:
@@ -58,29 +74,22 @@ class Replayer:
         self._files = files
         self._jobs = jobs
         self._version = version
-        self._running = 0
+        self._places = Shares(MOST_AT_ONCE, MOST_OF_ONE)
 
-    async def replay(
-        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float = 0.0
-    ) -> bytes:
-        """The report as ``json`` or ``html``. `listen` is called for each cell once it has run.
+    async def replay(self, principal: str, key: str, options: ReplayOptions, *, listen: Listener) -> bytes:
+        """The report. `listen` is called for each cell once it has run.
 
-        `rtol`: how far floating-point numbers may be apart.
-
-        Raises NotFound, EnvironmentDiffers unless `anyway`, QueueFull, JobFailed, the pool's errors and those
-        of `restore`.
+        Raises NotFound, EnvironmentDiffers, QueueFull, JobFailed, the pool's errors and those of `restore`.
         """
-        if self._running >= MOST_AT_ONCE:
-            raise QueueFull(f"{MOST_AT_ONCE} replays are in progress; try again later", retry_after=10)
-        self._running += 1
+        place = self._places.take(principal)
+        if place is None:
+            raise QueueFull(f"{self._places.taken} replays are in progress; try again later", retry_after=10)
         try:
-            return await self._replay(principal, key, anyway=anyway, form=form, listen=listen, rtol=rtol)
+            return await self._replay(principal, key, options, listen)
         finally:
-            self._running -= 1
+            place.release()
 
-    async def _replay(
-        self, principal: str, key: str, *, anyway: bool, form: str, listen: Listener, rtol: float
-    ) -> bytes:
+    async def _replay(self, principal: str, key: str, options: ReplayOptions, listen: Listener) -> bytes:
         moment = await self._archive.moment(principal, key)
         row = moment.session
         notebook = await self._archive.outline(moment)
@@ -102,9 +111,9 @@ class Replayer:
             try:
                 why = await _install(session, installed_packages(notebook))
                 check = compare_locks(recorded_lock(notebook), _lock(session))
-                refuse_other_environment(check, anyway=anyway, why=why)
+                refuse_other_environment(check, anyway=options.anyway, why=why)
                 restored = await restore(self._files, principal, key, inputs, session)
-                await run_cells(cells, partial(self._run, session, store), note)
+                await run_cells(cells, partial(self._run, session, store, installs=options.installs), note)
                 facts = ReplayFacts(
                     session=key,
                     head=moment.head.hex(),
@@ -118,15 +127,20 @@ class Replayer:
                 )
             finally:
                 self._manager.end_later(session, "replay")
-            await given.write(b'],"rtol":%a,"facts":' % rtol + msgspec.json.encode(facts) + b"}")
-            await self._jobs.run("cellgate.replay.report", form, given=given, made=made)
+            await given.write(b'],"rtol":%a,"facts":' % options.rtol + msgspec.json.encode(facts) + b"}")
+            await self._jobs.run("cellgate.replay.report", options.form, given=given, made=made)
             return await made.read()
 
-    async def _run(self, session: Session, store: _Rows, cell: RecordedCell) -> NewRun:
+    async def _run(self, session: Session, store: _Rows, cell: RecordedCell, *, installs: bool) -> NewRun:
         """Run a cell as it was run, with nobody to answer its input()."""
         at = now()
         request = ExecuteRequest(
-            cell.source, timeout=cell.timeout, stdin=(), silent=cell.silent, allow_stdin=True
+            cell.source,
+            timeout=cell.timeout,
+            stdin=(),
+            silent=cell.silent,
+            allow_stdin=True,
+            installs=installs,
         )
         run = session.submit(request)
         builder = run.builder or ResultBuilder()

@@ -414,6 +414,7 @@ def _build(
         installer,
         lanes.record,
         weight_of=lambda principal: usage.quotas(principal).weight,
+        admits=lambda principal: not authentication.directory.is_shut_out(principal),
         usage=usage,
         observer=observer,
         secrets=authentication.directory,
@@ -513,7 +514,7 @@ def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) 
 
 def _sample(services: Services, data: Path, stack: AsyncExitStack) -> None:
     """Start to look at what nobody reports."""
-    sampler = Sampler(services.metrics, data, services.pool.processes)
+    sampler = Sampler(services.metrics, data, services.pool.processes, services.lanes.bulk)
     stack.push_async_callback(sampler.close)
     sampler.start()
 

@@ -23,6 +23,7 @@ from cellgate.record.redo import beside
 from cellgate_kernels.pool import ClaimEnd
 from cellgate_kernels.provisioners.memory import resident
 from cellgate_kernels.tasks import Supervisor
+from cellgate_kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +99,16 @@ class _Sample:
 class Sampler:
     """`start` it with the gateway, `close` it before the loop ends.
 
-    `processes` returns the kernels' first processes.
+    `processes` returns the kernels' first processes. `lane`: threads for looking at them and at the disk.
     """
 
-    def __init__(self, metrics: Metrics, data: Path, processes: Callable[[], Sequence[int]]) -> None:
+    def __init__(
+        self, metrics: Metrics, data: Path, processes: Callable[[], Sequence[int]], lane: Lane
+    ) -> None:
         self._metrics = metrics
         self._data = data
         self._processes = processes
+        self._lane = lane
         self._tasks = Supervisor()
 
     def start(self) -> None:
@@ -119,7 +123,7 @@ class Sampler:
     async def look(self) -> float:
         """Take one sample; returns the seconds until the next."""
         try:
-            sample = await asyncio.to_thread(_sample, self._data, self._processes())
+            sample = await self._lane.run(_sample, self._data, self._processes())
         except OSError as error:
             logger.debug("Memory and disk can't be looked at for now: %s", error)
             return SAMPLE_SECONDS

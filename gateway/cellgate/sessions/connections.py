@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cellgate.errors import StorageError
+from cellgate.principals.usage import Account
 from cellgate.sessions.queue import SessionRuns
 from cellgate.sessions.secrets import SessionSecrets
 from cellgate.sessions.state import SessionRecord
@@ -21,7 +22,10 @@ logger = logging.getLogger(__name__)
 class SessionConnections:
     """A `ProxyHost`."""
 
-    def __init__(self, record: SessionRecord, runs: SessionRuns, secrets: SessionSecrets | None) -> None:
+    def __init__(
+        self, record: SessionRecord, runs: SessionRuns, secrets: SessionSecrets | None, account: Account
+    ) -> None:
+        self._account = account
         self._record = record
         self._secrets = secrets
         self._runs = runs
@@ -32,8 +36,9 @@ class SessionConnections:
         return None if self._runs.current is None else self._runs.current.id
 
     def check_writable(self) -> None:
-        """Raises StorageError while nothing can be recorded of the session."""
+        """Raises StorageError or PrincipalQuotaExceeded while nothing can be recorded of the session."""
         self._record.check_writable()
+        self._account.check_record()
 
     def note(self, event_type: str, fields: dict[str, Any]) -> None:
         """Record an event; a secret that is part of a host's name is masked."""

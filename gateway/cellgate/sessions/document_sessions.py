@@ -23,24 +23,34 @@ class NotebookSession:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
+MOST_OF_ONE = 200
+"""Documents that one principal may have open; the oldest are forgotten first."""
+
+
 class NotebookSessions:
-    """All open documents. The number of kernels limits them: entries go with their kernel, which has few."""
+    """All open documents, by principal. Entries go with their kernel, or when there are too many."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, NotebookSession] = {}
+        self._entries: dict[str, dict[str, NotebookSession]] = {}
 
     def of(self, principal: str, kernel_ids: Collection[str]) -> list[NotebookSession]:
         """The principal's entries whose kernels are alive; the principal's other entries are removed."""
-        mine = [entry for entry in self._entries.values() if entry.principal == principal]
-        for entry in mine:
+        known = self._entries.get(principal, {})
+        for entry in tuple(known.values()):
             if entry.kernel_id not in kernel_ids:
                 self.remove(entry)
-        return [entry for entry in mine if entry.id in self._entries]
+        return list(known.values())
 
     def put(self, entry: NotebookSession) -> None:
         """Add an entry, or replace the one with the same id."""
-        self._entries[entry.id] = entry
+        mine = self._entries.setdefault(entry.principal, {})
+        mine[entry.id] = entry
+        if len(mine) > MOST_OF_ONE:
+            del mine[next(iter(mine))]
 
     def remove(self, entry: NotebookSession) -> None:
         """Remove an entry, if it is there."""
-        self._entries.pop(entry.id, None)
+        mine = self._entries.get(entry.principal, {})
+        mine.pop(entry.id, None)
+        if not mine:
+            self._entries.pop(entry.principal, None)

@@ -22,6 +22,8 @@ from cellgate.files.listing import Listings, Stop
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
 from cellgate.files.workspace import WorkspaceStore, folder_of
+from cellgate.principals.shares import Shares
+from cellgate.principals.usage import Reservation as Place
 from cellgate.record.journal import Journal
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
@@ -31,6 +33,7 @@ from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane, ThreadLanes
 
 MAX_UPLOADS = 32
+UPLOADS_OF_ONE = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ class Incoming:
     """The files of one request: the space reserved for them, and the uploads that were started."""
 
     reservation: Reservation
-    uploads: list[Upload] = field(default_factory=list)
+    owner: str
+    uploads: dict[Upload, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class SessionFiles:
         self._ledger = Ledger(space.folder, space.reserve, space.most)
         self._listings = Listings(lanes.bulk)
         self._incoming: set[Incoming] = set()
-        self._uploads = 0
+        self._places = Shares(MAX_UPLOADS, UPLOADS_OF_ONE)
         self._tasks = Supervisor(lambda: {"part": "uploads"})
 
     @property
@@ -136,26 +140,29 @@ class SessionFiles:
             reservation = self._ledger.reserve(
                 session.row.id, used, session.limits.resources.disk, length, replaced
             )
-        return Incoming(reservation)
+        return Incoming(reservation, session.account.name)
 
     def begin(self, incoming: Incoming) -> Upload:
         """A new upload into the reserved space. Raises QueueFull and StorageError."""
-        if self._uploads >= MAX_UPLOADS:
-            raise QueueFull(f"{MAX_UPLOADS} uploads are in progress; try again", retry_after=5)
-        upload = Upload(self._space.folder, incoming.reservation, self._space.reserve, self._lanes.files)
-        self._uploads += 1
+        place = self._places.take(incoming.owner)
+        if place is None:
+            raise QueueFull(f"{self._places.taken} uploads are in progress; try again", retry_after=5)
+        try:
+            upload = Upload(self._space.folder, incoming.reservation, self._space.reserve, self._lanes.files)
+        except BaseException:
+            place.release()
+            raise
         self._incoming.add(incoming)
-        incoming.uploads.append(upload)
+        incoming.uploads[upload] = place
         return upload
 
     async def discard(self, incoming: Incoming) -> None:
         """Discard uploads and release their space; placed files stay. May be called more than once."""
         while incoming.uploads:
-            upload = incoming.uploads[0]
+            upload = next(iter(incoming.uploads))
             await upload.discard()
-            if incoming.uploads and incoming.uploads[0] is upload:
-                incoming.uploads.pop(0)
-                self._uploads -= 1
+            if (place := incoming.uploads.pop(upload, None)) is not None:
+                place.release()
         incoming.reservation.release()
         self._incoming.discard(incoming)
 

@@ -39,6 +39,11 @@ class SessionSettings:
     ceilings: Ceilings = field(default_factory=Ceilings)
 
 
+def everybody(_principal: str) -> bool:
+    """All principals may start sessions."""
+    return True
+
+
 def same_weight(principal: str) -> float:
     """Everybody gets as many turns as the others."""
     return 1.0
@@ -70,9 +75,9 @@ class SharedParts:
 
     Without an `installer`, no session gets packages. `lane`: threads for large events; without it they are
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
-    ``cellgate_kernels.turns``. `usage`: what each principal uses; by default nobody has
-    quotas. `observer`: counts and traces what happens. Without `secrets` nobody has any, and without
-    `egress` no session gets a network.
+    ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions now. `usage`: what each
+    principal uses; by default nobody has quotas. `observer`: counts and traces what happens. Without
+    `secrets` nobody has any, and without `egress` no session gets a network.
     """
 
     pool: KernelPool
@@ -80,6 +85,7 @@ class SharedParts:
     installer: Installer | None = None
     lane: Lane | None = None
     weight_of: Callable[[str], float] = same_weight
+    admits: Callable[[str], bool] = everybody
     usage: Usage = field(default_factory=Usage)
     observer: SessionObserver = field(default_factory=Unobserved)
     secrets: SecretSource | None = None

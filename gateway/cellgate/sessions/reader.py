@@ -106,12 +106,11 @@ class Archive:
         if state is not None and state not in set(SessionState):
             raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
-        last = 0 if after is None else (await self._after(principal, after)).id
+        last = 0 if after is None else (await self._after(principal, after, reach)).id
         found: list[SessionModel] = []
-        step = min(limit, SESSIONS_AT_ONCE)
         size = 0
         while True:
-            rows = await self._journal.sessions(principal, limit=step, after=last)
+            rows = await self._journal.sessions(principal, limit=SESSIONS_AT_ONCE, after=last)
             for row in rows:
                 if not reach.covers(row.key):
                     continue
@@ -124,16 +123,14 @@ class Archive:
                     return found, key if principal is not None else f"{found[-1].principal}/{key}"
                 found.append(model)
                 size += len(encode(model.metadata))
-            if len(rows) < step:
+            if len(rows) < SESSIONS_AT_ONCE:
                 return found, None
             last = rows[-1].id
 
-    async def _after(self, principal: str | None, after: str) -> SessionRow:
-        """The last session of the page before."""
-        if principal is not None:
-            return await self.row(principal, after)
-        owner, _, key = after.rpartition("/")
-        return await self.row(owner, key)
+    async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
+        """The last session of the page before. Raises NotFound, also for one that is out of reach."""
+        owner, _, key = after.rpartition("/") if principal is None else (principal, "", after)
+        return await self.row(owner, reach.check(key))
 
     async def executions(
         self, principal: str, key: str, *, limit: int, after: int

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, NetworkNotAllowed, NotFound, ShuttingDown
+from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed, NotFound, ShuttingDown
 from cellgate.execution.checks import check_env, check_session_key
 from cellgate.execution.limits import Ceilings, SessionLimits, lowered_limits, merge_limits
 from cellgate.execution.request import ExecuteRequest, in_language
@@ -279,6 +279,7 @@ class SessionManager:
         limits: SessionLimits,
         secrets: SessionSecrets | None,
     ) -> _Opening:
+        self._check_admitted(owned[0])
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources)
@@ -594,6 +595,11 @@ class SessionManager:
             reserved.release()
             raise
         self._add(session, reserved)
+        try:
+            self._check_admitted(principal)
+        except Forbidden:
+            self.end_later(session, "one_shot")
+            raise
         return session
 
     # Finding
@@ -725,9 +731,15 @@ class SessionManager:
         for (owner, _), opening in tuple(self._opening.items()):
             if owner == principal:
                 opening.task.cancel()
-        for (owner, _), session in tuple(self._live.items()):
-            if owner == principal and not session.ending:
+        # Unrecorded one-shots have no owner in the record, but somebody's account.
+        for session in tuple(self._live.values()):
+            if session.account.name == principal and not session.ending:
                 self._end_in_background(session, cause, keep_files=True, keep_kernel=False)
+
+    def _check_admitted(self, principal: str) -> None:
+        """Raises Forbidden for a principal who was shut out while a request of theirs waited."""
+        if not self._parts.admits(principal):
+            raise Forbidden("This user has been shut out")
 
     def end_later(self, session: Session, cause: str) -> None:
         """End a session in the background, with its files."""

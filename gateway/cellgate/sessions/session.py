@@ -143,7 +143,9 @@ class Session:
         if parts.egress is None or not spec.profile.egress:
             return None
         return SessionProxy(
-            parts.egress, self.account.name, SessionConnections(self.record, self._runs, spec.secrets)
+            parts.egress,
+            self.account.name,
+            SessionConnections(self.record, self._runs, spec.secrets, self.account),
         )
 
     @property

@@ -28,7 +28,7 @@ from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import Channel, MalformedMessage, Message, new_message
 from cellgate_kernels.outputs import OutputCaps
-from cellgate_kernels.reception import Reception
+from cellgate_kernels.reception import THREADS, Reception
 from cellgate_kernels.sockets import LocalSocket, ZmqSocket, endpoint
 from cellgate_kernels.texts import Stream
 
@@ -1051,9 +1051,14 @@ async def test_a_kernels_end_waits_for_what_is_being_read(
     connection: KernelConnection, peer: Peer, masked: list[Message]
 ) -> None:
     large = "x" * 500_000
+    # No thread reads it before the kernel's end is told.
+    ended = threading.Event()
+    for _ in range(THREADS):
+        connection._reception._threads.submit(ended.wait)
     peer.publish(f"{large}{SECRET[:4]}")
     await until(lambda: connection._reading is not None)
     connection.show_rest()
     assert masked == []
+    ended.set()
     await until(lambda: len(masked) == 2)
     assert shown(masked) == f"{large}{SECRET[:4]}"

@@ -33,6 +33,7 @@ from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.pool import ClaimEnd, KernelPool, PoolSettings
 from cellgate_kernels.provisioners.memory import resident
 from cellgate_kernels.testing import FakeLauncher, virtual_time
+from cellgate_kernels.threads import Lane
 from tests.core.world import World
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "monitoring.md"
@@ -218,7 +219,7 @@ async def test_claims_are_counted_by_how_they_end(tmp_path: Path) -> None:
     assert found["cellgate_pool_claim_seconds_count",] == 1
 
 
-def test_memory_and_disk_are_sampled(tmp_path: Path) -> None:
+def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
     """Of a process and its child together, and of the folder's file system."""
     held = "held = bytes(b'x' * 50_000_000); print(flush=True); input()"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {held!r}])"
@@ -231,7 +232,7 @@ def test_memory_and_disk_are_sampled(tmp_path: Path) -> None:
         assert parent.stdout is not None
         parent.stdout.readline()
         metrics = Metrics()
-        asyncio.run(Sampler(metrics, tmp_path, lambda: [parent.pid, os.getpid()]).look())
+        asyncio.run(Sampler(metrics, tmp_path, lambda: [parent.pid, os.getpid()], lane).look())
         [tree] = resident([parent.pid])
     found = counted(metrics)
     assert tree > 50_000_000

@@ -148,7 +148,9 @@ def test_a_secret_in_a_hosts_name_is_masked() -> None:
     log = SimpleNamespace(append=lambda kind, execution, fields: recorded.append(fields))
     secrets = SessionSecrets(cast("Any", Source()), PRINCIPAL, ["KEY"])
     secrets.current()
-    connections = SessionConnections(cast("Any", SimpleNamespace(log=log)), cast("Any", None), secrets)
+    connections = SessionConnections(
+        cast("Any", SimpleNamespace(log=log)), cast("Any", None), secrets, cast("Any", None)
+    )
     connections.note("connection", {"host": "s3cret.example", "port": 443, "address": None})
     connections.note("connections", {"allowed": 1, "hosts": ["x.s3cret.example:443"]})
     assert recorded == [

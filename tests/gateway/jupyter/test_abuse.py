@@ -11,7 +11,7 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from tests.support.channels import V1, channels, kinds, pack_legacy, pack_v1, raw_socket, text, vanished
+from tests.support.channels import V1, channels, kinds, of, pack_legacy, pack_v1, raw_socket, text, vanished
 from tests.support.server import TOKEN, GatewayProcess, until
 
 GAUGES = ("process_open_fds", "process_resident_memory_bytes", "cellgate_tasks")
@@ -106,6 +106,16 @@ async def test_an_unknown_message_type_harms_nobody(jupyter: GatewayProcess, ker
         await client.send("nonsense", {}, channel="control")
         await client.send("input_reply", {"value": "unasked"}, channel="stdin")
         assert text(await client.run("print('well')")) == "well\n"
+
+
+async def test_a_cell_on_the_control_channel_does_not_run(jupyter: GatewayProcess, kernel: str) -> None:
+    async with channels(jupyter, kernel) as client:
+        content = {"code": "hidden = 1", "silent": False, "store_history": True, "allow_stdin": False}
+        msg_id = await client.send("execute_request", content, channel="control")
+        answers = of(await client.ended(msg_id), msg_id)
+        (reply,) = [each["content"] for each in answers if each["header"]["msg_type"] == "execute_reply"]
+        assert (reply["status"], reply["evalue"]) == ("error", "A cell is sent on the shell channel")
+        assert text(await client.run("print('hidden' in globals())")) == "False\n"
 
 
 async def test_an_oversize_message_closes_its_socket(jupyter: GatewayProcess, kernel: str) -> None:

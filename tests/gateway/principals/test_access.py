@@ -7,9 +7,11 @@ whether there is anything.
 from __future__ import annotations
 
 import base64
+import io
 import os
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -360,6 +362,29 @@ def test_a_list_holds_ones_own_sessions_only(world: World) -> None:
     assert keys("elsewhere") == set()
     for query in ("?principal=alice", "?principal=*"):
         assert world.gateway.get(f"/v1/sessions{query}", token=world.tokens["bob"]).reason == "not_found"
+
+
+def test_a_page_begins_after_no_session_that_is_out_of_reach(world: World) -> None:
+    for key in (world.values["session"], "nobody-has-this"):
+        path = f"/v1/sessions?after={key}"
+        assert world.gateway.get(path, token=world.tokens["elsewhere"]).reason == "not_found"
+    assert world.gateway.get(
+        f"/v1/sessions?after={world.values['session']}", token=world.tokens["alice"]
+    ).json()
+
+
+def test_a_bundle_holds_files_for_who_may_read_files(world: World) -> None:
+    def names(token: str, query: str = "") -> set[str]:
+        answer = world.gateway.get(f"/v1/sessions/{world.values['session']}/bundle{query}", token=token)
+        return set(zipfile.ZipFile(io.BytesIO(answer.body)).namelist())
+
+    whole = names(world.tokens["alice"])
+    files = {name for name in whole if name.endswith("f.txt")}
+    assert len(files) == 1
+    reader = world.without(next(row for row in ROWS if row.path == S + "/files" and row.method == "GET"))
+    assert not files & names(reader)
+    assert not files & names(world.tokens["olga"], "?principal=alice")
+    assert files <= names(world.tokens["root"], "?principal=alice")
 
 
 def test_the_list_of_everybodys_sessions_comes_in_pages(world: World) -> None:

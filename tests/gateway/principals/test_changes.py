@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import StartGateway
-from tests.support.channels import channels, kinds
+from tests.support.channels import channels, kinds, raw_socket, text_frame
 from tests.support.commands import cellgate, refusal
 from tests.support.server import GatewayProcess, until
 
@@ -160,3 +162,36 @@ def test_a_token_without_packages_installs_none_by_a_cell_either(start_gateway: 
     answer = gateway.post(path, {"code": "1", "packages": "auto"}, token=text)
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     assert gateway.post(path, {"code": "1"}, token=text).json()["status"] == "ok"
+    # A replay of the refused cell is refused again, not run with more than its sender may do.
+    _, reader = token(gateway, "ada", "--scope=run,read")
+    report = gateway.post("/v1/sessions/s/replay", {}, token=reader).json()
+    assert (report["verdict"], report["different"]) == ("equal", 0), report
+
+
+def test_a_websocket_that_does_not_answer_the_end_of_its_token_is_not_heard(
+    start_gateway: StartGateway,
+) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada")
+    name, text = token(gateway, "ada")
+    _, kept = token(gateway, "ada")
+    assert gateway.post("/v1/sessions", {"session": "s"}, token=kept).status == 201
+    with raw_socket(gateway, "s", token=text) as connection:
+        cellgate("token", "revoke", name, f"--data-dir={gateway.data_dir}")
+        until(lambda: gateway.get("/v1/me", token=text).status == 401, "the token is still valid")
+        connection.settimeout(30)
+        # It never answers the close frame, and goes on sending until the connection is gone.
+        header = {
+            "msg_id": "a",
+            "msg_type": "execute_request",
+            "username": "",
+            "session": "",
+            "version": "5.3",
+        }
+        message = {"header": header, "parent_header": {}, "metadata": {}, "content": {"code": "x = 1"}}
+        cell = text_frame(json.dumps({**message, "channel": "shell"}))
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(cell)
+                time.sleep(0.05)
+    assert gateway.get("/v1/sessions/s/executions", token=kept).json()["executions"] == []

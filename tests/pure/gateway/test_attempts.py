@@ -89,3 +89,14 @@ async def test_only_so_many_answers_wait(attempts: LoginAttempts, monkeypatch: p
         await asyncio.wait([last], timeout=0.01)
     begun[-1].set_result(None)
     await last
+
+
+def test_who_waits_is_known_without_another_failure(attempts: LoginAttempts, clock: Clock) -> None:
+    for _ in range(3):
+        assert attempts.waiting("a") is None
+        assert attempts.failed("a") is None
+    assert attempts.waiting("a") == attempts.waiting("a") == EVERY_SECONDS
+    assert attempts.waiting("b") is None
+    clock.now += EVERY_SECONDS
+    assert attempts.waiting("a") is None
+    assert LoginAttempts(0, clock=clock).waiting("a") is None

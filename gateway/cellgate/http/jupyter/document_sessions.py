@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
+from cellgate.sessions.session import Session
 from cellgate_kernels.errors import InvalidInput
 
 MOST_PATH = 4096
@@ -26,10 +28,18 @@ class NotebookSessionsBase(JupyterHandler):
         reached = {kernel_id(session) for session in self.live_sessions()}
         return [entry for entry in known if entry.kernel_id in reached]
 
+    def models(self, entries: Iterable[NotebookSession]) -> list[dict[str, Any]]:
+        """Jupyter's models of sessions; those whose kernels have just ended are left out."""
+        kernels = {kernel_id(session): session for session in self.live_sessions()}
+        return [self._model(each, kernels[each.kernel_id]) for each in entries if each.kernel_id in kernels]
+
     def model(self, entry: NotebookSession) -> dict[str, Any]:
-        """Jupyter's model of a session."""
+        """Jupyter's model of a session. Raises NotFound."""
+        return self._model(entry, self.session_of(entry.kernel_id))
+
+    def _model(self, entry: NotebookSession, session: Session) -> dict[str, Any]:
         known = {"id": entry.id, "path": entry.path, "name": entry.name, "type": entry.type}
-        model = {**known, "kernel": kernel_model(self.session_of(entry.kernel_id))}
+        model = {**known, "kernel": kernel_model(session)}
         if entry.type == "notebook":
             model["notebook"] = {"path": entry.path, "name": entry.name}
         return model
@@ -63,7 +73,7 @@ class NotebookSessionsHandler(NotebookSessionsBase):
     async def get(self) -> None:
         """All sessions of the principal."""
         self.check()
-        self.answer([self.model(entry) for entry in self.entries()])
+        self.answer(self.models(self.entries()))
 
     @requires(Permission.RUN)
     async def post(self) -> None:

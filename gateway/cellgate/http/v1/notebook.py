@@ -55,7 +55,8 @@ class BundleHandler(DownloadHandler):
         "Download a session as a bundle",
         Answer(
             200,
-            "A zip file with the full notebook, the files, the package versions, the record and a README.",
+            "A zip file with the full notebook, the package versions, the record, a README and, with the"
+            " permission `files`, the session's files.",
             {"application/zip": None},
             {"Content-Disposition": "The file name."},
         ),
@@ -71,5 +72,8 @@ class BundleHandler(DownloadHandler):
     async def _bundle(self, key: str) -> None:
         services = self.services
         moment = await services.archive.moment(self.owner, key)
-        parts = services.archive.exports.bundle(moment, services.manager.workspace(moment.session))
+        # Who may not read the session's files gets the rest of the bundle without them.
+        readable = Permission.FILES in self.login.permissions
+        workspace = services.manager.workspace(moment.session) if readable else None
+        parts = services.archive.exports.bundle(moment, workspace)
         await self.send(parts, kind="application/zip", name=f"{key}.zip")

@@ -17,6 +17,7 @@ from cellgate.record.html_frame import PAGE_POLICY
 from cellgate.replay.cells import RecordedCell
 from cellgate.replay.numbers import check_rtol
 from cellgate.replay.report import NewRun
+from cellgate.replay.service import ReplayOptions
 from cellgate.wire.answers import ReplayedCell, ReplayReport
 from cellgate.wire.models import ReplayBody
 from cellgate.wire.queries import ReplayQuery
@@ -53,9 +54,7 @@ class ReplayHandler(StreamingHandler):
             self.services.replayer.replay(
                 self.owner,
                 key,
-                anyway=body.anyway,
-                rtol=rtol,
-                form=form,
+                ReplayOptions(form, body.anyway, rtol, Permission.PACKAGES in self.login.permissions),
                 listen=self._tell if streamed else _ignore,
             ),
             f"replay {key}",
