@@ -86,10 +86,10 @@ def compose(client: APIClient, port: int, data_dir: Path) -> Iterator[Compose]:
         run("down")
 
 
-def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, Any]:
+def ask(port: int, method: str, path: str, body: object = None, *, token: str = TOKEN) -> tuple[int, Any]:
     """One request; the status is 0 while nobody answers."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
@@ -98,6 +98,24 @@ def ask(port: int, method: str, path: str, body: object = None) -> tuple[int, An
         return 0, None
     finally:
         connection.close()
+
+
+def two_users(compose: Compose, port: int) -> None:
+    """Users are added in the gateway's container; each has a session of the same key."""
+    tokens = {}
+    for name in ("alice", "bob"):
+        compose("exec", "-T", "gateway", "cellgate", "user", "add", name)
+        made = compose("exec", "-T", "gateway", "cellgate", "token", "create", "--user", name, "--json")
+        tokens[name] = json.loads(made)["token"]
+    for name, token in tokens.items():
+        until(lambda token=token: ask(port, "GET", "/v1/me", token=token)[0] == 200, "no user yet")  # type: ignore[misc]
+        status, result = ask(
+            port, "POST", "/v1/sessions/mine/execute", {"code": f"who = {name!r}; who"}, token=token
+        )
+        assert (status, result["text"]) == (200, repr(name))
+    for name, token in tokens.items():
+        assert ask(port, "GET", "/v1/sessions/mine", token=token)[1]["principal"] == name
+        assert ask(port, "DELETE", "/v1/sessions/mine", token=token)[0] == 204
 
 
 @pytest.mark.timeout(900)
@@ -111,6 +129,7 @@ def test_compose_up_serves_and_stops(compose: Compose, client: APIClient, port: 
     label = f"{INSTANCE_LABEL}={(data_dir / 'instance').read_text()}"
     assert client.containers(filters={"label": label})
 
+    two_users(compose, port)
     compose("stop")
     assert client.containers(all=True, filters={"label": label}) == []
     labels = ["com.docker.compose.project=cellgate-test", "com.docker.compose.service=gateway"]

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-MOST_FILES, MOST_HOPS = 31, 8
+# What a principal uses, metrics, and who tells them and the tracer: four of the files.
+MOST_FILES, MOST_HOPS = 35, 8
 
 
 def test_a_cell_enters_few_files_and_a_message_takes_few_calls() -> None:

@@ -30,7 +30,7 @@ class McpApp(KernelOption):
         restart, and to export the notebook, in a session of a running gateway. Needs the extra mcp.
 
         A language model's program starts it and talks over stdin and stdout. With --http it serves programs
-        that connect, each with a session of its own and with the gateway's token as its bearer token.
+        that connect, each with a session of its own and with a token for the gateway as its bearer token.
     """
     examples = """
         cellgate mcp

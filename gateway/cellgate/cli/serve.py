@@ -57,9 +57,9 @@ class ServeApp(IdentityOptions, PackageOptions):
     port = Integer(8888, min=0, max=65535, help="The port to listen on; 0: a free one.").tag(
         config=True, metavar="PORT"
     )
-    token = Unicode(help="The token that clients send; default: a new one, printed at the start.").tag(
-        config=True, metavar="TOKEN"
-    )
+    token = Unicode(
+        help="The administrator's token; default: a new one, printed at the start. Users have their own."
+    ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
         ("auto", "docker", "sandbox", "process"),

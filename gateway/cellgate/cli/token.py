@@ -44,9 +44,10 @@ class TokenApp(PrincipalsApp):
     expires = Unicode(
         help="When it ends: after 90s, 12h or 30d, or at 2030-01-31T12:00:00Z; default: never."
     ).tag(config=True, metavar="TIME")
-    scope = Unicode(help="What it may do, separated by commas; default: all that the role may.").tag(
-        config=True, metavar="SCOPES"
-    )
+    scope = Unicode(
+        help="What it may do: run, read, files, packages, metrics, separated by commas; default: all that"
+        " the role may."
+    ).tag(config=True, metavar="SCOPES")
     session = Unicode(help="The one session that it is for.").tag(config=True, metavar="KEY")
     sessions = Unicode(help="How the keys of its sessions begin.").tag(config=True, metavar="PREFIX")
 

@@ -22,8 +22,9 @@ class UserApp(PrincipalsApp):
         Roles: a `user` runs cells in sessions of their own. An `admin` may do everything with everybody's
         sessions. An `auditor` reads and verifies everybody's records, and runs nothing.
 
-        `disable` closes a user's connections and ends their sessions; records and files stay. `remove` also
-        revokes all their tokens; a new user of the same name gets the records of the old one.
+        `disable` closes a user's connections and ends their sessions; records and files stay, and `enable`
+        lets them in again. `remove` does the same for good, and removes the user's tokens and secrets. A new
+        user of the same name would own the records: don't use names again.
     """
     examples = """
         cellgate user add alice

@@ -43,7 +43,8 @@ class AccessPolicy:
         allowed = is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
         if not (allowed or (self.any_address and _is_address(name))):
             raise Forbidden(
-                f"Host {name[:100]!r} is not allowed; add it to allowed_hosts if it is this gateway's name",
+                f"Host {name[:100]!r} is not allowed; start the gateway with --allow-host"
+                " NAME if this is its name",
                 cause="host",
             )
 
@@ -54,7 +55,8 @@ class AccessPolicy:
         if origin in self.allowed_origins or "*" in self.allowed_origins:
             return True
         raise Forbidden(
-            f"Origin {origin[:100]!r} is not allowed; add it to allowed_origins to let its pages in",
+            f"Origin {origin[:100]!r} is not allowed; start the gateway with"
+            " --allow-origin ORIGIN to let its pages in",
             cause="origin",
         )
 

@@ -74,7 +74,8 @@ class Authentication:
             if self.directory.is_open:
                 return DEFAULT
             raise NotAuthenticated(
-                "A token is needed: send 'Authorization: Bearer TOKEN'. The gateway printed it at its start",
+                "A token is needed: send 'Authorization: Bearer TOKEN'. The operator makes one with"
+                " cellgate token create; the gateway's own was printed or given at its start",
                 cause="no_token",
             )
         given = digest(token)

@@ -296,8 +296,8 @@ def _announce(
 ) -> None:
     """Tell commands of the same user where the gateway is, as long as it serves."""
     announcement = Announcement(settings.data_dir / RUNNING_FILE, url, settings.token, certificate)
-    stack.callback(announcement.remove)
     announcement.write()
+    stack.callback(announcement.remove)
     if certificate is not None:
         stack.push_async_callback(certificate.close)
         certificate.start(partial(lanes.files.run, announcement.write))

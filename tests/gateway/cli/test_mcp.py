@@ -131,7 +131,7 @@ async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Pat
         text = await call(client, "run_blocks", markdown=markdown)
         assert text.startswith("1\n")
         assert "2\n" in text
-        assert text.endswith("[cellgate: exit code 1]")
+        assert text.endswith("[cellgate: exit code 3]")
         assert "bad_request" in await refused(client, "run_blocks", markdown="```cobol\n```")
         assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
 
