@@ -11,7 +11,6 @@ import errno
 import json
 import selectors
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers import HERE, Server, source_path
+from benchmarks.beside import beside
+from benchmarks.servers import Server
 
 
 @dataclass(slots=True)
@@ -94,24 +94,9 @@ class Crowd:
 @contextmanager
 def crowd(server: Server, idle: int, half: int) -> Iterator[Callable[[], int]]:
     """A crowd around the gateway. What is yielded ends it, and tells how many connections it opened again."""
-    command = [sys.executable, "-P", str(Path(__file__)), server.url, server.token, str(idle), str(half)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"PYTHONPATH": source_path(HERE)}
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        until = process.stdin
-        output = process.stdout
-
-        def end() -> int:
-            until.close()
-            return int(json.loads(output.readline())["reopened"])
-
-        try:
-            output.readline()
-            yield end
-        finally:
-            until.close()
+    words = (server.url, server.token, str(idle), str(half))
+    with beside(Path(__file__), *words, ready=True) as end:
+        yield lambda: int(end()["reopened"])
 
 
 def main(url: str, token: str, idle: str, half: str) -> None:

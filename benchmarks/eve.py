@@ -12,7 +12,6 @@ was told to.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -23,8 +22,9 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from benchmarks.beside import beside
 from benchmarks.client import Answer, AnswerError, HttpClient
-from benchmarks.servers import HERE, Server, source_path
+from benchmarks.servers import Server
 from benchmarks.sessions import SESSIONS
 
 FLOOD = """
@@ -145,24 +145,13 @@ class Eve:
 @contextmanager
 def eve(server: Server, token: str, *, gently: bool = False) -> Iterator[Callable[[], Report]]:
     """Eve at work. What is yielded ends her, and tells what she was answered."""
-    command = [sys.executable, "-P", str(Path(__file__)), server.url, token, "gently" if gently else "fully"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={"PYTHONPATH": source_path(HERE)}
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        until = process.stdin
-        output = process.stdout
+    with beside(Path(__file__), server.url, token, "gently" if gently else "fully") as end:
 
-        def end() -> Report:
-            until.close()
-            told = json.loads(output.readline())
+        def report() -> Report:
+            told = end()
             return Report(Counter(told["answers"]), told["faults"])
 
-        try:
-            yield end
-        finally:
-            until.close()
+        yield report
 
 
 def main(url: str, token: str, manner: str) -> None:
