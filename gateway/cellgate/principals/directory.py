@@ -72,6 +72,7 @@ class PrincipalDirectory:
         self._clock = clock
         self._monotonic = monotonic
         self._known = _Known()
+        self._told_of = self._known
         self.generation = 0
         """How often the content of the file has changed."""
         self._store: PrincipalStore | None = None
@@ -158,6 +159,7 @@ class PrincipalDirectory:
 
     def follow(self, listener: DirectoryListener) -> None:
         """Look at the file from now on, and tell the listener."""
+        self._told_of = self._known
         self._tasks.repeat(lambda: self._look(listener), "users and tokens", pause=LOOK_SECONDS)
 
     async def close(self) -> None:
@@ -181,15 +183,17 @@ class PrincipalDirectory:
         return [] if self._store is None else self._store.acts(after, limit)
 
     async def _look(self, listener: DirectoryListener) -> float:
-        former = self._known
         try:
             await self.refresh()
             self._failed_since = None
             self._told = ""
         except CellgateError as error:
             self._failed(error)
+        # Not what was known before this look: somebody who looks for a secret reads the file too.
+        former = self._told_of
         if self._known is not former or self._clock() >= former.next_end:
             self._tell(former, listener)
+            self._told_of = self._known
         return LOOK_SECONDS
 
     def _failed(self, error: CellgateError) -> None:
@@ -199,9 +203,11 @@ class PrincipalDirectory:
         if error.message != self._told:
             logger.error("Users and tokens can't be read again: %s", error.message)
             self._told = error.message
-        if now - self._failed_since > PATIENCE_SECONDS and self._known.users:
+        if now - self._failed_since > PATIENCE_SECONDS and self._known.logins:
             logger.error("Users and tokens could not be read for too long: their tokens open nothing now")
-            self._known = _Known()
+            # Nobody was removed, as far as we know. What can be read again counts, changed or not.
+            self._known = replace(self._known, logins={}, by_id={})
+            self._seen = None
 
     def _tell(self, former: _Known, listener: DirectoryListener) -> None:
         listener.logins_changed()

@@ -1,0 +1,111 @@
+"""What a gateway learns of its users and tokens while it serves, whoever made it read the file."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cellgate.principals.directory import PATIENCE_SECONDS, PrincipalDirectory
+from cellgate.principals.principal import Reach, Role
+from cellgate.principals.store import PRINCIPALS, opened
+from cellgate.principals.tokens import digest
+from cellgate_kernels.errors import InvalidInput
+
+
+class Told:
+    """What a listener was told."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+        self.gone: list[tuple[str, str]] = []
+
+    def logins_changed(self) -> None:
+        self.looks += 1
+
+    def user_gone(self, name: str, cause: str) -> None:
+        self.gone.append((name, cause))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / PRINCIPALS
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def directory(path: Path, clock: Clock) -> AsyncIterator[PrincipalDirectory]:
+    directory = PrincipalDirectory(path, "the-gateways-own", monotonic=clock)
+    yield directory
+    await directory.close()
+
+
+async def user_with_token(path: Path, directory: PrincipalDirectory) -> bytes:
+    """Ada, and the digest of her token; the directory knows both and has told so."""
+    with opened(path, create=True) as store:
+        store.add_user("ada", Role.USER)
+        _, text = store.create_token("ada", reach=Reach())
+    await directory._look(Told())
+    assert directory.login(digest(text)) is not None
+    return digest(text)
+
+
+def damage(path: Path) -> Path:
+    """Put something else in the place of the file; where the file is now."""
+    aside = path.rename(path.with_name("aside"))
+    path.write_bytes(b"not a database at all, but long enough for one")
+    return aside
+
+
+def mend(path: Path, aside: Path) -> None:
+    """Put the file back."""
+    aside.replace(path)
+
+
+async def test_a_change_that_a_request_has_read_already_is_told(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    given = await user_with_token(path, directory)
+    with opened(path) as store:
+        store.set_disabled("ada", disabled=True)
+    # Whoever names a secret that is not there makes the directory read the file.
+    with pytest.raises(InvalidInput):
+        await directory.check_secrets("bob", ["NOT_THERE"])
+    assert directory.login(given) is None
+    told = Told()
+    await directory._look(told)
+    assert (told.looks, told.gone) == (1, [("ada", "user_disabled")])
+    await directory._look(told)
+    assert told.looks == 1
+
+
+async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody(
+    path: Path, directory: PrincipalDirectory, clock: Clock
+) -> None:
+    given = await user_with_token(path, directory)
+    whole = damage(path)
+    told = Told()
+    await directory._look(told)
+    assert directory.login(given) is not None
+    clock.now += PATIENCE_SECONDS + 1
+    await directory._look(told)
+    assert directory.login(given) is None
+    assert (told.looks, told.gone) == (1, [])
+    assert not directory.is_shut_out("ada")
+    # As it was before: its version is the one that was read last.
+    mend(path, whole)
+    await directory._look(told)
+    assert directory.login(given) is not None
+    assert told.gone == []
