@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import ipaddress
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from cellgate.errors import Forbidden
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
-from cellgate.principals.principal import Login
+from cellgate.principals.principal import Ask, Login
 
 SCHEMES = ("bearer ", "token ")
 
@@ -33,8 +32,8 @@ class AccessPolicy:
     allowed_origins: frozenset[str] = frozenset()
     any_address: bool = False
 
-    def authenticate(self, authorization: str, query_token: str | None) -> Login | Awaitable[Login]:
-        """The login of a request, or the wait for it. The errors are those of `Authentication.login`."""
+    def authenticate(self, authorization: str, query_token: str | None) -> Login | Ask:
+        """The login of a request, or how to ask for it. The errors are those of `Authentication.login`."""
         return self.authentication.login(_token(authorization, query_token))
 
     def check_host(self, host: str) -> None:

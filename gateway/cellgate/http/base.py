@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
@@ -38,7 +38,7 @@ from cellgate.http.listener.streams import ClientStream
 from cellgate.http.operation import Format, needs_of, operation_of
 from cellgate.http.queries import read_query
 from cellgate.http.tracing import RequestSpan
-from cellgate.principals.principal import Login, Principal
+from cellgate.principals.principal import Ask, Login, Principal
 from cellgate.wire.base import Query
 from cellgate.wire.queries import EventsQuery
 from cellgate_kernels.decoding import json_decoder
@@ -152,7 +152,6 @@ class BaseHandler(RequestHandler):
                 # Who sent too many wrong tokens does not make us ask somebody else about the next one.
                 wait = self.services.attempts.waiting(origin_of((self.client_address,)))
                 if wait is not None:
-                    _forget(login)
                     raise _too_many(wait)
                 return self._prepare_later(login)
             self._check_request(login)
@@ -160,9 +159,9 @@ class BaseHandler(RequestHandler):
             return self._refuse_request(error)
         return None
 
-    async def _prepare_later(self, login: Awaitable[Login]) -> None:
+    async def _prepare_later(self, ask: Ask) -> None:
         try:
-            self._check_request(await login)
+            self._check_request(await ask())
         except CellgateError as error:
             held = self._refuse_request(error)
             if held is not None:
@@ -538,12 +537,6 @@ def _too_many(wait: float) -> TooManyAttempts:
     return TooManyAttempts(
         "Too many wrong tokens came from this address: wait, and send the right one", retry_after=wait
     )
-
-
-def _forget(question: Awaitable[Login]) -> None:
-    """Do not ask it."""
-    if isinstance(question, Coroutine):
-        question.close()
 
 
 def _challenge(error: NotAuthenticated) -> str:

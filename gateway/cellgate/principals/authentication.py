@@ -7,12 +7,13 @@ answered at once; only a token that somebody else must be asked about costs a wa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Protocol
 
 from cellgate.errors import InvalidToken, NotAuthenticated
 from cellgate.principals.directory import LOOK_SECONDS, DirectoryListener, PrincipalDirectory
-from cellgate.principals.principal import DEFAULT, Login, Principal, Role
+from cellgate.principals.principal import DEFAULT, Ask, Login, Principal, Role
 from cellgate.principals.tokens import digest
 from cellgate_kernels.tasks import Supervisor
 
@@ -39,8 +40,8 @@ class Authenticator(Protocol):
     The logins that it gives are of a class of its own, by which it knows them again.
     """
 
-    def login(self, token: str, given: bytes) -> Login | Awaitable[Login] | None:
-        """The login that a token gives, or the wait for it; None if the token is not of its kind.
+    def login(self, token: str, given: bytes) -> Login | Ask | None:
+        """The login that a token gives, or how to ask for it; None if the token is not of its kind.
 
         `given`: the token's digest. Both may raise NotAuthenticated, Forbidden and IdentityUnavailable.
         """
@@ -65,8 +66,8 @@ class Authentication:
         self._listener: LoginListener | None = None
         self._tasks = Supervisor()
 
-    def login(self, token: str) -> Login | Awaitable[Login]:
-        """The login that this token gives; an empty string: no token.
+    def login(self, token: str) -> Login | Ask:
+        """The login that this token gives, or how to ask for it; an empty string: no token.
 
         Raises NotAuthenticated, Forbidden for a principal without a role, and IdentityUnavailable.
         """
@@ -87,11 +88,11 @@ class Authentication:
             if isinstance(found, Login):
                 return self._admitted(found)
             if found is not None:
-                return self._later(found)
+                return partial(self._later, found)
         raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
-    async def _later(self, login: Awaitable[Login]) -> Login:
-        return self._admitted(await login)
+    async def _later(self, ask: Ask) -> Login:
+        return self._admitted(await ask())
 
     def _admitted(self, login: Login) -> Login:
         """A login that somebody else gives, unless its principal is one that nobody else may vouch for."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 
 import msgspec
@@ -21,7 +22,7 @@ from cellgate.errors import Forbidden, IdentityUnavailable, InvalidToken, Shutti
 from cellgate.principals.addresses import check_url
 from cellgate.principals.authentication import LoginListener
 from cellgate.principals.fetching import CONNECTIONS, Fetcher
-from cellgate.principals.principal import Login, Principal, Role
+from cellgate.principals.principal import Ask, Login, Principal, Role
 from cellgate.principals.tokens import check_name
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.tasks import Supervisor, outcome
@@ -120,7 +121,7 @@ class HubAuthenticator:
         self._asking: dict[bytes, asyncio.Task[HubLogin]] = {}
         self._tasks = Supervisor()
 
-    def login(self, token: str, given: bytes) -> Login | Awaitable[Login] | None:
+    def login(self, token: str, given: bytes) -> Login | Ask | None:
         """As Authenticator."""
         entry = self._entries.get(given)
         now = self._monotonic()
@@ -134,7 +135,7 @@ class HubAuthenticator:
             del self._refused[given]
         if not _TOKEN.fullmatch(token):
             return None
-        return self._current(token, given)
+        return partial(self._current, token, given)
 
     async def _current(self, token: str, given: bytes) -> HubLogin:
         """The login as the Hub has it now or, while it gives no answer, as it had it a moment ago."""

@@ -8,13 +8,14 @@ further request costs a look-up. A token whose key is unknown is worth one more 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 
 from cellgate.errors import IdentityUnavailable, InvalidToken
 from cellgate.principals.authentication import LoginListener
 from cellgate.principals.jwks import Key
 from cellgate.principals.jwt import Header, JwtLogin, OidcSettings, Verifier, is_jwt, read_header
-from cellgate.principals.principal import Login
+from cellgate.principals.principal import Ask, Login
 from cellgate.principals.provider import ProviderKeys
 from cellgate_kernels.errors import CellgateError
 
@@ -33,7 +34,7 @@ class OidcAuthenticator:
         self._clock = clock
         self._logins: dict[bytes, JwtLogin] = {}
 
-    def login(self, token: str, given: bytes) -> Login | Awaitable[Login] | None:
+    def login(self, token: str, given: bytes) -> Login | Ask | None:
         """As Authenticator."""
         login = self._logins.get(given)
         if login is not None and self.is_valid(login):
@@ -45,7 +46,7 @@ class OidcAuthenticator:
         if key is not None:
             return self._verified(token, given, header, key)
         if self._keys.may_renew:
-            return self._with_new_keys(token, given, header)
+            return partial(self._with_new_keys, token, given, header)
         raise self._unknown()
 
     async def _with_new_keys(self, token: str, given: bytes, header: Header) -> Login:

@@ -8,7 +8,7 @@ code below HTTP gets the principal's name.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -148,3 +148,6 @@ class Login:
 
 DEFAULT = Login.of(Principal("default", Role.ADMIN))
 """The administrator who is everybody, if there is at most one token."""
+
+Ask = Callable[[], Awaitable[Login]]
+"""Asks somebody else for a login; until it is called, nothing has begun."""

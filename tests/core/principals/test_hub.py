@@ -70,7 +70,7 @@ class Service:
     async def login(self, token: str = "t") -> Login:
         found = self.logins.login(token, digest(token))
         assert found is not None
-        return found if isinstance(found, Login) else await found
+        return found if isinstance(found, Login) else await found()
 
     def at_once(self, token: str = "t") -> Login:
         found = self.logins.login(token, digest(token))
