@@ -9,7 +9,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from traceback import format_exc
 
@@ -18,6 +18,19 @@ import pytest
 from cellgate_kernels import trees
 
 NOBODY = 65534
+
+
+def server_at_a_fixed_port() -> socket.socket:
+    """A server for an attack to aim at, at a port that nothing inside a sandbox was given by chance.
+
+    A kernel's own sockets get ports of the range that the system hands out, in a network of their own: one
+    with the number of a server outside would look like a way out (seen once with Deno's kernel).
+    """
+    handed_out = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in range(handed_out - 1, 1024, -1):
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
+    raise RuntimeError("no port is free below those that the system hands out")
 
 
 @contextmanager

@@ -19,6 +19,7 @@ import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.support.hostile import server_at_a_fixed_port
 from tests.support.kernels import CONTAINERS, RunningKernel, StartKernel, containers_of
 
 # Run in a kernel: what each attack came to, as JSON.
@@ -134,7 +135,7 @@ async def attack(catalog: KernelspecCatalog, folder: Path) -> dict[str, Any]:
     )
     abstract = f"cellgate-test-{uuid.uuid4().hex}"
     with (
-        closing(socket.create_server(("127.0.0.1", 0))) as tcp,
+        closing(server_at_a_fixed_port()) as tcp,
         closing(socket.socket(socket.AF_UNIX)) as unix,
     ):
         unix.bind(f"\0{abstract}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.gateway.kernels.test_kernel_languages import Language, language
+from tests.support.hostile import server_at_a_fixed_port
 from tests.support.kernels import StartKernel
 
 __all__ = ["language"]  # fixtures
@@ -33,7 +33,7 @@ async def test_no_attack_succeeds(
     (tmp_path / "secret").write_text(secret)
     monkeypatch.setenv("CELLGATE_TOKEN", secret)
     kernel = await start_kernel(kernel_name=language.kernelspec)
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+    with closing(server_at_a_fixed_port()) as server:
         code = language.attacks
         for word, value in {
             "SECRET_FILE": tmp_path / "secret",
