@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 T = TypeVar("T")
 
 SERVER = "server"
-OF_THE_SERVER = frozenset({"serve", "setup", "image", "record", "user", "token", "secret"})
+OF_THE_SERVER = frozenset({"serve", "setup", "doctor", "image", "record", "user", "token", "secret"})
 """Commands that need the extra. All others need a gateway to talk to, or only a file."""
 
 

@@ -49,6 +49,7 @@ class CellgateApp(BaseApp):
     subcommands = {  # noqa: RUF012
         "serve": ("cellgate.cli.serve.ServeApp", "Start the gateway."),
         "setup": ("cellgate.cli.setup.SetupApp", "Make the environment that kernels run in."),
+        "doctor": ("cellgate.cli.doctor.DoctorApp", "Say what of this machine works for a gateway."),
         "image": ("cellgate.cli.image.ImageApp", "Build or check the image of kernels in containers."),
         "run": ("cellgate.cli.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),

@@ -1,0 +1,329 @@
+"""What this machine offers a gateway: each thing that kernels, sessions or the record need, tried for real.
+
+It starts nothing that stays, and changes nothing: sandboxes, sockets and folders that it tries are gone when
+`examine` ends. ``cli.doctor`` shows the findings; the gateway itself does not use them, because each part
+checks what it needs at its own start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from docker.api.client import APIClient
+
+from cellgate.record.space import free
+from cellgate.server import machine
+from cellgate_kernels.errors import BackendUnavailable, ImageMissing
+from cellgate_kernels.provisioners.container import ContainerSettings
+from cellgate_kernels.provisioners.docker import check_engine
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+LITTLE_SPACE = 2 * GIB
+LITTLE_MEMORY = 2 * GIB
+FILES_WANTED = 4096
+RUNSC_TIMEOUT = 10.0
+
+# adjtimex(2): what it returns where nothing keeps the clock right, and more room than its struct needs.
+_TIME_ERROR = 5
+_TIMEX_BYTES = 1024
+
+_NETWORK_FILE_SYSTEMS = ("nfs", "cifs", "smb", "fuse.sshfs", "9p", "ceph", "glusterfs")
+
+
+class Outcome(Enum):
+    """`NOTE`: a gateway runs, with less; `PROBLEM`: it does not start, or not for long."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was tried. `found` is a sentence without its end; `advice` says what to do, if anything
+    can be done.
+    """
+
+    subject: str
+    outcome: Outcome
+    found: str
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the gateway would run: its data folder, address, and container engine."""
+
+    data: Path
+    ip: str
+    port: int
+    docker_url: str
+    container: ContainerSettings
+
+
+async def examine(place: Place) -> AsyncIterator[Finding]:
+    """All findings, each as soon as it is known; no exception for anything that doesn't work."""
+    kernelspecs = find_kernelspecs()
+    yield kernelspecs
+    sandbox = await try_sandbox()
+    yield sandbox
+    engine = [finding async for finding in try_engine(place)]
+    for finding in engine:
+        yield finding
+    yield judge_isolation(kernelspecs, sandbox, engine)
+    yield find_memory()
+    yield find_swap(_text(Path("/proc/swaps")))
+    yield find_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    for finding in find_disk(place.data, _text(Path("/proc/mounts"))):
+        yield finding
+    yield try_port(place.ip, place.port)
+    yield find_clock()
+
+
+def find_kernelspecs() -> Finding:
+    """The kernels of `cellgate setup`."""
+    specs = KernelspecCatalog().get_all_specs()
+    missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
+    if not specs:
+        return Finding(
+            "kernel environment",
+            Outcome.NOTE,
+            "not made",
+            "Kernels outside containers need it: cellgate setup",
+        )
+    if missing:
+        return Finding(
+            "kernel environment",
+            Outcome.NOTE,
+            f"the programs of {', '.join(missing)} are missing",
+            "Make it again: cellgate setup",
+        )
+    return Finding("kernel environment", Outcome.OK, f"kernels: {', '.join(sorted(specs))}")
+
+
+async def try_sandbox() -> Finding:
+    """Whether a program starts under bubblewrap as kernels do."""
+    try:
+        await SandboxProvisioner.check()
+    except BackendUnavailable as error:
+        return Finding("sandbox", Outcome.NOTE, "does not work", error.message)
+    return Finding("sandbox", Outcome.OK, "bubblewrap starts programs as it would start kernels")
+
+
+async def try_engine(place: Place) -> AsyncIterator[Finding]:
+    """The container engine, the kernel image and gVisor."""
+    engine = Engine(place.docker_url)
+    try:
+        await engine.open()
+    except BackendUnavailable as error:
+        yield Finding("container engine", Outcome.NOTE, "not used", error.message)
+        return
+    try:
+        version = await engine.call(APIClient.version)
+        info = await engine.call(APIClient.info)
+        yield Finding(
+            "container engine",
+            Outcome.OK,
+            f"{version.get('Version', 'unknown version')}, cgroup v{info.get('CgroupVersion', '?')},"
+            f" runtimes {', '.join(sorted(info.get('Runtimes', {})))}",
+        )
+        yield await _try_image(engine, place.container)
+        yield _find_gvisor(set(info.get("Runtimes", {})))
+    except BackendUnavailable as error:
+        yield Finding("container engine", Outcome.NOTE, "stopped answering", error.message)
+    finally:
+        await engine.close()
+
+
+async def _try_image(engine: Engine, settings: ContainerSettings) -> Finding:
+    try:
+        await check_engine(engine, settings)
+    except (ImageMissing, BackendUnavailable) as error:
+        return Finding("kernel image", Outcome.NOTE, "no kernels in containers", error.message)
+    return Finding("kernel image", Outcome.OK, settings.image)
+
+
+def _find_gvisor(runtimes: set[str]) -> Finding:
+    if "runsc" not in runtimes:
+        return Finding(
+            "gVisor",
+            Outcome.NOTE,
+            "the engine has no runtime runsc",
+            "For the strongest isolation see docs/how-to/run-kernels-in-containers.md.",
+        )
+    program = shutil.which("runsc")
+    if program is None:
+        return Finding("gVisor", Outcome.OK, "the engine knows the runtime runsc")
+    try:
+        told = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=RUNSC_TIMEOUT, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("gVisor", Outcome.NOTE, f"runsc does not run: {error}", "Install it again.")
+    return Finding("gVisor", Outcome.OK, told.stdout.partition("\n")[0].strip())
+
+
+def judge_isolation(kernelspecs: Finding, sandbox: Finding, engine: list[Finding]) -> Finding:
+    """Which backend `cellgate serve` takes by itself."""
+    works = {finding.subject for finding in engine if finding.outcome is Outcome.OK}
+    if {"container engine", "kernel image"} <= works:
+        return Finding("isolation", Outcome.OK, "container: cellgate serve takes the container engine")
+    if kernelspecs.outcome is not Outcome.OK:
+        return Finding(
+            "isolation",
+            Outcome.PROBLEM,
+            "there are no kernels to start",
+            "cellgate setup, or cellgate image build with a container engine",
+        )
+    if sandbox.outcome is Outcome.OK:
+        return Finding("isolation", Outcome.OK, "sandbox: cellgate serve takes bubblewrap")
+    return Finding(
+        "isolation",
+        Outcome.PROBLEM,
+        "none: code could read and change all your files",
+        "Make the sandbox or the container engine work, as said above.",
+    )
+
+
+def find_memory() -> Finding:
+    """Memory and processors of the gateway's control groups."""
+    memory = machine.memory()
+    found = f"{memory / GIB:.1f} GiB, {machine.processors():g} processors"
+    if memory < LITTLE_MEMORY:
+        return Finding("memory", Outcome.NOTE, found, "A kernel may use 1 GiB by default: see --memory.")
+    return Finding("memory", Outcome.OK, found)
+
+
+def find_swap(swaps: str) -> Finding:
+    """Swap, from the text of /proc/swaps (proc(5))."""
+    kib = 0
+    for line in swaps.splitlines()[1:]:
+        words = line.split()
+        if len(words) >= 3 and words[2].isdecimal():
+            kib += int(words[2])
+    if not kib:
+        return Finding("swap", Outcome.OK, "none: memory of idle kernels stays where it is")
+    return Finding("swap", Outcome.OK, f"{kib / 1024 / 1024:.1f} GiB")
+
+
+def find_open_files(most: int) -> Finding:
+    """How many files the gateway may open; a kernel needs a dozen."""
+    if most == resource.RLIM_INFINITY:
+        return Finding("open files", Outcome.OK, "no limit")
+    if most < FILES_WANTED:
+        return Finding(
+            "open files",
+            Outcome.NOTE,
+            f"at most {most}",
+            "Many sessions need more: raise `ulimit -n`, or LimitNOFILE= of a systemd unit.",
+        )
+    return Finding("open files", Outcome.OK, f"at most {most}")
+
+
+def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
+    """The data folder: may it be written, how much space is there, and is it on a network's file system.
+
+    `mounts`: the text of /proc/mounts.
+    """
+    existing = next(path for path in (data, *data.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(
+            "data folder", Outcome.PROBLEM, f"{existing} can't be written", "Choose another: --data-dir DIR"
+        )
+        return
+    kind = file_system_of(existing.resolve(), mounts)
+    if kind.startswith(_NETWORK_FILE_SYSTEMS):
+        yield Finding(
+            "data folder",
+            Outcome.PROBLEM,
+            f"{data} is on {kind}, where SQLite's locks are not safe",
+            "Choose a folder on a local disk: --data-dir DIR",
+        )
+        return
+    space = free(existing)
+    found = f"{data}: {space / GIB:.1f} GiB free{f' on {kind}' if kind else ''}"
+    if space < LITTLE_SPACE:
+        yield Finding(
+            "data folder", Outcome.NOTE, found, "Free some space, or choose another: --data-dir DIR"
+        )
+    else:
+        yield Finding("data folder", Outcome.OK, found)
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """The type of the file system that holds `path`, from the text of /proc/mounts; or nothing."""
+    best, kind = -1, ""
+    for line in mounts.splitlines():
+        words = line.split()
+        if len(words) < 3:
+            continue
+        # Spaces are octal there (getmntent(3)).
+        point = Path(words[1].replace("\\040", " "))
+        # Of two at the same place the later one hides the other.
+        if path.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), words[2]
+    return kind
+
+
+def try_port(ip: str, port: int) -> Finding:
+    """Whether the gateway could listen there now."""
+    address = f"{ip}:{port}"
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(ip, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return Finding(
+                "port",
+                Outcome.NOTE,
+                f"{address} is in use",
+                "A gateway may run already; else choose: --port N",
+            )
+        return Finding(
+            "port", Outcome.PROBLEM, f"{address}: {error.strerror or error}", "Choose others: --ip, --port"
+        )
+    return Finding("port", Outcome.OK, f"{address} is free")
+
+
+def find_clock() -> Finding:
+    """Whether the clock can be right, and whether something keeps it right (adjtimex(2))."""
+    now = time.time()
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    if now < Path(__file__).stat().st_mtime - 24 * 3600:
+        return Finding(
+            "clock", Outcome.PROBLEM, f"{shown} is before Cellgate was installed", "Set the clock."
+        )
+    state = ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    if state == _TIME_ERROR:
+        return Finding(
+            "clock",
+            Outcome.NOTE,
+            f"{shown}; the system does not say that anything keeps it right",
+            "Times in the record are this clock's: run an NTP client, if none runs on the host.",
+        )
+    return Finding("clock", Outcome.OK, shown if state < 0 else f"{shown}, kept right by the system")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
