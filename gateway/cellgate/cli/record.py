@@ -27,7 +27,7 @@ class RecordApp(BaseApp):
     """``cellgate record``."""
 
     name = "cellgate-record"
-    usage = "stats|trail|compact|key|backup FILE|restore FILE [options]"
+    usage = "stats|trail|compact|key|backup FILE|backup FOLDER|restore FILE [options]"
     description = """
         Works on the data folder of a gateway.
 
@@ -41,10 +41,12 @@ class RecordApp(BaseApp):
         `cellgate verify` checks the chain.
 
         `backup FILE` writes everything that is committed now to a file; a gateway may be serving. It checks
-        the copy, and exits with 1 if something is not valid. `restore FILE` checks such a copy and makes it
-        the record; no gateway may be running. It does not hold what was recorded after the backup: with
-        --force an existing record is set aside under another name. A backup holds neither files of sessions
-        nor the signing key.
+        the copy, and exits with 1 if something is not valid. With a folder the file is named by the time, and
+        `--keep N` removes all such files but the newest N, once the new one is valid. A backup holds neither
+        files of sessions nor the signing key.
+
+        `restore FILE` checks such a copy and makes it the record; no gateway may be running. It does not hold
+        what was recorded after the backup: with --force an existing record is set aside under another name.
 
         `key` prints the public half of the key that signs exports; give it to those who check them with
         `cellgate verify --key`. `key --create` makes one first; a running gateway signs from its next start
@@ -56,6 +58,7 @@ class RecordApp(BaseApp):
         cellgate record compact
         cellgate record key --create
         cellgate record backup /backups/record-monday.sqlite3
+        cellgate record backup /backups --keep 14
         cellgate record restore /backups/record-monday.sqlite3 --force
     """
 
@@ -64,10 +67,13 @@ class RecordApp(BaseApp):
     after = Integer(0, min=0, help="Print only entries after the one with this number.").tag(
         config=True, metavar="N"
     )
+    keep = Integer(0, min=0, help="Keep the newest N backups in the folder; 0: all.").tag(
+        config=True, metavar="N"
+    )
     json = Bool(False, help="Print JSON.").tag(config=True)
     create = Bool(False, help="Make a key; refused if there is one.").tag(config=True)
 
-    aliases = {"after": "RecordApp.after", **BaseApp.aliases}  # noqa: RUF012
+    aliases = {"after": "RecordApp.after", "keep": "RecordApp.keep", **BaseApp.aliases}  # noqa: RUF012
     flags = {  # noqa: RUF012
         "create": ({"RecordApp": {"create": True}}, "Make a key; refused if there is one."),
         "json": ({"RecordApp": {"json": True}}, "Print JSON."),
@@ -112,10 +118,19 @@ class RecordApp(BaseApp):
     def _backup(self, target: Path) -> bool:
         from cellgate.record import backup  # noqa: PLC0415 - keeps --help quick
 
+        folder = target if target.is_dir() else None
+        if folder is not None:
+            target = backup.named_by_time(folder)
+        elif self.keep:
+            raise UsageError(f"--keep is for backups in a folder, and {target} is none")
         progress = _Progress()
         copied = backup.back_up(self._record, target, replace=self.force, progress=progress.tell)
         sys.stdout.write(f"{target}: {copied.bytes:,} bytes, {len(copied.findings)} checks\n")
-        return _tell_problems(copied.problems)
+        valid = _tell_problems(copied.problems)
+        if folder is not None and self.keep and valid:
+            for old in backup.remove_old(folder, self.keep):
+                sys.stdout.write(f"removed {old}\n")
+        return valid
 
     def _restore(self, source: Path) -> bool:
         from cellgate.record import backup  # noqa: PLC0415

@@ -8,6 +8,7 @@ gateway; it reads the way ``verify_store`` does.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from cellgate.record.verify_store import check_record
 
 STEP_PAGES = 1024
 ATTEMPTS = 20
+_NAMED_BY_TIME = re.compile(r"record-\d{8}T\d{6}Z\.sqlite3")
 _SUFFIXES = ("-journal", "-wal", "-shm", ".lock", ".redo", ".last")
 
 Progress = Callable[[int, int], None]
@@ -49,8 +51,10 @@ class Copied:
 def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) -> Copied:
     """Write a copy of the record to `target`, readable by its owner only; a gateway may be using the record.
 
-    `progress` is called with the pages copied and the pages in all. Raises StorageError, and leaves no file,
-    when the copy can't be made, or `target` exists and is not to be replaced.
+    With `replace` it takes the place of an existing file; but one in which the check finds a problem does not
+    remove what may be the last good copy, which is kept under another name. `progress` is
+    called with the pages copied and the pages in all. Raises StorageError, and leaves no file, when the copy
+    can't be made, or `target` exists and is not to be replaced.
     """
     record = resolved(record)
     if not record.is_file():
@@ -64,9 +68,25 @@ def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) ->
             findings = _make(record, draft, progress)
         except RecordDamaged as error:
             raise RecordDamaged(f"The record {record}", error.why) from error
-        size = draft.stat().st_size
+        copied = Copied(draft.stat().st_size, findings)
+        if replace and copied.problems:
+            _set_aside(target)
         _publish(draft, target, replace=replace)
-    return Copied(size, findings)
+    return copied
+
+
+def named_by_time(folder: Path) -> Path:
+    """The name of a copy that is made now in a folder of copies; they sort by time."""
+    return folder / f"record-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}.sqlite3"
+
+
+def remove_old(folder: Path, keep: int) -> list[Path]:
+    """Remove the oldest copies that `named_by_time` named, all but the newest `keep`; returns them."""
+    copies = sorted(file for file in folder.iterdir() if _NAMED_BY_TIME.fullmatch(file.name))
+    old = copies[:-keep]
+    for file in old:
+        file.unlink()
+    return old
 
 
 def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress: Progress) -> Copied:

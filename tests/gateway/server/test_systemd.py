@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.cli.record import RecordApp
 from cellgate.cli.serve import ServeApp
 from tests.support.requirements import require
 
@@ -37,6 +38,17 @@ def unit(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / request.param / UNIT
 
 
+@pytest.fixture
+def backup_units(tmp_path: Path) -> list[Path]:
+    """The service that copies the record, with a program that is here, and its timer."""
+    if shutil.which("systemd-analyze") is None:
+        require("systemd", "there is no systemd-analyze")
+    units = [tmp_path / f"cellgate-backup.{kind}" for kind in ("service", "timer")]
+    for unit in units:
+        unit.write_text((DEPLOY / unit.name).read_text().replace(INSTALLED, "/bin/true"))
+    return units
+
+
 def analyze(*words: str | Path) -> str:
     done = subprocess.run(
         ["systemd-analyze", *words], capture_output=True, text=True, timeout=60, check=False
@@ -47,6 +59,27 @@ def analyze(*words: str | Path) -> str:
 
 def test_systemd_reads_it_without_a_warning(unit: Path) -> None:
     assert analyze("verify", "--man=no", unit) == ""
+
+
+def test_systemd_reads_the_backup_and_its_timer_without_a_warning(backup_units: list[Path]) -> None:
+    assert analyze("verify", "--man=no", *backup_units) == ""
+
+
+def test_the_backup_has_few_rights(backup_units: list[Path]) -> None:
+    said = analyze("security", "--offline=true", "--no-pager", backup_units[0])
+    exposure = re.search(r"Overall exposure level for cellgate-backup.service: (\d+\.\d)", said)
+    assert exposure is not None, said
+    assert float(exposure[1]) <= 1.0, said
+
+
+def test_the_backup_is_one_that_the_command_makes() -> None:
+    unit = (DEPLOY / "cellgate-backup.service").read_text()
+    command, record, *words = shlex.split(unit.partition("ExecStart=")[2].splitlines()[0])
+    assert (command, record) == (INSTALLED, "record")
+    app = RecordApp(environment={})
+    app.initialize(words)
+    assert (app.extra_args, app.keep) == (["backup", "/var/lib/cellgate-backups"], 14)
+    assert app.data_dir == "/var/lib/cellgate"
 
 
 def test_it_takes_away_what_it_can(unit: Path) -> None:

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from cellgate.cli.main import main
 from cellgate.errors import StorageError
 from cellgate.record import backup, migrations
 from cellgate.record.backup import Copied
 from cellgate.record.journal import Journal
+from cellgate.record.location import RECORD
 from cellgate.record.redo import beside
 from cellgate.record.verify_store import check_record
 from tests.pure.record.conftest import all_events
@@ -215,3 +217,68 @@ async def test_a_copy_of_an_earlier_version_is_brought_up_to_date(tmp_path: Path
     Recorded(journal, "one").cell("1", text("1"))
     await journal.close()
     assert all(found.valid for found in check_record(path))
+
+
+async def test_a_damaged_record_does_not_replace_the_last_good_copy(path: Path, tmp_path: Path) -> None:
+    journal = await Journal.open(path)
+    Recorded(journal, "one").cell("1", text("1"))
+    await journal.commit()
+    await journal.close()
+    target = tmp_path / "backups" / "backup"
+    target.parent.mkdir()
+    back_up(path, target)
+    good = target.read_bytes()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE events SET body = x'7b7d' WHERE seq = 2")
+    assert len(back_up(path, target, replace=True).problems) == 1
+    (kept,) = names(target.parent) - {"backup"}
+    assert (target.parent / kept).read_bytes() == good
+
+
+async def test_the_oldest_of_the_copies_named_by_time_are_removed(
+    journal: Journal, path: Path, tmp_path: Path
+) -> None:
+    Recorded(journal, "one").cell("1", text("1"))
+    await journal.commit()
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    others = {"record-monday.sqlite3", "record-20250101T000000Z.sqlite3.replaced-20250102T000000Z"}
+    older = {f"record-2025010{day}T000000Z.sqlite3" for day in range(1, 4)}
+    for name in others | older:
+        (folder / name).touch()
+    target = backup.named_by_time(folder)
+    back_up(path, target)
+    assert [file.name for file in backup.remove_old(folder, 2)] == [
+        "record-20250101T000000Z.sqlite3",
+        "record-20250102T000000Z.sqlite3",
+    ]
+    assert names(folder) == others | {"record-20250103T000000Z.sqlite3", target.name}
+    assert backup.remove_old(folder, 2) == []
+
+
+def test_the_command_keeps_as_many_as_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(_one_cell(tmp_path / "data"))
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    (folder / "record-20250101T000000Z.sqlite3").touch()
+    words = ["record", "backup", str(folder), "--keep", "1", "--data-dir", str(tmp_path / "data")]
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    assert left.value.code == 0
+    (made,) = names(folder)
+    said = capsys.readouterr().out
+    assert said.startswith(f"{folder / made}: ")
+    assert said.endswith(f"removed {folder / 'record-20250101T000000Z.sqlite3'}\n")
+
+
+def test_keep_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["record", "backup", str(tmp_path / "file"), "--keep", "1", "--data-dir", str(tmp_path)]
+    assert main(words) == 2
+    assert "--keep is for backups in a folder" in capsys.readouterr().err
+
+
+async def _one_cell(data: Path) -> None:
+    journal = await Journal.open(data / RECORD)
+    Recorded(journal, "one").cell("1", text("1"))
+    await journal.commit()
+    await journal.close()
