@@ -31,6 +31,7 @@ from tornado.httputil import (
 
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
+from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
@@ -41,10 +42,12 @@ from cellgate_kernels.tasks import guarded
 logger = logging.getLogger(__name__)
 
 MAX_HEADERS = 100
-ACCEPTS_A_TURN = 32
-"""Connections accepted before requests of the existing ones are read; must be fewer than the limit."""
+ACCEPTS_A_TURN = 2
+"""Connections accepted before requests of the existing ones are read; must be fewer than the limit.
 
-LOOK_SECONDS = 1.0
+A cell takes about ten turns of the loop, and in a burst each of them is longer by so many connections.
+"""
+
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 LOG_SECONDS = 60.0
 FEW_TO_EVICT = 64
@@ -65,10 +68,13 @@ class Listener(HTTPServer):
         """Tornado's constructor. With a `certificate`, all connections are TLS."""
         # Large enough for a piece of an upload; streams read other bodies in smaller parts.
         super().initialize(*arguments, **{"chunk_size": PIECE, **options})
+        # Tornado would keep a timer for each head, of an hour; we check all connections ourselves.
+        self.conn_params.header_timeout = None
         self._closed_by_us = closed_by_us
         self._limits = settings
         self._certificate = certificate
-        self._streams: set[ClientStream] = set()
+        # In the order of their arrival, so that each is checked about as long after its last check.
+        self._streams: dict[ClientStream, None] = {}
         self._origins: Counter[str] = Counter()
         # Of connections that are closed.
         self._received = self._sent = 0
@@ -77,7 +83,7 @@ class Listener(HTTPServer):
         self._pause = 0.0
         self._resume: asyncio.TimerHandle | None = None
         self._look: asyncio.TimerHandle | None = None
-        self._looked = 0.0
+        self._rounds: Rounds[ClientStream] = Rounds(0.0)
         self._told = float("-inf")
         self._failures = 0
         self._guarded_accept = guarded(self._accept, "accepting")
@@ -93,8 +99,8 @@ class Listener(HTTPServer):
             self._handlers[number] = lambda number=number: self._leave(number)  # type: ignore[misc]
         self._listen()
         if self._look is None:
-            self._looked = time.monotonic()
-            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._guarded_look)
+            self._rounds = Rounds(time.monotonic())
+            self._look_again()
 
     def _listen(self) -> None:
         self._resume = None
@@ -168,7 +174,7 @@ class Listener(HTTPServer):
             connection.close()
             return
         stream.proxy = _ip(address) if proxied else None
-        self._streams.add(stream)
+        self._streams[stream] = None
         self._origins[origin] += 1
         self.handle_stream(stream, address)
 
@@ -200,17 +206,15 @@ class Listener(HTTPServer):
 
     # Checking them
 
+    def _look_again(self) -> None:
+        self._look = asyncio.get_running_loop().call_at(self._rounds.due, self._guarded_look)
+
     def _look_after(self) -> None:
-        loop = asyncio.get_running_loop()
         now = time.monotonic()
-        self._look = loop.call_later(LOOK_SECONDS, self._guarded_look)
-        was_held_up = now - self._looked > 2 * LOOK_SECONDS
-        self._looked = now
-        if was_held_up:
-            # The loop was blocked: what clients sent in that time has not been read yet.
-            return
-        for stream in tuple(self._streams):
-            if (late := stream.late(now, self._limits)) is not None:
+        streams = self._rounds.take(now, self._streams)
+        self._look_again()
+        for stream in streams:
+            if stream in self._streams and (late := stream.late(now, self._limits)) is not None:
                 self._closed_by_us(late)
                 stream.refuse(late)
 
@@ -225,7 +229,7 @@ class Listener(HTTPServer):
 
     def closed(self, stream: ClientStream) -> None:
         """Free its place."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
         self._received += stream.received
         self._sent += stream.sent
         self._leave_origin(stream)

@@ -1,6 +1,6 @@
 """One client's connection: which phase it is in, and whether it takes longer than it may.
 
-A stream counts its bytes and knows its phase; ``listener.server`` checks all streams once a second, so that
+A stream counts its bytes and knows its phase; ``listener.server`` checks each stream once a second, so that
 none needs a timer. It knows no protocol: ``listener.server`` and ``listener.frames`` tell it where a request
 or a message begins and ends.
 """
