@@ -66,6 +66,7 @@ from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
+from cellgate.server.allocator import Trimmer
 from cellgate.server.log import log_request
 from cellgate.server.observing import Observer, Sampler
 from cellgate.sessions.files import SessionFiles, UploadSpace
@@ -256,6 +257,9 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     retention.start()
     _watch_quotas(settings.quotas, services.usage, stack)
     _sample(services, data, stack)
+    trimmer = Trimmer(services.lanes.bulk)
+    stack.push_async_callback(trimmer.close)
+    trimmer.start()
     _announce(settings, url, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)

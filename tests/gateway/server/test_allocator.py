@@ -38,3 +38,37 @@ def test_large_pieces_return_to_the_system(argument: str, least: int, most: int)
         [sys.executable, "-c", CODE, argument], capture_output=True, text=True, timeout=60, check=True
     )
     assert least <= int(done.stdout) <= most
+
+
+HOLES = """
+import asyncio
+import sys
+from pathlib import Path
+from cellgate.server.allocator import Trimmer
+from cellgate_kernels.threads import Lane
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+async def trimmed():
+    lane = Lane("bulk", 1)
+    await Trimmer(lane).trim()
+    lane.close()
+
+before = resident()
+outputs = [bytes([number % 256]) * 20_000 for number in range(4000)]
+assert resident() - before > 70_000_000
+outputs = outputs[::10]  # one of ten stays
+if "trim" in sys.argv:
+    asyncio.run(trimmed())
+print(resident() - before)
+"""
+
+
+@pytest.mark.parametrize(("argument", "least", "most"), [("trim", 0, 30_000_000), ("", 60_000_000, 10**9)])
+def test_holes_between_what_stays_return_to_the_system(argument: str, least: int, most: int) -> None:
+    """The second case shows that glibc by itself keeps them."""
+    done = subprocess.run(
+        [sys.executable, "-c", HOLES, argument], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert least <= int(done.stdout) <= most
