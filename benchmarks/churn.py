@@ -43,9 +43,9 @@ def measure(options: Options) -> Sequence[Figure]:
         ) as server:
             servers = [replace(server, token=token) for token in tokens.values()]
             _use(servers, "first", first // USERS)
-            before = read(server)
+            before = read(server, options)
             _use(servers, "churn", sessions // USERS)
-            after = read(server, before)
+            after = read(server, options, before)
     return growth(before, after, f"{sessions} sessions made, used and deleted by {USERS} users")
 
 

@@ -37,7 +37,6 @@ WAITING = "import time; time.sleep(0.5)"
 PAUSE = 0.1
 """Seconds after a refusal, if she is gentle."""
 
-BYTES = "bytes_per_minute"
 QUOTAS = """
 [principals.eve]
 sessions = 3
@@ -47,6 +46,7 @@ memory = "4g"
 requests_per_minute = 3000
 bytes_per_minute = "300m"
 """
+REFUSED = "quota_exceeded"
 
 
 @dataclass(slots=True)
@@ -56,10 +56,9 @@ class Report:
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
 
-    @property
-    def refused(self) -> int:
-        """How many requests were refused because of a quota."""
-        return sum(count for name, count in self.answers.items() if "quota_exceeded" in name)
+    def refused_by(self, quota: str) -> int:
+        """How many requests were refused because of this quota."""
+        return sum(count for name, count in self.answers.items() if name.endswith(f"{REFUSED} of {quota}"))
 
 
 class Eve:
@@ -132,7 +131,7 @@ class Eve:
         if refused:
             problem = answer.json(answer.status)
             name += f" {problem['reason']} of {problem.get('quota')}"
-        right = answer.status in expected or (refused and problem["reason"] == "quota_exceeded")
+        right = answer.status in expected or (refused and problem["reason"] == REFUSED)
         with self._lock:
             self.report.answers[name] += 1
             if not right:
@@ -152,6 +151,14 @@ def eve(server: Server, token: str, *, gently: bool = False) -> Iterator[Callabl
             return Report(Counter(told["answers"]), told["faults"])
 
         yield report
+
+
+def end_sessions(server: Server, name: str) -> None:
+    """End all sessions that an attacker of this name has left."""
+    with server.client() as client:
+        listed = client.request("GET", f"{SESSIONS}?principal={name}&limit=1000").json(200)["sessions"]
+        for each in listed:
+            client.request("DELETE", f"{SESSIONS}/{each['session']}?principal={name}").json(204)
 
 
 def main(url: str, token: str, manner: str) -> None:

@@ -1,9 +1,11 @@
 """Ten minutes of scripted load by twenty principals, at the highest rate that the machine holds.
 
 The script (``script``) has 60 % short cells, 20 % plots, 10 % long ones, 5 % errors and 5 % timeouts; each
-principal (``users``) sends its next cell as soon as it has the outcome of the last. After the first quarter
-all sessions end and a reading is taken; at the end another one: what the gateway holds then must be the same.
-Every execution that a client saw must be in the record once, with the status that the client saw.
+principal (``users``) sends its next cell as soon as it has the outcome of the last. Before the ten minutes
+comes a warm-up: rushes, in which all of them end their sessions at the same moment, so that pools of threads
+grow to what this load can need, and then the same load for a while, which fills caches. A reading is taken
+then and another at the end: what the gateway holds must be the same. Every execution that a client saw must
+be in the record once, with the status that the client saw.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from benchmarks.figures import Figure, at_most, quantile
+from benchmarks.figures import MB, Figure, at_most, quantile
 from benchmarks.options import Options, say
 from benchmarks.people import add_users
 from benchmarks.readings import FIXED_POOL, growth, read
@@ -21,9 +23,9 @@ from benchmarks.servers import HERE, START, Server, cellgate, source_path
 from benchmarks.users import Users
 
 PRINCIPALS = 20
+RUSHES = 8
+WARM_UP_SECONDS = 120
 SECONDS = 600
-FIRST = 0.25
-"""The share of the time before the first reading."""
 
 PATIENT = ("--ServeApp.claim_timeout=300", "--cell-timeout=300")
 """Waits that only show how slow the machine is are no errors here."""
@@ -45,20 +47,28 @@ def measure(options: Options) -> Sequence[Figure]:
         prepare=lambda data: tokens.update(add_users(data, names(PRINCIPALS))),
     ) as server:
         users = Users(server, tokens)
-        users.run(seconds * FIRST)
-        say(f"load: {users.executions} cells in the first quarter, {len(users.faults)} faults")
-        before = read(server)
-        users.run(seconds * (1 - FIRST))
+        for _ in range(options.count(RUSHES, 1)):
+            users.rush()
+        users.run(options.count(WARM_UP_SECONDS, 5))
+        say(f"load: {users.executions} cells in the warm-up, {len(users.faults)} faults")
+        before = read(server, options)
+        server.reset_peak()
+        resident = server.resident()
+        done = users.executions
+        users.run(seconds)
+        rate = (users.executions - done) / seconds
+        peak = (server.peak() - resident) / MB
         say(f"load: {users.executions} cells, {len(users.faults)} faults")
-        after = read(server, before)
+        after = read(server, options, before)
         return [
-            *outcome(server, users, seconds, f"{PRINCIPALS} principals, {seconds} s"),
-            *growth(before, after, "from the first quarter to the end"),
+            *outcome(server, users, rate, f"{PRINCIPALS} principals, {seconds} s"),
+            Figure("  more resident memory than before, at its highest", peak, "MB"),
+            *growth(before, after, "after the load, against before it"),
         ]
 
 
-def outcome(server: Server, users: Users, seconds: float, name: str) -> Sequence[Figure]:
-    """What the users saw, and what the record has of it."""
+def outcome(server: Server, users: Users, rate: float, name: str) -> Sequence[Figure]:
+    """What the users saw, at so many cells a second, and what the record has of it."""
     differences = users.unaccounted()
     for difference in differences[:10]:
         say(f"load: {difference}")
@@ -72,7 +82,7 @@ def outcome(server: Server, users: Users, seconds: float, name: str) -> Sequence
     }
     say(f"load: {milliseconds}")
     return [
-        Figure(f"{name}: cells a second", users.executions / seconds, "/s", details=milliseconds),
+        Figure(f"{name}: cells a second", rate, "/s", details=milliseconds),
         Figure("  outcomes other than asked for", len(faults), "", at_most(0), {"first": faults[:20]}),
         Figure("  sessions recorded otherwise than seen", len(differences), "", at_most(0)),
         Figure("  exit code of cellgate verify", _verify(server), "", at_most(0)),

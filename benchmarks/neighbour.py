@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.eve import QUOTAS, eve
+from benchmarks.eve import QUOTAS, end_sessions, eve
 from benchmarks.figures import Figure, Target, at_most, quantile
 from benchmarks.hostile import Probe
 from benchmarks.options import Options, say
 from benchmarks.people import add_users
 from benchmarks.servers import Server, cellgate
-from benchmarks.sessions import SESSIONS, Session
+from benchmarks.sessions import Session
 
 CODE = "print('x'); 1+1"
 TURNS = 5
@@ -92,10 +92,7 @@ def _attacking(server: Server, token: str) -> Iterator[None]:
         report = end()
     if report.faults:
         raise AssertionError(report.faults)
-    with server.client() as client:
-        path = f"{SESSIONS}?principal={EVE}&limit=1000"
-        for each in client.request("GET", path).json(200)["sessions"]:
-            client.request("DELETE", f"{SESSIONS}/{each['session']}?principal={EVE}").json(204)
+    end_sessions(server, EVE)
 
 
 def _ratio(name: str, samples: Sequence[float], alone: Sequence[float], target: Target | None) -> Figure:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from random import Random
+from threading import Barrier
 
 from benchmarks.client import AnswerError, HttpClient
 from benchmarks.interfaces import EventSocket, EventStream, Interface, JsonAnswer
@@ -25,6 +26,7 @@ from benchmarks.sessions import SESSIONS
 FEWEST_CELLS, MOST_CELLS = 20, 60  # of one session
 MOST_FAULTS = 20
 PAGE = 17
+RUSH_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,15 @@ class User:
                 say(f"users: {self.faults[-1]}")
             if len(self.faults) > MOST_FAULTS:
                 break
+
+    def rush(self, together: Barrier) -> None:
+        """Open a session, and end it when all others have one."""
+        visit = Visit(f"visit-{len(self.visits)}")
+        self.visits.append(visit)
+        with self._server.client() as client:
+            client.request("POST", SESSIONS, {"session": visit.session}).json(201)
+            together.wait(RUSH_TIMEOUT)
+            client.request("DELETE", f"{SESSIONS}/{visit.session}").json(204)
 
     def _visit(self, client: HttpClient, until: float) -> None:
         """One session, from its creation to its end."""
@@ -117,8 +128,16 @@ class Users:
     def run(self, seconds: float) -> None:
         """All run their scripts for so long. Raises what none of them expects."""
         until = time.monotonic() + seconds
+        self._each(lambda user: user.run(until))
+
+    def rush(self) -> None:
+        """All open a session, and end it at the same moment. Raises what a request raised."""
+        together = Barrier(len(self.all))
+        self._each(lambda user: user.rush(together))
+
+    def _each(self, work: Callable[[User], None]) -> None:
         with ThreadPoolExecutor(len(self.all)) as threads:
-            for future in [threads.submit(user.run, until) for user in self.all]:
+            for future in [threads.submit(work, user) for user in self.all]:
                 future.result()
 
     @property
