@@ -114,6 +114,8 @@ def _completer_of(placeholder: str, command: Command) -> Completer:
             return _sessions(command)
         case "PATH" | "[PATH]":
             return _paths(command)
+    if "|" in placeholder:
+        return lambda **_: placeholder.split("|")
     return _none
 
 

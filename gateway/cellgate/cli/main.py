@@ -59,7 +59,7 @@ class CellgateApp(BaseApp):
         "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
-        "user": ("cellgate.cli.user.UserApp", "Add, list, disable and remove users."),
+        "user": ("cellgate.cli.user.UserApp", "Add, list, change, disable and remove users."),
         "token": ("cellgate.cli.token.TokenApp", "Create, list and revoke tokens of users."),
         "secret": ("cellgate.cli.secret.SecretApp", "Set, list and remove secrets for cells."),
         "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from traitlets import Enum
 
-from cellgate.cli.base import BaseApp
+from cellgate.cli.base import BaseApp, UsageError
 from cellgate.cli.principals import PrincipalsApp
+
+ROLES = ("user", "admin", "auditor")
 
 
 class UserApp(PrincipalsApp):
     """``cellgate user``."""
 
     name = "cellgate-user"
-    usage = "add|list|disable|enable|remove [NAME] [options]"
-    actions = {"add": "NAME", "list": "", "disable": "NAME", "enable": "NAME", "remove": "NAME"}  # noqa: RUF012
+    usage = "add|list|role|disable|enable|remove [NAME] [options]"
+    actions = {  # noqa: RUF012
+        "add": "NAME",
+        "list": "",
+        "role": f"NAME {'|'.join(ROLES)}",
+        "disable": "NAME",
+        "enable": "NAME",
+        "remove": "NAME",
+    }
     forms = tuple(f"{action} {words}".strip() for action, words in actions.items())
     description = """
         Users of the gateway with this data folder, which need not be running; one that is notices within a
@@ -21,6 +30,9 @@ class UserApp(PrincipalsApp):
 
         Roles: a `user` runs cells in sessions of their own. An `admin` may do everything with everybody's
         sessions. An `auditor` reads and verifies everybody's records, and runs nothing.
+
+        `role` gives a user another role, which their tokens have at once: what they have open is closed, and
+        opens again with the new one. Their sessions, and cells that run or wait in these, go on.
 
         `disable` closes a user's connections and ends their sessions; records and files stay, and `enable`
         lets them in again. `remove` does the same for good, and removes the user's tokens and secrets. A new
@@ -30,12 +42,13 @@ class UserApp(PrincipalsApp):
         cellgate user add alice
         cellgate user add olga --role auditor
         cellgate user list
+        cellgate user role alice admin
         cellgate user disable alice
     """
 
-    role = Enum(
-        ("user", "admin", "auditor"), "user", help="What the user may do: user, admin or auditor."
-    ).tag(config=True, metavar="ROLE")
+    role = Enum(ROLES, "user", help="What a new user may do: user, admin or auditor.").tag(
+        config=True, metavar="ROLE"
+    )
 
     aliases = {"role": "UserApp.role", **BaseApp.aliases}  # noqa: RUF012
     flags = {"json": ({"PrincipalsApp": {"json": True}}, "Print JSON.")}  # noqa: RUF012
@@ -46,6 +59,8 @@ class UserApp(PrincipalsApp):
             self._add(words[0])
         elif action == "list":
             self._list()
+        elif action == "role":
+            self._change_role(*words)
         elif action == "remove":
             with self.store() as store:
                 store.remove_user(words[0])
@@ -60,6 +75,14 @@ class UserApp(PrincipalsApp):
         check_name(name)
         with self.store(create=True) as store:
             store.add_user(name, Role(self.role))
+
+    def _change_role(self, name: str, role: str) -> None:
+        from cellgate.principals.principal import Role  # noqa: PLC0415
+
+        if role not in ROLES:
+            raise UsageError(f"there is no role {role[:40]!r}; choose from {', '.join(ROLES)}")
+        with self.store() as store:
+            store.set_role(name, Role(role))
 
     def _list(self) -> None:
         from cellgate.principals.tokens import time_text  # noqa: PLC0415

@@ -192,6 +192,12 @@ class PrincipalStore:
             self.user(name)
             self._db.execute("UPDATE users SET disabled = ? WHERE name = ?", (disabled, name))
 
+    def set_role(self, name: str, role: Role) -> None:
+        """Give a user another role, which their tokens then have too. Raises NotFound."""
+        with self._change("user_role_changed", user=name, role=role):
+            self.user(name)
+            self._db.execute("UPDATE users SET role = ? WHERE name = ?", (role, name))
+
     def remove_user(self, name: str) -> None:
         """Remove a user and all their tokens. Raises NotFound."""
         with self._change("user_removed", user=name):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cellgate.principals.directory import PATIENCE_SECONDS, PrincipalDirectory
-from cellgate.principals.principal import Reach, Role
+from cellgate.principals.principal import GRANTED, Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from cellgate.principals.tokens import digest
 from cellgate_kernels.errors import InvalidInput
@@ -109,3 +109,22 @@ async def test_a_file_that_can_not_be_read_for_long_shuts_out_and_removes_nobody
     await directory._look(told)
     assert directory.login(given) is not None
     assert told.gone == []
+
+
+async def test_another_role_ends_the_logins_with_the_former(
+    path: Path, directory: PrincipalDirectory
+) -> None:
+    given = await user_with_token(path, directory)
+    former = directory.login(given)
+    assert former is not None
+    with opened(path) as store:
+        store.set_role("ada", Role.AUDITOR)
+    told = Told()
+    await directory._look(told)
+    assert told.looks == 1
+    assert told.gone == []
+    assert not directory.is_valid(former)
+    now = directory.login(given)
+    assert now is not None
+    assert (now.principal.role, now.permissions) == (Role.AUDITOR, GRANTED[Role.AUDITOR])
+    assert directory.role_of("ada") is Role.AUDITOR

@@ -134,6 +134,7 @@ def test_values_actions_and_local_files(scripts: Path, tmp_path: Path) -> None:
         ("files", ""): ["get", "ls", "put", "rm"],
         ("serve", "--backend=s"): ["sandbox"],
         ("record", "res"): ["restore"],
+        ("user", "role", "ada", "a"): ["admin", "auditor"],
         ("run", "a"): ["a\\ file.ipynb", "ask"],
         ("run", "--output", "a\\ f"): ["a\\ file.ipynb"],
         ("mcp", "--notebooks", ""): ["folder/"],

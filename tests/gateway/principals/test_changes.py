@@ -64,6 +64,8 @@ def test_the_token_is_alone_on_stdout_and_its_id_on_stderr(tmp_path: Path) -> No
         (("user", "ad", "ada"), "did you mean add?"),
         (("user", "add"), "usage: cellgate user add NAME"),
         (("user", "remove", "eve"), "cellgate user add makes one"),
+        (("user", "role", "eve"), "usage: cellgate user role NAME user|admin|auditor"),
+        (("user", "role", "eve", "root"), "there is no role 'root'; choose from user, admin, auditor"),
         (("token", "create"), "--user NAME"),
         (("token", "create", "--user=ada", "--expires=soon"), "90s, 12h, 30d"),
         (("token", "create", "--user=ada", "--scope=root"), "There is no scope 'root'"),
@@ -87,7 +89,7 @@ async def test_a_revoked_token_closes_what_it_opened(start_gateway: StartGateway
             channels(gateway, "s", headers=authorization(kept)) as other,
         ):
             cellgate("token", "revoke", name, f"--data-dir={gateway.data_dir}")
-            assert await closing.closed() == (1008, "The token has ended")
+            assert await closing.closed() == (1008, "The token has ended, or its role has changed")
             drain(events)
             answer = gateway.get("/v1/sessions/s", token=text)
             assert (answer.status, answer.reason) == (401, "not_authenticated")
@@ -132,6 +134,35 @@ def test_the_sessions_of_a_disabled_user_end_and_the_record_stays(start_gateway:
     until(lambda: gateway.get("/v1/sessions/s", token=text).status == 200, "the token is not valid again")
     result = gateway.post("/v1/sessions/s/execute", {"code": "1"}, token=text).json()
     assert result["status"] == "ok"
+
+
+async def test_another_role_is_that_of_a_users_tokens_at_once(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    user(gateway, "add", "ada", "--role=admin")
+    _, text = token(gateway, "ada")
+    run = "/v1/sessions/s/execute"
+    assert gateway.post(run, {"code": "x = 1"}, token=text).status == 200
+    assert gateway.get("/v1/sessions?principal=*", token=text).status == 200
+    with gateway.stream("GET", "/v1/sessions/s/events", **authorization(text)) as events:
+        async with channels(gateway, "s", headers=authorization(text)) as closing:
+            user(gateway, "role", "ada", "user")
+            assert await closing.closed() == (1008, "The token has ended, or its role has changed")
+            drain(events)
+    # It is the same token, of a user now, and the session goes on.
+    assert gateway.get("/v1/sessions?principal=*", token=text).status == 404
+    assert gateway.get("/metrics", token=text).status == 403
+    assert gateway.post(run, {"code": "x"}, token=text).json()["text"] == "1"
+    user(gateway, "role", "ada", "auditor")
+    until(lambda: gateway.post(run, {"code": "x"}, token=text).status == 403, "an auditor runs cells")
+    assert gateway.get("/metrics", token=text).status == 200
+    assert gateway.get("/v1/sessions/s", token=text).json()["state"] == "idle"
+
+    def recorded() -> bool:
+        trail = [each["entry"] for each in gateway.get("/v1/audit?limit=1000").json()["entries"]]
+        acts = [entry for entry in trail if entry.get("act") == "user_role_changed"]
+        return [(act["user"], act["role"]) for act in acts] == [("ada", "user"), ("ada", "auditor")]
+
+    until(recorded, "the changes are not in the audit trail")
 
 
 def test_users_may_be_there_before_the_gateway(tmp_path: Path, start_gateway: StartGateway) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -71,12 +72,22 @@ def test_who_is_not_there_is_not_found(store: PrincipalStore, name: str) -> None
         lambda: store.tokens(name),
         lambda: store.remove_user(name),
         lambda: store.set_disabled(name, disabled=True),
+        lambda: store.set_role(name, Role.ADMIN),
         lambda: store.create_token(name, reach=Reach()),
         lambda: store.revoke_token(name),
     ):
         with pytest.raises(NotFound):
             change()
     assert store.acts(0) == []
+
+
+def test_another_role_changes_nothing_else(store: PrincipalStore) -> None:
+    before = store.add_user("ada", Role.ADMIN)
+    token, _ = store.create_token("ada", scopes=SCOPES, reach=Reach("a-"))
+    store.set_disabled("ada", disabled=True)
+    store.set_role("ada", Role.AUDITOR)
+    assert store.user("ada") == replace(before, role=Role.AUDITOR, disabled=True)
+    assert store.tokens() == [token]
 
 
 def test_a_disabled_user_gets_no_tokens(store: PrincipalStore) -> None:
@@ -112,6 +123,7 @@ def test_every_change_is_an_act_without_secrets(store: PrincipalStore) -> None:
     store.revoke_token(token.id)
     store.set_disabled("ada", disabled=True)
     store.set_disabled("ada", disabled=False)
+    store.set_role("ada", Role.USER)
     store.remove_user("ada")
     acts = store.acts(0)
     assert [act.fields["act"] for act in acts] == [
@@ -120,8 +132,10 @@ def test_every_change_is_an_act_without_secrets(store: PrincipalStore) -> None:
         "token_revoked",
         "user_disabled",
         "user_enabled",
+        "user_role_changed",
         "user_removed",
     ]
+    assert acts[5].fields["role"] == "user"
     assert {act.fields["user"] for act in acts} == {"ada"}
     assert acts[1].fields["token"] == token.id
     assert text not in repr(acts)

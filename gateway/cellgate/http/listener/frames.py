@@ -54,7 +54,7 @@ class WatchedWebSocketHandler(WebSocketHandler):
     def _evict(self, stream: ClientStream) -> None:
         if not self.evicted:
             self.evicted = True
-            self.close(POLICY_VIOLATION, "The token has ended")
+            self.close(POLICY_VIOLATION, "The token has ended, or its role has changed")
             # Tornado would wait five seconds for the client's own close frame.
             asyncio.get_running_loop().call_later(EVICTED_SECONDS, guarded(stream.drop, "evicted WebSocket"))
 
