@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import RUNNING_FILE, UsageError
 from cellgate.cli.identity_options import IdentityOptions
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
@@ -58,7 +58,8 @@ class ServeApp(IdentityOptions, PackageOptions):
         config=True, metavar="PORT"
     )
     token = Unicode(
-        help="The administrator's token; default: a new one, printed at the start. Users have their own."
+        help="The administrator's token; default: a new one at each start, which a terminal shows and which"
+        " is in the data folder's gateway.json. Users have their own."
     ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
@@ -576,8 +577,11 @@ class ServeApp(IdentityOptions, PackageOptions):
             shown = "none is asked for"
         elif token == self.token:
             shown = "the one you gave"
-        else:
+        elif sys.stdout.isatty():
             shown = token
+        else:
+            # This may be a log, which others read and which is kept.
+            shown = f"a new one, in {self.data_path / RUNNING_FILE}"
         lines = [
             "",
             f"  Cellgate {self.version} serves at {url}",

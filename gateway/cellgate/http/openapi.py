@@ -73,7 +73,7 @@ def build_document(table: Table, version: str, base_url: str = "") -> dict[str, 
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The gateway prints a token at its start.",
+                    "description": "The gateway's own token, or one of a user's: cellgate token create.",
                 },
                 "query": {"type": "apiKey", "in": "query", "name": TOKEN},
             },

@@ -76,7 +76,7 @@ class Authentication:
                 return DEFAULT
             raise NotAuthenticated(
                 "A token is needed: send 'Authorization: Bearer TOKEN'. The operator makes one with"
-                " cellgate token create; the gateway's own was printed or given at its start",
+                " cellgate token create; the gateway's own was given at its start, or is in its gateway.json",
                 cause="no_token",
             )
         given = digest(token)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import StartGateway, serving
-from tests.support.commands import announced, refusal, serve
+from tests.support.commands import INSTALLED, announced, environment, refusal, serve
 from tests.support.requirements import require
 from tests.support.server import TOKEN, GatewayProcess, Response, until
+from tests.support.terminal import Terminal
 
 PAGE = "https://notebooks.example.org"
 
@@ -419,14 +420,16 @@ def test_no_kernel_inherits_the_gateway_s_environment(tmp_path: Path) -> None:
 # ---- the start ---------------------------------------------------------------------------------------------
 
 
-def test_without_a_token_one_is_made_and_printed_with_all_one_needs(tmp_path: Path) -> None:
+def test_without_a_token_one_is_made_and_its_file_is_named_with_all_one_needs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with serve(*starting(data, "--backend=process")) as process:
         text = block(process)
         known = announced(data, process)
         assert f"serves at {known['url']}" in text
         lines = dict(line.split(maxsplit=1) for line in text.splitlines() if len(line.split()) == 2)
-        assert lines["token"] == known["token"]
+        assert f"    token      a new one, in {data / 'gateway.json'}\n" in text
+        # What a service prints is kept in a log, which others read.
+        assert known["token"] not in text
         assert lines["backend"] == "process"
         assert lines["isolation"] == "none"
         assert "WARNING" in text
@@ -435,7 +438,18 @@ def test_without_a_token_one_is_made_and_printed_with_all_one_needs(tmp_path: Pa
         assert seen.get("/v1/info", token=known["token"]).status == 200
         unauthenticated(seen.get("/v1/info", token=None))
     with serve(*starting(data, "--backend=process")) as process:
-        assert known["token"] not in block(process), "each start makes a new token"
+        assert announced(data, process)["token"] != known["token"], "each start makes a new token"
+
+
+def test_a_terminal_shows_the_token_that_was_made(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    words = [INSTALLED, "serve", *starting(data, "--backend=process")]
+    with Terminal(words, tmp_path, environment()) as terminal:
+        shown = terminal.until("Stop:").replace("\r", "")
+        known = announced(data, terminal.process)
+        assert re.search(rf"^ +token +{re.escape(known['token'])}$", shown, re.MULTILINE)
+        terminal.send("\x03")
+        assert terminal.ended() == 0
 
 
 def test_a_given_token_is_not_printed(gateway: GatewayProcess) -> None:
