@@ -210,6 +210,9 @@ FIRING: Mapping[str, Mapping[str, str]] = {
         f'cellgate_execution_queue_seconds_bucket{{{I},le="+Inf"}}': "0+60x{n}",
     },
     "CellgateTokensGuessed": {f'cellgate_http_refusals_total{{{I},reason="not_authenticated"}}': "0+120x{n}"},
+    "CellgateIdentityUnavailable": {
+        f'cellgate_http_refusals_total{{{I},reason="identity_unavailable"}}': "0+1x{n}"
+    },
     "CellgateQuotasRefuse": {f'cellgate_quota_refusals_total{{{I},quota="sessions"}}': "0+60x{n}"},
     "CellgateConnectionsRefused": {f'cellgate_connections_closed_total{{{I},reason="refused"}}': "0+5x{n}"},
     "CellgateFewOpenFilesLeft": {
@@ -237,6 +240,7 @@ QUIET: Mapping[str, str] = {
     f'cellgate_loop_lag_seconds_bucket{{{I},le="0.01"}}': "0+60x{n}",
     f'cellgate_loop_lag_seconds_bucket{{{I},le="+Inf"}}': "0+60x{n}",
     f'cellgate_http_refusals_total{{{I},reason="not_authenticated"}}': "0+10x{n}",
+    f'cellgate_http_refusals_total{{{I},reason="identity_unavailable"}}': "9x{n}",
     f"process_open_fds{{{J},{I}}}": "100x{n}",
     f"process_max_fds{{{J},{I}}}": "1000x{n}",
 }
