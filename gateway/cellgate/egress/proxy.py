@@ -300,7 +300,7 @@ class SessionProxy:
             to_client.write(_ESTABLISHED)
             upwards = pump(from_client, to_host, send)
         else:
-            send(len(request.head))
+            await send(len(request.head))
             to_host.write(request.head)
             upwards = _body(from_client, to_host, request.length, send)
         tasks = Supervisor()
@@ -319,11 +319,12 @@ class SessionProxy:
         finally:
             await tasks.cancel()
 
-    def _count(self, connection: _Connection, number: int, *, sent: bool) -> None:
-        """Count bytes that are about to be sent on. Raises Refused when there were too many."""
+    async def _count(self, connection: _Connection, number: int, *, sent: bool) -> None:
+        """Count bytes that are about to be sent on, at the principal's pace. Raises Refused for too many."""
         self._carried += number
         if self._carried > self._egress.limits.bytes:
             raise Refused(Cause.QUOTA_EXCEEDED, "this session has used up its bytes")
+        await self._egress.pass_bytes(self._principal, number)
         connection.active_at = self._time()
         if sent:
             connection.sent += number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from asyncio import IncompleteReadError, LimitOverrunError, StreamReader, StreamWriter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 CHUNK = 64 * 1024
@@ -18,8 +18,8 @@ MOST_TRAILERS = 16 * 1024
 
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,12})[ \t]*(?:;[\t\x20-\x7e]*)?\r\n")
 
-Count = Callable[[int], None]
-"""Called before bytes are sent on; may raise, and then they are not."""
+Count = Callable[[int], Awaitable[None]]
+"""Called before bytes are sent on; may wait, or raise, and then they are not."""
 
 
 class BadBody(ValueError):
@@ -29,7 +29,7 @@ class BadBody(ValueError):
 async def pump(reader: StreamReader, writer: StreamWriter, count: Count) -> None:
     """Relay everything until the end, and then the end. Raises OSError when either side breaks."""
     while data := await reader.read(CHUNK):
-        count(len(data))
+        await count(len(data))
         writer.write(data)
         await writer.drain()
     end(writer)
@@ -60,7 +60,7 @@ async def _send_bytes(reader: StreamReader, writer: StreamWriter, length: int, c
         if not data:
             raise BadBody("the body ended too early")
         length -= len(data)
-        count(len(data))
+        await count(len(data))
         writer.write(data)
         await writer.drain()
 

@@ -20,11 +20,17 @@ from cellgate_kernels.threads import Lane
 
 PolicyOf = Callable[[str], EgressPolicy | None]
 """The policy of a principal now; None if it may reach nothing. Called for each connection and each second."""
+Pass = Callable[[str, int], Awaitable[None]]
+"""Counts bytes of a principal's that are about to be sent on, and waits until they may be."""
 
 
 def nobody(_principal: str) -> EgressPolicy | None:
     """The policy of a gateway whose operator has none."""
     return None
+
+
+async def at_once(_principal: str, _count: int) -> None:
+    """The pace of a gateway whose operator limits none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Ways:
 
 @dataclass(slots=True)
 class Egress:
-    """The shared parts. `lane`: threads for looking up names.
+    """The shared parts. `lane`: threads for looking up names. `pass_bytes`: keeps principals to their pace.
 
     `unfit`: why kernels of this gateway can't be given a network through a proxy, if so.
     """
@@ -62,6 +68,7 @@ class Egress:
     policy_of: PolicyOf = nobody
     limits: EgressLimits = field(default_factory=EgressLimits)
     unfit: str | None = None
+    pass_bytes: Pass = at_once
     ways: Ways = field(default_factory=Ways)
     open: Counter[str] = field(default_factory=Counter)
     """Connections now, by principal."""

@@ -45,6 +45,7 @@ class Quotas:
     """What one principal may use; None: no limit. Sizes in bytes, times in seconds.
 
     `memory`, `cpus`, `disk`: the limits of its live sessions in sum. `record`: the size of its record.
+    `network_bytes_per_minute`: what passes between its sessions and hosts.
     `max_*`: what one session or one cell may ask for. `weight`: its share when kernels are short. `network`:
     what its sessions may reach, private addresses only with `allow_private`.
     """
@@ -58,6 +59,7 @@ class Quotas:
     record: int | None = None
     requests_per_minute: int | None = None
     bytes_per_minute: int | None = None
+    network_bytes_per_minute: int | None = None
     max_memory: int | None = None
     max_cpus: float | None = None
     max_pids: int | None = None
@@ -140,6 +142,8 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "record": _size(1),
         "requests_per_minute": _COUNT,
         "bytes_per_minute": _size(1),
+        # With less, a connection that takes its turn among many would be taken for idle.
+        "network_bytes_per_minute": _size(MIB),
         "max_memory": _size(64 * MIB),
         "max_cpus": _number(0.05, 1024),
         "max_pids": _number(16, 1_000_000, whole=True),

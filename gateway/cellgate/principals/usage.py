@@ -10,6 +10,7 @@ turns, in the order in which their cells came to be the next.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from typing import Final
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.principals.minute import Minute
+from cellgate.principals.pace import Pace
 from cellgate.principals.quotas import NO_QUOTAS, Policy, Quotas
 from cellgate_kernels.limits import ResourceLimits
 
@@ -32,6 +34,7 @@ COUNTED: Final = (
     "record",
     "requests_per_minute",
     "bytes_per_minute",
+    "network_bytes_per_minute",
 )
 """The quotas of which something is used; the others are limits of single requests."""
 
@@ -134,6 +137,8 @@ class Account:
         self._disk = 0
         self._requests = Minute()
         self._bytes = Minute()
+        self._network = Minute()
+        self._network_pace = Pace()
         # Any of them may leave, not only the first.
         self._line: OrderedDict[CellPlace, None] = OrderedDict()
 
@@ -142,7 +147,9 @@ class Account:
         """Whether it would be the same if it were made anew."""
         now = self._clock()
         used = self._sessions or self._running or self._queued
-        return not (used or self._requests.used(now) or self._bytes.used(now))
+        lately = self._requests.used(now) or self._bytes.used(now) or self._network.used(now)
+        limit = self.quotas.network_bytes_per_minute
+        return not (used or lately) and (limit is None or self._network_pace.is_behind(limit, now))
 
     def uses(self) -> dict[str, Use]:
         """All that is counted."""
@@ -157,6 +164,7 @@ class Account:
             "record": self.record,
             "requests_per_minute": self._requests.used(now),
             "bytes_per_minute": self._bytes.used(now),
+            "network_bytes_per_minute": self._network.used(now),
         }
         return {name: Use(getattr(self.quotas, name), used[name]) for name in COUNTED}
 
@@ -293,6 +301,21 @@ class Account:
             wait = self._bytes.seconds_until(limit - 1, now)
             raise self._for_now("bytes_per_minute", limit, used, PASSED, wait)
 
+    # The network of sessions
+
+    def take_network(self, count: int) -> float:
+        """Bytes between a session and a host are to pass; the seconds for which they have to wait."""
+        limit = self.quotas.network_bytes_per_minute
+        return 0.0 if limit is None else self._network_pace.take(count, limit, self._clock())
+
+    def give_back_network(self, count: int) -> None:
+        """They will not pass after all."""
+        self._network_pace.give_back(count)
+
+    def pass_network(self, count: int) -> None:
+        """Count bytes that pass."""
+        self._network.add(count, self._clock())
+
     def _check_bytes(self, more: int, now: float) -> None:
         limit = self.quotas.bytes_per_minute
         if limit is None:
@@ -403,6 +426,17 @@ class Usage:
     def pass_bytes(self, name: str, count: int) -> None:
         """Count bytes that the principal sent or was sent; its account may be forgotten in between."""
         self.account(name).pass_bytes(count)
+
+    async def pass_network(self, name: str, count: int) -> None:
+        """Wait until bytes between a session of the principal's and a host may pass, and count them."""
+        wait = self.account(name).take_network(count)
+        if wait:
+            try:
+                await asyncio.sleep(wait)
+            except asyncio.CancelledError:
+                self.account(name).give_back_network(count)
+                raise
+        self.account(name).pass_network(count)
 
     # The record, whose size lasts longer than an account
 

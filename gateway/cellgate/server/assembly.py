@@ -422,7 +422,12 @@ def _build(
         usage=usage,
         observer=observer,
         secrets=authentication.directory,
-        egress=Egress(lanes.lookups, partial(_policy_of, usage), unfit=_networked(settings)),
+        egress=Egress(
+            lanes.lookups,
+            partial(_policy_of, usage),
+            unfit=_networked(settings),
+            pass_bytes=usage.pass_network,
+        ),
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)

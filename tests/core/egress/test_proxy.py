@@ -12,6 +12,8 @@ import pytest
 from cellgate.egress import ledger, proxy
 from cellgate.egress.requests import MOST_HEAD
 from cellgate.egress.shared import EgressLimits
+from cellgate.principals.quotas import Policy
+from cellgate.principals.usage import Usage
 from tests.core.egress.world import PATIENCE, PUBLIC, Serve, echo, policy, world
 
 GET = b"GET http://h.example/a HTTP/1.1\r\nHost: h.example\r\n\r\n"
@@ -292,6 +294,39 @@ async def test_so_many_bytes_and_no_more() -> None:
         assert event["cause"] == "quota_exceeded"
         assert event["sent"] + event["received"] <= 100_000
         assert b"(quota_exceeded)" in await made.ask(CONNECT)
+
+
+async def test_bytes_wait_for_their_turn_and_an_end_gives_their_place_back() -> None:
+    usage = Usage(Policy({"user": {"network_bytes_per_minute": 100_000}}))
+    asked = 0
+    too_many = asyncio.Event()
+
+    async def pass_bytes(principal: str, count: int) -> None:
+        nonlocal asked
+        asked += count
+        if asked > 30_000:
+            too_many.set()
+        await usage.pass_network(principal, count)
+
+    async with world(echo) as made:
+        made.egress.pass_bytes = pass_bytes
+        reader, writer = await made.tunnel()
+        writer.write(b"x" * 5_000)
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.readexactly(5_000) == b"x" * 5_000
+        # Far more than may pass at once.
+        writer.write(b"y" * 60_000)
+        await writer.drain()
+        async with asyncio.timeout(PATIENCE):
+            await too_many.wait()
+        await made.proxy.close()
+        writer.close()
+        event = (await made.recorded())[0]
+        passed = event["sent"] + event["received"]
+        assert event["cause"] == "kernel_ended"
+        assert 10_000 <= passed <= 25_000
+        assert usage.account("ada").uses()["network_bytes_per_minute"].used == passed
+        assert usage.account("ada").take_network(0) == 0
 
 
 # Clients that mean harm

@@ -23,6 +23,7 @@ disk = "10g"
 record = "1g"
 requests_per_minute = 600
 bytes_per_minute = "1g"
+network_bytes_per_minute = "500m"
 max_memory = "2g"
 max_cpus = 2
 max_pids = 512
@@ -53,6 +54,7 @@ def test_every_key_is_read() -> None:
         record=GIB,
         requests_per_minute=600,
         bytes_per_minute=GIB,
+        network_bytes_per_minute=500 * MIB,
         max_memory=2 * GIB,
         max_cpus=2.0,
         max_pids=512,
@@ -115,7 +117,7 @@ def test_a_file_that_is_not_text_is_refused() -> None:
 
 
 WHOLE = ["sessions", "running", "queued", "requests_per_minute", "max_pids"]
-SIZES = ["memory", "disk", "record", "bytes_per_minute", "max_memory", "max_disk"]
+SIZES = ["memory", "disk", "record", "bytes_per_minute", "network_bytes_per_minute", "max_memory", "max_disk"]
 NUMBERS = ["cpus", "max_cpus", "max_cell_timeout", "max_lifetime", "weight"]
 BAD_NUMBERS = ["0", "-1", "nan", "inf", "-inf", "1" + "0" * 30, "true", "[1]", "2020-01-01", "{}"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from cellgate.errors import PrincipalQuotaExceeded, PrincipalQuotaExceededForNow
 from cellgate.principals.minute import MINUTE, SLOT, Minute
+from cellgate.principals.pace import Pace
 from cellgate.principals.quotas import Policy
 from cellgate.principals.usage import COUNTED, FIRST_SWEEP, Account, CellPlace, Reservation, Usage
 from cellgate_kernels.limits import GIB, MIB, ResourceLimits
+from cellgate_kernels.testing.clock import VirtualTimeLoop
 
 
 class Clock:
@@ -233,6 +237,64 @@ def test_no_minute_has_more_than_is_counted(steps: list[tuple[float, int]], limi
     later = Minute()
     later.add(5, now)
     assert later.used(now + later.seconds_until(0, now)) == 0
+
+
+# The network of sessions
+
+
+@given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 50)), max_size=60), st.integers(1, 200))
+def test_no_minute_has_more_than_the_pace_lets_pass(steps: list[tuple[float, int]], limit: int) -> None:
+    pace = Pace()
+    now = 0.0
+    passed: list[tuple[float, int]] = []
+    for pause, amount in steps:
+        now += pause
+        passed.append((now + pace.take(min(amount, limit), limit, now), min(amount, limit)))
+    assert [at for at, _ in passed] == sorted(at for at, _ in passed), "who came first passes first"
+    for begun, _ in passed:
+        # One that may pass at once is whole, so the amount of one may be on top.
+        most = limit + max(amount for _, amount in passed)
+        assert sum(amount for at, amount in passed if begun <= at < begun + MINUTE) <= most + 1e-6
+
+
+def test_what_will_not_pass_holds_nobody_up() -> None:
+    pace = Pace()
+    assert pace.take(25, 100, 0.0) == 0
+    assert pace.take(75, 100, 0.0) == pytest.approx(MINUTE)
+    pace.give_back(75)
+    assert pace.take(75, 100, MINUTE / 3) == pytest.approx(2 / 3 * MINUTE)
+
+
+def test_bytes_of_all_sessions_of_a_principal_keep_one_pace() -> None:
+    async def pass_them() -> None:
+        time = asyncio.get_running_loop().time
+        begun = time()
+        everybody = Usage(Policy({"user": {"network_bytes_per_minute": 100 * MIB}}), clock=time)
+        for _ in range(50):
+            await asyncio.gather(*(everybody.pass_network("ada", MIB) for _ in range(4)))
+        # A quarter at once, the rest evenly.
+        assert time() - begun == pytest.approx((200 - 25) / 75 * MINUTE)
+        before = time()
+        await everybody.pass_network("bob", 20 * MIB)
+        assert time() == before, "nobody waits for another principal"
+
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        runner.run(pass_them())
+
+
+async def test_bytes_that_are_not_sent_after_all_are_not_counted() -> None:
+    everybody = usage(network_bytes_per_minute=100)
+    await everybody.pass_network("ada", 25)
+    waiting = asyncio.create_task(everybody.pass_network("ada", 1_000_000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    ada = everybody.account("ada")
+    assert ada.uses()["network_bytes_per_minute"].used == 25
+    assert ada.take_network(1) < 2
+    assert not ada.idle
+    everybody._clock.now += 2 * MINUTE  # type: ignore[attr-defined]
+    assert ada.idle
 
 
 # All
