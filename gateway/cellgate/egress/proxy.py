@@ -114,7 +114,7 @@ class SessionProxy:
         self._principal = principal
         self._host = host
         self._time = asyncio.get_running_loop().time
-        self._resolver = egress.resolver()
+        self._resolver = egress.resolver(principal)
         self._open: set[_Connection] = set()
         self._carried = 0
         self._due = 0.0

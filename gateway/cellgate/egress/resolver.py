@@ -13,10 +13,15 @@ from collections.abc import Callable
 from ipaddress import ip_address
 
 from cellgate.egress.policy import Address, address_of
+from cellgate.errors import QueueFull
+from cellgate.record.admission import Turns
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
 LOOKUP_SECONDS = 10.0
+THREADS = 16
+"""Of the lane for lookups. One principal's sessions occupy three quarters of them at most."""
+MOST_WAITING = 1024
 LOOKUPS_AT_ONCE = 2
 """Of one session: slow answers keep a thread until the system's resolver gives up."""
 LOOKUPS_WAITING = 32
@@ -33,12 +38,46 @@ def system_addresses(name: str) -> list[str]:
     return [str(sockaddr[0]) for _, _, _, _, sockaddr in found]
 
 
-class Resolver:
-    """The lookups of one session. `ask` is called in a thread of `lane`."""
+class Lookups:
+    """The lookups of all sessions. `ask` is called in a thread of `lane`. `close` it at the end."""
 
     def __init__(self, lane: Lane, ask: GetAddresses = system_addresses) -> None:
         self._lane = lane
         self._ask = ask
+        self._turns = Turns(THREADS, MOST_WAITING, LOOKUP_SECONDS, "Too many names are being looked up")
+        self._tasks = Supervisor()
+
+    async def texts(self, principal: str, host: str) -> list[str]:
+        """The addresses of a name as texts; none when it is not known, or when too many are asked for."""
+        answer: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        # A task of its own: a thread can't be stopped, so it keeps its principal's turn until it is done,
+        # even if the session that asked has ended.
+        self._tasks.start(self._look_up(principal, host, answer), f"look up {host}")
+        return await answer
+
+    async def _look_up(self, principal: str, host: str, answer: asyncio.Future[list[str]]) -> None:
+        found: list[str] = []
+        try:
+            async with self._turns.turn(principal):
+                if not answer.done():
+                    found = await self._lane.run(self._ask, host)
+        except (OSError, UnicodeError, QueueFull):
+            pass
+        finally:
+            if not answer.done():
+                answer.set_result(found)
+
+    async def close(self) -> None:
+        """Wait for nothing any more."""
+        await self._tasks.cancel()
+
+
+class Resolver:
+    """The lookups of one session, which belongs to `principal`."""
+
+    def __init__(self, lookups: Lookups, principal: str) -> None:
+        self._lookups = lookups
+        self._principal = principal
         self._tasks = Supervisor()
         self._room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
@@ -56,10 +95,7 @@ class Resolver:
 
     async def _look_up(self, host: str) -> list[Address]:
         async with self._room:
-            try:
-                texts = await self._lane.run(self._ask, host)
-            except (OSError, UnicodeError):
-                return []
+            texts = await self._lookups.texts(self._principal, host)
         # Link-local addresses come with a scope, which is of this machine and not of the name.
         found = dict.fromkeys(ip_address(text.partition("%")[0]) for text in texts)
         return list(found)[:MOST_ADDRESSES]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from cellgate.egress.dialer import dial, is_own
 from cellgate.egress.policy import Address, EgressPolicy
-from cellgate.egress.resolver import GetAddresses, Resolver, system_addresses
+from cellgate.egress.resolver import GetAddresses, Lookups, Resolver, system_addresses
 from cellgate.errors import NetworkNotAllowed
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.limits import GIB
@@ -72,6 +72,11 @@ class Egress:
     ways: Ways = field(default_factory=Ways)
     open: Counter[str] = field(default_factory=Counter)
     """Connections now, by principal."""
+    lookups: Lookups = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make what looks names up."""
+        self.lookups = Lookups(self.lane, self.ways.ask)
 
     def check(self, principal: str) -> None:
         """Raises NetworkNotAllowed if the principal's sessions may reach nothing, InvalidInput if `unfit`."""
@@ -90,9 +95,13 @@ class Egress:
             return None
         return [str(pattern) for pattern in policy.patterns]
 
-    def resolver(self) -> Resolver:
+    def resolver(self, principal: str) -> Resolver:
         """A session's own."""
-        return Resolver(self.lane, self.ways.ask)
+        return Resolver(self.lookups, principal)
+
+    async def close(self) -> None:
+        """Look up nothing any more. Sessions have ended."""
+        await self.lookups.close()
 
     def closed(self, principal: str) -> None:
         """A connection of the principal's is over."""

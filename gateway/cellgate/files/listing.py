@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,7 @@ from pathlib import Path
 from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.files import tree
 from cellgate.files.tree import FileState
+from cellgate.record.admission import Turns, part_of_one
 from cellgate.wire.answers import FileModel, FilePage
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
@@ -32,6 +33,11 @@ MOST_PATHS = MIB
 """Characters of all paths in a page, which is encoded as JSON in one step."""
 MOST_WAITING = 64
 MOST_WAITING_OF_ONE = 8
+"""Of one session."""
+AT_ONCE = 2
+"""As many as the lane has threads."""
+PATIENCE = 300.0
+REFUSAL = "Too many listings of files are in progress; try again"
 RETRY_AFTER = 5.0
 
 Identity = tuple[int, int, int, int, int]
@@ -75,7 +81,8 @@ class Listings:
         self._lane = lane
         self._most = most or Most()
         self._known: OrderedDict[Identity, str] = OrderedDict()
-        self._turns: dict[Hashable, tuple[asyncio.Lock, list[Stop]]] = {}
+        self._sessions: dict[tuple[str, str], tuple[asyncio.Lock, list[Stop]]] = {}
+        self._turns = Turns(AT_ONCE, MOST_WAITING, PATIENCE, REFUSAL, retry_after=RETRY_AFTER)
         self._closed = False
 
     def know(self, file: FileState, sha256: str) -> None:
@@ -85,27 +92,35 @@ class Listings:
         if len(self._known) > MOST_HASHES:
             self._known.popitem(last=False)
 
-    async def page(self, owner: Hashable, root: Path, *, limit: int, after: str, stop: Stop) -> FilePage:
+    async def page(
+        self, session: tuple[str, str], root: Path, *, limit: int, after: str, stop: Stop
+    ) -> FilePage:
         """Up to `limit` files with a path after `after`, by path; fewer if their paths are very long.
+
+        `session`: its principal and its key.
 
         The page also says whether all files could be seen; see `tree.scan`.
 
         Raises QueueFull when too many listings wait, ShuttingDown when `stop` was set.
         """
-        lock, stops = self._turns.setdefault(owner, (asyncio.Lock(), []))
-        waiting = sum(len(each) for _, each in self._turns.values())
-        if len(stops) >= MOST_WAITING_OF_ONE or waiting >= MOST_WAITING:
-            raise QueueFull("Too many listings of files are in progress; try again", retry_after=RETRY_AFTER)
+        lock, stops = self._sessions.setdefault(session, (asyncio.Lock(), []))
+        waiting = sum(len(each) for _, each in self._sessions.values())
+        theirs = sum(len(each) for (owner, _), (_, each) in self._sessions.items() if owner == session[0])
+        full = waiting >= MOST_WAITING or theirs >= part_of_one(MOST_WAITING)
+        if len(stops) >= MOST_WAITING_OF_ONE or full:
+            if not stops:
+                del self._sessions[session]
+            raise QueueFull(REFUSAL, retry_after=RETRY_AFTER)
         stops.append(stop)
         if self._closed:
             stop.set()
         try:
-            async with lock:
+            async with lock, self._turns.turn(session[0]):
                 found = await self._lane.run(self._list, root, limit, after, stop)
         finally:
             stops.remove(stop)
             if not stops:
-                del self._turns[owner]
+                del self._sessions[session]
         for identity, sha256 in found.hashed.items():
             self._known[identity] = sha256
             if len(self._known) > MOST_HASHES:
@@ -134,7 +149,7 @@ class Listings:
     def close(self) -> None:
         """Stop all listings."""
         self._closed = True
-        for _, stops in self._turns.values():
+        for _, stops in self._sessions.values():
             for stop in stops:
                 stop.set()
 

@@ -49,12 +49,13 @@ class Jobs:
         """A new file, for a job to read or to write. Raises StorageError."""
         return JobFile(self._folder, self._reserve, self._lane)
 
-    async def run(self, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
-        """Run the module with stdin `given` and stdout `made`. Raises JobFailed, QueueFull and StorageError.
+    async def run(self, principal: str, module: str, *arguments: str, given: JobFile, made: JobFile) -> None:
+        """Run the module with stdin `given` and stdout `made`, for this principal.
 
+        Raises JobFailed, QueueFull and StorageError.
         A job that finds no room for its output exits with EX_IOERR.
         """
-        async with self._turns.turn():
+        async with self._turns.turn(principal):
             await given.finish()
             await self._run(module, arguments, given, made)
 

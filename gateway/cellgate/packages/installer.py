@@ -25,7 +25,6 @@ import msgspec
 from cellgate.errors import (
     PackageConflict,
     PackageError,
-    QueueFull,
     QuotaExceeded,
     StorageError,
     not_written,
@@ -37,6 +36,7 @@ from cellgate.packages.requirements import Change, Wanted
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv import Found, Target, Uv
 from cellgate.packages.wheel_checks import UnsoundWheel, tidy
+from cellgate.record.admission import Turns
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.leftovers import Leftovers, make_way
@@ -45,6 +45,8 @@ from cellgate_kernels.tasks import Supervisor
 
 MOST_AT_ONCE = 2
 MOST_WAITING = 16
+PATIENCE = 600.0
+"""Seconds that each of these waits at most."""
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -73,9 +75,9 @@ class Installer:
         self._work = root / "work"
         make_way(self._work)
         self._work.mkdir(mode=0o700)
-        self._free = asyncio.Semaphore(MOST_AT_ONCE)
+        refusal = "Too many installs are in progress or wait already; try again later"
+        self._turns = Turns(MOST_AT_ONCE, MOST_WAITING, PATIENCE, refusal, retry_after=10)
         self._compiling = asyncio.Semaphore(1)
-        self._waiting = 0
         self._same: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._changing = asyncio.Lock()
         self._tasks = Supervisor()
@@ -94,8 +96,12 @@ class Installer:
         foreign = bool(kernel.image)
         return Target(environment, sys.executable if foreign else program, foreign)
 
-    async def obtain(self, change: Change, installed: Mapping[str, str], target: Target) -> list[Wheel]:
+    async def obtain(
+        self, principal: str, change: Change, installed: Mapping[str, str], target: Target
+    ) -> list[Wheel]:
         """The wheels that `change` adds to what the kernel and the session have; they are in the cache now.
+
+        `principal`: whose session it is.
 
         `installed`: the session's versions by canonical name. Raises PackagesNotAllowed, PackageError and its
         subclasses, QuotaExceeded, QueueFull, StorageError.
@@ -111,7 +117,7 @@ class Installer:
         async with same:
             wheels = None if change.upgrade else await asyncio.to_thread(self.cache.lock, digest)
             if wheels is None:
-                async with self._turn() as work:
+                async with self._turn(principal) as work:
                     wheels = await self._get(wanted, {**kept, **target.packages}, target, work)
                     wheels.sort(key=lambda wheel: wheel.name)
                 await self._locked(self.cache.keep_lock, digest, wheels)
@@ -130,20 +136,10 @@ class Installer:
         return sha256(msgspec.json.encode(known)).hexdigest()
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[Path, None]:
+    async def _turn(self, principal: str) -> AsyncGenerator[Path, None]:
         """A work folder, once it is this install's turn. Raises QueueFull."""
-        if self._waiting >= MOST_WAITING:
-            raise QueueFull(f"{MOST_WAITING} installs are waiting already; try again later", retry_after=10)
-        self._waiting += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            async with self._folder() as work:
-                yield work
-        finally:
-            self._free.release()
+        async with self._turns.turn(principal), self._folder() as work:
+            yield work
 
     @asynccontextmanager
     async def _folder(self) -> AsyncGenerator[Path, None]:

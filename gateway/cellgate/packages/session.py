@@ -78,11 +78,16 @@ class Host(Protocol):
 
 
 class SessionPackages:
-    """The packages of the session with this record id. Without an `installer`, it never has any."""
+    """The packages of a principal's session with this record id. Without an `installer`, it never has any."""
 
     def __init__(
-        self, session_id: int, installer: Installer | None, ids: Callable[[], Mapping[str, object]] = dict
+        self,
+        principal: str,
+        session_id: int,
+        installer: Installer | None,
+        ids: Callable[[], Mapping[str, object]] = dict,
     ) -> None:
+        self._principal = principal
         self.installer = installer
         self.session_id = session_id
         self.ids = ids
@@ -142,7 +147,7 @@ class SessionPackages:
             target = self.installer.target(kernel)
             leaving = [name for name in change.uninstall if name in self._installed]
             staying = {name: v for name, v in self.versions().items() if name not in leaving}
-            wheels = await self.installer.obtain(change, staying, target)
+            wheels = await self.installer.obtain(self._principal, change, staying, target)
             if not wheels and not leaving:
                 return Changed()
             self._check_room(wheels, staying)

@@ -115,7 +115,7 @@ class Exports:
 
     async def verify(self, moment: Moment) -> ChainCheck:
         """Whether the chain holds, as the wire's answer; its head is signed if there is a key."""
-        async with self._turns.turn():
+        async with self._turns.turn(moment.session.principal):
             found = await self._journal.long_read(partial(_check, moment))
         answer = ChainCheck(valid=found.valid, rows=found.rows, head=found.head.hex())
         if found.first_bad is not None:
@@ -143,7 +143,7 @@ class Exports:
     async def _make(self, moment: Moment, make: Making, spill: Spill) -> None:
         error: CellgateError | None = CellgateError("The export failed; the gateway's log says why")
         try:
-            async with self._turns.turn():
+            async with self._turns.turn(moment.session.principal):
                 await self._journal.long_read(partial(_write, moment, make, spill))
             error = None
         except CellgateError as known:

@@ -6,7 +6,6 @@ known here.
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Collection
@@ -17,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import RecordGone
 from cellgate.record import schema, trail, upkeep
+from cellgate.record.admission import Turns
 from cellgate.record.database import Database
 from cellgate.record.last_life import LastLife, last_life
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
@@ -26,6 +26,8 @@ from cellgate_kernels.limits import MIB
 MANY_EVENTS = 10_000
 """Looking through more events of a session takes more than some milliseconds."""
 LONG_LIVES_AT_ONCE = 2
+LONG_LIVES_WAITING = 512
+LONG_LIVES_PATIENCE = 60.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,7 +43,8 @@ class Queries(ABC):
     def __init__(self, path: Path, reader: Database) -> None:
         self._path = path
         self._reader = reader
-        self._long_lives = asyncio.Semaphore(LONG_LIVES_AT_ONCE)
+        refusal = "Too many sessions with long records are being resumed; try again later"
+        self._long_lives = Turns(LONG_LIVES_AT_ONCE, LONG_LIVES_WAITING, LONG_LIVES_PATIENCE, refusal)
 
     @abstractmethod
     async def applied(self) -> None:
@@ -106,7 +109,7 @@ class Queries(ABC):
         """
         if session.head_seq <= MANY_EVENTS:
             return await self._read(last_life, session.id)
-        async with self._long_lives:
+        async with self._long_lives.turn(session.principal):
             return await self.long_read(lambda db, _: last_life(db, session.id))
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:

@@ -128,7 +128,7 @@ class Replayer:
             finally:
                 self._manager.end_later(session, "replay")
             await given.write(b'],"rtol":%a,"facts":' % options.rtol + msgspec.json.encode(facts) + b"}")
-            await self._jobs.run("cellgate.replay.report", options.form, given=given, made=made)
+            await self._jobs.run(principal, "cellgate.replay.report", options.form, given=given, made=made)
             return await made.read()
 
     async def _run(self, session: Session, store: _Rows, cell: RecordedCell, *, installs: bool) -> NewRun:

@@ -412,6 +412,13 @@ def _build(
     workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
     installer = _installer(settings, catalog, folders.leftovers)
     usage = Usage(settings.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
+    egress = Egress(
+        lanes.lookups,
+        partial(_policy_of, usage),
+        unfit=_networked(settings),
+        pass_bytes=usage.pass_network,
+    )
+    stack.push_async_callback(egress.close)
     parts = SharedParts(
         pool,
         workspaces,
@@ -422,12 +429,7 @@ def _build(
         usage=usage,
         observer=observer,
         secrets=authentication.directory,
-        egress=Egress(
-            lanes.lookups,
-            partial(_policy_of, usage),
-            unfit=_networked(settings),
-            pass_bytes=usage.pass_network,
-        ),
+        egress=egress,
     )
     manager = SessionManager(journal, catalog, parts, settings.manager)
     staging = _staging(settings)

@@ -7,7 +7,6 @@ recorded. Slow decoding and rendering runs in the threads of `texts`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -18,6 +17,7 @@ from cellgate.errors import NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.results import ResultBuilder
 from cellgate.principals.principal import Reach
+from cellgate.record.admission import Turns
 from cellgate.record.events import EventLog
 from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
@@ -40,6 +40,8 @@ PURGING = "purging"
 """The state of a session that can no longer be used but whose bytes are not all gone yet."""
 
 HEAVY_AT_ONCE = 2
+HEAVY_WAITING = 512
+HEAVY_PATIENCE = 300.0
 HEAVY_BYTES = 1024 * 1024
 """An execution with more bytes of events than this counts as heavy."""
 SESSIONS_AT_ONCE = 100
@@ -55,7 +57,8 @@ class Archive:
     def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
         self.exports = exports
         self._texts = texts
-        self._heavy = asyncio.Semaphore(HEAVY_AT_ONCE)
+        refusal = "Too many large results are being read; try again later"
+        self._heavy = Turns(HEAVY_AT_ONCE, HEAVY_WAITING, HEAVY_PATIENCE, refusal)
         self._journal = journal
         self._manager = manager
 
@@ -181,7 +184,7 @@ class Archive:
         after = found.first_seq - 1
         until = found.last_seq
         heavy = await self._journal.are_larger(row.id, HEAVY_BYTES, after=after, until=until)
-        async with self._heavy if heavy else nullcontext():
+        async with self._heavy.turn(principal) if heavy else nullcontext():
             return await self.made(
                 await self._recorded(row, execution, after, until), make, *arguments, **options
             )

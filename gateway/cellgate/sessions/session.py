@@ -104,7 +104,7 @@ class Session:
             spec.profile,
             parts.pool,
             parts.workspaces.of(folder_of(spec.row)),
-            SessionPackages(spec.row.id, parts.installer, self._ids),
+            SessionPackages(self.account.name, spec.row.id, parts.installer, self._ids),
             KernelCallbacks(
                 room=self._room,
                 attend=self._attend,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,9 +13,12 @@ import pytest
 
 from cellgate.egress import ledger, proxy
 from cellgate.egress.requests import MOST_HEAD
+from cellgate.egress.resolver import THREADS, Lookups
 from cellgate.egress.shared import EgressLimits
 from cellgate.principals.quotas import Policy
 from cellgate.principals.usage import Usage
+from cellgate.record.admission import part_of_one
+from cellgate_kernels.threads import Lane
 from tests.core.egress.world import PATIENCE, PUBLIC, Serve, echo, policy, world
 
 GET = b"GET http://h.example/a HTTP/1.1\r\nHost: h.example\r\n\r\n"
@@ -327,6 +332,41 @@ async def test_bytes_wait_for_their_turn_and_an_end_gives_their_place_back() -> 
         assert 10_000 <= passed <= 25_000
         assert usage.account("ada").uses()["network_bytes_per_minute"].used == passed
         assert usage.account("ada").take_network(0) == 0
+
+
+async def test_slow_names_of_one_user_leave_threads_for_others() -> None:
+    """Also those of sessions that have ended: a thread can't be stopped."""
+    asked = [threading.Event() for _ in range(THREADS)]
+    answer = threading.Event()
+    numbers = itertools.count()
+
+    def slow(_: str) -> list[str]:
+        asked[next(numbers)].set()
+        answer.wait(PATIENCE)
+        return [PUBLIC]
+
+    lane = Lane("lookups", THREADS)
+    lookups = Lookups(lane, slow)
+    part = part_of_one(THREADS)
+    try:
+        of_ada = [asyncio.ensure_future(lookups.texts("ada", "slow.example")) for _ in range(2 * THREADS)]
+        for event in asked[:part]:
+            assert await asyncio.to_thread(event.wait, PATIENCE)
+        for each in of_ada:
+            each.cancel()
+        await asyncio.wait(of_ada)
+        again = asyncio.ensure_future(lookups.texts("ada", "slow.example"))
+        of_bob = asyncio.ensure_future(lookups.texts("bob", "h.example"))
+        assert await asyncio.to_thread(asked[part].wait, PATIENCE), "bob has no thread"
+        assert not asked[part + 1].is_set()
+        answer.set()
+        assert await of_bob == [PUBLIC]
+        assert await again == [PUBLIC]
+        assert next(numbers) == part + 2, "names that nobody waits for are not looked up"
+    finally:
+        answer.set()
+        await lookups.close()
+        lane.close()
 
 
 # Clients that mean harm

@@ -131,6 +131,7 @@ async def world(
             limits or EgressLimits(), given or policy("h.example:443", "h.example:80", "in.example:80")
         )
         stack.callback(made.lane.close)
+        stack.push_async_callback(made.egress.close)
         if serve is not None:
             server = await asyncio.start_server(serve, "127.0.0.1", 0)
             stack.push_async_callback(server.wait_closed)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cellgate.errors import QueueFull, StorageFull
-from cellgate.record.admission import Turns
+from cellgate.errors import StorageFull
 from cellgate.record.spill import MEMORY, PART, STALLED, Spill, Spills
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.limits import MIB
@@ -162,37 +161,3 @@ async def test_what_is_not_read_gives_way_to_others(
     for spill in (unfinished, large):
         spill.end()
     assert (len(await read(unfinished)), len(await read(large))) == (2 * MIB, 5 * MIB)
-
-
-async def test_turns_are_had_in_order_and_the_rest_is_refused() -> None:
-    turns = Turns(1, 2, 60, "full", retry_after=7)
-    order: list[int] = []
-    release = asyncio.Event()
-
-    async def work(number: int) -> None:
-        async with turns.turn():
-            order.append(number)
-            await release.wait()
-
-    tasks = [asyncio.ensure_future(work(number)) for number in range(3)]
-    await asyncio.sleep(0.01)
-    with pytest.raises(QueueFull) as raised:
-        await work(3)
-    assert raised.value.retry_after == 7
-    tasks[1].cancel()
-    await asyncio.wait([tasks[1]])
-    tasks.append(asyncio.ensure_future(work(4)))
-    await asyncio.sleep(0.01)
-    release.set()
-    await asyncio.gather(tasks[0], *tasks[2:])
-    assert order == [0, 2, 4]
-
-
-async def test_nobody_waits_for_a_turn_for_ever() -> None:
-    turns = Turns(1, 2, 0.05, "full")
-    async with turns.turn():
-        with pytest.raises(QueueFull):
-            async with turns.turn():
-                pass
-    async with turns.turn():
-        pass

@@ -194,11 +194,11 @@ async def test_few_large_results_are_read_at_once_and_small_ones_do_not_wait(lan
     sessions = Recorded()
     archive = Archive(cast(Any, sessions), cast(Any, sessions), cast(Any, None), lane)
 
-    def ask(name: str) -> asyncio.Task[list[bytes]]:
-        result = archive.result("ada", "s1", name, encoded_result, {})
+    def ask(name: str, principal: str = "ada") -> asyncio.Task[list[bytes]]:
+        result = archive.result(principal, "s1", name, encoded_result, {})
         return asyncio.get_running_loop().create_task(result, name=name)
 
-    heavy = [ask(f"h{number}") for number in range(10)]
+    heavy = [ask(f"h{number}", "ada" if number % 2 else "bob") for number in range(10)]
     assert json.loads(b"".join(await ask("light")))["execution"] == "light"
     assert sessions.reading == [*(f"h{number}" for number in range(HEAVY_AT_ONCE)), "light"]
     heavy[0].cancel()

@@ -53,7 +53,7 @@ async def test_a_job_that_can_t_be_started_now_can_be_asked_for_again(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
     jobs = Jobs(tmp_path, 0, lane)
     with jobs.file() as given, jobs.file() as made, pytest.raises(QueueFull, match="open files"):
-        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
+        await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=made)
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_the_storage(tmp_path: Path, lane: Lane) -> None:

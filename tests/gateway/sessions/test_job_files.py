@@ -20,8 +20,8 @@ async def test_what_a_job_makes_leaves_that_room_too(tmp_path: Path, lane: Lane)
     with jobs.file() as given, JobFile(tmp_path, 1 << 60, lane) as none, jobs.file() as enough:
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
-            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=none)
-        await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=enough)
+            await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=none)
+        await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=enough)
         assert b"x = 1" in await enough.read()
 
 
@@ -33,4 +33,4 @@ async def test_a_job_that_finds_the_disk_full_is_no_failed_conversion(tmp_path: 
         os.close(full)
         await given.write(nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])).encode())
         with pytest.raises(StorageFull):
-            await jobs.run("cellgate.jobs.convert", "markdown", given=given, made=made)
+            await jobs.run("ada", "cellgate.jobs.convert", "markdown", given=given, made=made)

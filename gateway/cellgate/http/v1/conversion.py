@@ -21,7 +21,7 @@ async def answer_converted(handler: DownloadHandler, key: str, form: str, *, out
     with jobs.file() as made:
         with jobs.file() as given:
             await given.take(archive.exports.notebook(moment, outputs=outputs))
-            await jobs.run("cellgate.jobs.convert", form, given=given, made=made)
+            await jobs.run(handler.owner, "cellgate.jobs.convert", form, given=given, made=made)
         # Only a script's extension depends on the language, for which the whole record has to be read.
         metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}
         extension = extension_of(form, metadata.get("language_info", {}))
