@@ -18,7 +18,6 @@ from cellgate.cli.notebook_files import Cell, CellFile, CellKind
 from cellgate.cli.run import Run
 from cellgate.cli.screen import Plain, summary
 from cellgate.client import Finished
-from cellgate.client.loss import describe_loss
 from cellgate_kernels.errors import InvalidInput
 
 
@@ -84,8 +83,7 @@ class Output(Plain):
     """The cell's output only, and of its end only what the output does not show."""
 
     def end(self, number: int, finished: Finished) -> None:
-        """Writes a line to stderr if the cell did not end by itself, and one if the kernel was replaced."""
+        """Writes a line to stderr if the cell did not end by itself, and others that say why."""
         if finished.status not in {"ok", "error"}:
             self.note(summary(finished))
-        if loss := describe_loss(finished.kernel):
-            self.note(loss)
+        self.explain(finished)

@@ -13,7 +13,7 @@ import contextlib
 import re
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
@@ -33,10 +33,12 @@ from cellgate.client import (
     ErrorRaised,
     Event,
     Finished,
+    Started,
     Stream,
     UpdateDisplayData,
 )
 from cellgate.client.loss import describe_loss
+from cellgate.wire.endings import describe_end
 
 _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -72,12 +74,33 @@ def make_screen(total: int) -> Screen:
     return Plain(total)
 
 
+class Seen:
+    """What a cell's events have shown, and so what is left to be said at its end."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._error = False
+
+    def event(self, event: Event) -> None:
+        """Note an event of the cell."""
+        self._started |= isinstance(event, Started)
+        self._error |= isinstance(event, ErrorRaised)
+
+    def remarks(self, finished: Finished) -> Iterator[str]:
+        """Why the cell ended, if no output says so, and what was lost with its kernel."""
+        if why := describe_end(finished, started=self._started, error_shown=self._error):
+            yield without_colours(why)
+        if loss := describe_loss(finished.kernel):
+            yield loss
+
+
 class Plain:
     """Lines only."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._open: TextIO | None = None
+        self._seen = Seen()
 
     def __enter__(self) -> Self:
         return self
@@ -89,9 +112,11 @@ class Plain:
 
     def begin(self, number: int, code: str) -> None:
         """Shows nothing: a plain log has one line for each cell, at its end."""
+        self._seen = Seen()
 
     def event(self, event: Event) -> None:
         """Stream output is written unchanged, to the stream it was written to."""
+        self._seen.event(event)
         if isinstance(event, Stream):
             stream = sys.stderr if event.name == "stderr" else sys.stdout
             stream.write(event.text)
@@ -103,10 +128,14 @@ class Plain:
             sys.stdout.flush()
 
     def end(self, number: int, finished: Finished) -> None:
-        """One line to stderr, and another one if the kernel was replaced."""
+        """One line to stderr, and others that say what no output does."""
         self.note(f"[{number}/{self._total}] {summary(finished)}")
-        if loss := describe_loss(finished.kernel):
-            self.note(loss)
+        self.explain(finished)
+
+    def explain(self, finished: Finished) -> None:
+        """Write lines to stderr that say why the cell ended and what was lost, if no output does."""
+        for line in self._seen.remarks(finished):
+            self.note(line)
 
     def note(self, text: str) -> None:
         """One line to stderr."""
@@ -128,6 +157,7 @@ class Live:
         self._console = console
         self._total = total
         self._open = ""
+        self._seen = Seen()
         self._progress = Progress(
             SpinnerColumn(),
             MofNCompleteColumn(),
@@ -153,10 +183,12 @@ class Live:
 
     def begin(self, number: int, code: str) -> None:
         """The bar names the cell by its first line."""
+        self._seen = Seen()
         self._progress.update(self._task, completed=number - 1, description=_beside_bar(code.strip()))
 
     def event(self, event: Event) -> None:
         """Whole lines go above the bar; of text overwritten by carriage returns only the last is shown."""
+        self._seen.event(event)
         if isinstance(event, Stream):
             *ended, self._open = (self._open + event.text).split("\n")
             for line in ended:
@@ -173,13 +205,13 @@ class Live:
             self._print(text)
 
     def end(self, number: int, finished: Finished) -> None:
-        """Moves the bar; a cell that failed gets a line, and so does a kernel that was replaced."""
+        """Moves the bar; a cell that failed gets a line, and so does what no output says of its end."""
         self._end_line()
         self._progress.update(self._task, completed=number)
         if finished.status != "ok":
             self.note(f"[{number}/{self._total}] {summary(finished)}")
-        if loss := describe_loss(finished.kernel):
-            self.note(loss)
+        for line in self._seen.remarks(finished):
+            self.note(line)
 
     def note(self, text: str) -> None:
         """A dim line above the bar."""

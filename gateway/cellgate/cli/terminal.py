@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TextIO
 
-from cellgate.cli.screen import describe_data, summary
+from cellgate.cli.screen import Seen, describe_data, summary
 from cellgate.client import (
     ClearOutput,
     DisplayData,
@@ -24,7 +24,6 @@ from cellgate.client import (
     Started,
     Stream,
 )
-from cellgate.client.loss import describe_loss
 
 _ESCAPE = re.compile(
     r"\x1b\[(?P<colour>[0-9;:]*)m"
@@ -80,12 +79,14 @@ class CellOutput:
         self._screen = screen
         self._images = images
         self._guard = Guard()
+        self._seen = Seen()
         self._at_start = True
         self._count: int | None = None
         self._pictures = 0
 
     def event(self, event: Event) -> None:
         """Shows an event; kinds that show nothing are ignored."""
+        self._seen.event(event)
         match event:
             case Started():
                 self._count = event.execution_count
@@ -117,8 +118,8 @@ class CellOutput:
         self._line("")
         if finished.status not in {"ok", "error"} or finished.truncated:
             self.note(summary(finished))
-        if loss := describe_loss(finished.kernel):
-            self.note(loss)
+        for line in self._seen.remarks(finished):
+            self.note(line)
 
     def note(self, text: str) -> None:
         """Writes a remark, which is not the cell's output."""

@@ -8,7 +8,7 @@ its owner drops it once the result has been delivered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,7 +16,8 @@ import msgspec
 
 from cellgate.execution.pictures import Images, without_images
 from cellgate.wire.answers import FileChange, PackageChange, Result
-from cellgate.wire.events import ErrorInfo, KernelInfo
+from cellgate.wire.endings import describe_end, note_output
+from cellgate.wire.events import ErrorInfo, Finished, KernelInfo
 from cellgate_kernels.encoding import encode, encode_in_steps
 from cellgate_kernels.outputs import OutputArea, stderr, stdout, text
 from cellgate_kernels.outputs import plain as without_ansi
@@ -118,7 +119,8 @@ class ResultBuilder:
         if plain:
             outputs = without_ansi(outputs)
             error = error and without_ansi([error])[0]
-        texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": text(outputs)}
+        shown = text([*outputs, *self._note(outputs)])
+        texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": shown}
         address = f"{base_url}/v1/sessions/{self._session}/executions/{self._execution}"
         if max_text is not None:
             places = {name: f"GET {address}{_only(outputs, name)}" for name in texts}
@@ -151,6 +153,15 @@ class ResultBuilder:
             packages=self._packages,
             **texts,
         )
+
+    def _note(self, outputs: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        """What the notebook shows below the outputs of a cell that did not end by itself."""
+        if self._end.get("status", "ok") in {"ok", "error"}:
+            return
+        error_shown = any(output["output_type"] == "error" for output in outputs)
+        ended = msgspec.convert(self._end, Finished)
+        if note := describe_end(ended, started=self._started_at is not None, error_shown=error_shown):
+            yield note_output(note)
 
 
 def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[bytes]:

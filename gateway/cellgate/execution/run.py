@@ -30,6 +30,7 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.principals.usage import CellPlace
 from cellgate.record.events import EventLog, now
 from cellgate.record.rows import ExecutionRow
+from cellgate.wire.endings import CELL_TIMEOUT, KERNEL_DIED
 from cellgate.wire.events import Loss
 from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied
 from cellgate_kernels.execution import Execution, Outcome, Status
@@ -148,10 +149,10 @@ def _nothing() -> None:
 class ExecutionRun:
     """An execution from its request to its recorded end. It follows the kernel's responses to its request.
 
-    `done` completes when the end is durable. `unwanted` is set once somebody wants it to stop. `gave_up`: its
-    kernel is still running it and can't be used any more. `broken`: an internal error occurred while it ran.
-    `host`: the session, once there is one. `loss`: what its end says was lost with a kernel. `place`: the
-    cell's among those of its principal, if it has one.
+    `done` completes when the end is durable. `was_sent`: whether a kernel was asked to run it. `unwanted` is
+    set once somebody wants it to stop. `gave_up`: its kernel is still running it and can't be used any more.
+    `broken`: an internal error occurred while it ran. `host`: the session, once there is one. `loss`: what
+    its end says was lost with a kernel. `place`: the cell's among those of its principal, if it has one.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class ExecutionRun:
         self.machine = Execution(msg_id, request.code, limiter, allow_stdin=request.allow_stdin)
         self.builder: ResultBuilder | None = ResultBuilder()
         self.waiting_for_input = False
+        self.was_sent = False
         self.gave_up = False
         self.broken = False
         self.message: str | None = None
@@ -429,6 +431,7 @@ class ExecutionRun:
     def _attend(self, kernel: Kernel) -> None:
         """Bind the cell to its kernel: watch for its exit, and start the deadline."""
         self._kernel = kernel
+        self.was_sent = True
         self._ran_on = kernel.id
         self._sent_at = self._now()
         kernel.exited.add_done_callback(self._wake)
@@ -616,16 +619,26 @@ class ExecutionRun:
         kernel: dict[str, Any] = {"state": kernel_state, "replaced": self.loss is not None}
         if self.loss is not None:
             kernel |= to_builtins(self.loss)
+        error = outcome.error
+        if error is None or outcome.status is Status.DIED:
+            # A cell may have shown an error before its kernel died; that is not what ended it.
+            error = self.explanation(outcome.status) or error
+        told: dict[str, Any] = {}
+        if outcome.status is Status.TIMEOUT:
+            told["timeout"] = self.timeout
+        if outcome.status is Status.DIED:
+            told["sent"] = self.was_sent
         return {
             "status": outcome.status,
             "cause": outcome.cause,
             "execution_count": outcome.execution_count,
-            "error": outcome.error or self.explanation(outcome.status),
+            "error": error,
             "started_at": self._started_at,
             "finished_at": now(),
             "duration_ms": round((ended - sent) * 1000, 3),
             "queue_ms": round((sent - self._queued_at) * 1000, 3),
             "truncated": self.machine.limiter.truncated or self._unrecorded,
+            **told,
             "kernel": kernel,
         }
 
@@ -633,9 +646,9 @@ class ExecutionRun:
         """What happened, in the form of an error, if the kernel could not report it itself."""
         if status is Status.TIMEOUT:
             said = f"The cell ran longer than its {self.timeout:g} s and did not react to an interrupt."
-            return {"ename": "CellTimeout", "evalue": self.message or said, "traceback": []}
+            return {"ename": CELL_TIMEOUT, "evalue": self.message or said, "traceback": []}
         if status is Status.DIED:
-            return {"ename": "KernelDied", "evalue": self.message or "The kernel ended.", "traceback": []}
+            return {"ename": KERNEL_DIED, "evalue": self.message or "The kernel ended.", "traceback": []}
         return None
 
     def row(self, session_id: int, status: str | None) -> ExecutionRow:

@@ -21,6 +21,7 @@ from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.survey import Place, Rows, Survey
 from cellgate.record.widgets import WidgetStates
+from cellgate.wire.endings import describe_end, note_output
 from cellgate.wire.events import Finished, PackagesChanged, Queued, Started
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB
@@ -37,7 +38,6 @@ _OF_LANGUAGE: Mapping[str, type | tuple[type, ...]] = {
     "codemirror_mode": (str, dict),
 }
 _UNANSWERED = frozenset({"cancelled", "died"})
-_ENDED_BY_ITSELF = frozenset({"ok", "error"})
 
 _decode = json_decoder(dict[str, Any]).decode
 _queued = json_decoder(Queued).decode
@@ -222,7 +222,7 @@ class _Cell:
         if export.cap is not None:
             shown = [_capped(output, export.cap) for output in shown]
         if "note" in known and export.outputs:
-            shown.append(_note(known["note"]))
+            shown.append(note_output(known["note"]))
         return {
             "cell_type": "code",
             "id": self.cell_id,
@@ -269,21 +269,9 @@ class _Cell:
             known["truncated"] = True
         if ended.kernel.replaced:
             known["kernel_replaced"] = True
-        if not any(output["output_type"] == "error" for output in shown):
-            known |= self._explanation(ended)
-        return known
-
-    def _explanation(self, ended: Finished) -> dict[str, str]:
-        """Why the cell ended, where no output of its own says so."""
-        why = f" ({ended.cause})" if ended.cause else ""
-        if self.started is None and ended.status in _UNANSWERED:
-            return {"note": f"This cell did not run{why}."}
-        if ended.status in _ENDED_BY_ITSELF:
-            # A failure without an error output was reported otherwise: IPython prints usage errors of magics.
-            return {}
-        if ended.error is not None:
-            return {"note": f"{ended.error.ename}: {ended.error.evalue}"}
-        return {"note": f"This cell was ended early: {ended.status}{why}."}
+        error_shown = any(output["output_type"] == "error" for output in shown)
+        note = describe_end(ended, started=self.started is not None, error_shown=error_shown)
+        return known | {"note": note} if note else known
 
 
 def _gave_up(ended: Finished) -> bool:
@@ -296,12 +284,6 @@ def _gave_up(ended: Finished) -> bool:
 
 def _changed_packages(event: PackagesChanged) -> dict[str, Any]:
     return {"action": event.action, "packages": msgspec.to_builtins(event.packages)}
-
-
-def _note(note: str) -> dict[str, Any]:
-    """A remark by the gateway among a cell's outputs; its metadata distinguishes it from the cell's own."""
-    data = {"text/plain": f"[cellgate: {note}]"}
-    return {"output_type": "display_data", "data": data, "metadata": {"cellgate": {"note": True}}}
 
 
 def _capped(output: dict[str, Any], cap: int) -> dict[str, Any]:

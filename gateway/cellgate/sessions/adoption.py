@@ -191,6 +191,7 @@ class AdoptedRun(ExecutionRun):
             idempotency=idempotency,
         )
         self.id = row.id
+        self.was_sent = True
         self.created_at = row.created_at
         self.first_seq = row.first_seq
         self.last_seq = events[-1]["seq"]

@@ -401,6 +401,14 @@ class Finished(Event, frozen=True, kw_only=True):
         ),
     ] = None
     truncated: Annotated[bool, Meta(description="Whether some output was cut or left out.")] = False
+    timeout: Annotated[
+        float | UnsetType,
+        Meta(description="Seconds that the cell was given; absent unless `status` is `timeout`."),
+    ] = UNSET
+    sent: Annotated[
+        bool | UnsetType,
+        Meta(description="Whether a kernel was asked to run the cell; absent unless `status` is `died`."),
+    ] = UNSET
     kernel: Annotated[KernelInfo, Meta(description="The kernel's condition after the execution.")] = (
         KernelInfo()
     )

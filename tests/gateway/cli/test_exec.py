@@ -81,6 +81,10 @@ def test_what_fails_leaves_with_1_and_says_why(shell: Shell, session: str) -> No
     late = shell.call("exec", "print('on')\nwhile True: pass", "--session", session, "--timeout", "1")
     assert (late.returncode, late.stdout[:3]) == (1, "on\n")
     assert "timeout (cell_timeout)" in late.stderr
+    assert "\nThe cell ran longer than 1 s; its output until then is above.\n" in late.stderr
+    dead = shell.call("exec", "import os; os._exit(3)", "--session", session)
+    assert dead.returncode == 1
+    assert "\nKernelDied: The kernel exited with code 3.\n" in dead.stderr
 
 
 def test_ctrl_c_interrupts_the_code(shell: Shell, gateway: GatewayProcess, session: str) -> None:

@@ -152,9 +152,12 @@ async def test_what_runs_is_interrupted_and_a_restart_forgets(
         assert "[cellgate: interrupted" in await running
         late = await call(client, "run_code", code=endless, timeout=1)
         assert "[cellgate: timeout, cell_timeout]" in late
+        assert "[cellgate: The cell ran longer than 1 s; its output until then is above.]" in late
         assert await call(client, "run_code", code="x") == "1"
         await call(client, "restart")
         assert "NameError" in await call(client, "run_code", code="x")
+        dead = await call(client, "run_code", code="import os; os._exit(3)")
+        assert "[cellgate: KernelDied: The kernel exited with code 3.]\n" in dead
 
 
 async def test_a_call_that_is_taken_back_takes_its_cell_with_it(

@@ -32,6 +32,11 @@ def test_a_cell_beyond_its_time_is_interrupted_and_keeps_output_and_variables(
     assert result["stdout"] == "so far\n"
     assert result["error"]["ename"] == "KeyboardInterrupt"
     assert result["outputs"][-1]["output_type"] == "error"
+    said = "[cellgate: The cell ran longer than 1 s; its output until then is above.]"
+    assert result["text"].endswith(f"\n{said}")
+    assert gateway.result(session, result["execution"]) == result
+    exported = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"][-1]["outputs"]
+    assert "".join(exported[-1]["data"]["text/plain"]) == said
     assert result["kernel"] == {"state": "idle", "replaced": False}
     assert result["duration_ms"] >= 1000
     assert gateway.execute(session, "x")["text"] == "1"
@@ -57,7 +62,7 @@ def test_a_cell_that_ignores_the_interrupt_loses_its_kernel_and_nothing_else(
     result = strict.result(strict_session, finished["execution"])
     assert result["stdout"] == "begun\nno\n"
     assert result["error"]["ename"] == "CellTimeout"
-    assert result["error"]["evalue"]
+    assert result["text"] == f"begun\nno\n[cellgate: CellTimeout: {result['error']['evalue']}]"
     ended = [strict.ended(strict_session, execution) for execution in waiting]
     assert {(each["status"], each["cause"]) for each in ended} == {("cancelled", "kernel_replaced")}
     following = strict.execute(strict_session, "print('x' in globals(), open('file.txt').read())")
@@ -125,7 +130,9 @@ def test_a_question_that_nobody_answers_ends_at_the_deadline(gateway: GatewayPro
 def test_a_sessions_cell_timeout_is_the_default_of_its_cells(gateway: GatewayProcess, session: str) -> None:
     gateway.post("/v1/sessions", {"session": session, "limits": {"cell_timeout": 0.5}})
     endless = "import time\nwhile True: time.sleep(0.01)"
-    assert gateway.execute(session, endless)["status"] == "timeout"
+    late = gateway.execute(session, endless)
+    assert late["status"] == "timeout"
+    assert "The cell ran longer than 0.5 s" in late["text"]
     patient = gateway.execute(session, "import time; time.sleep(0.7); 'ran'", timeout=60)
     assert (patient["status"], patient["text"]) == ("ok", "'ran'")
 

@@ -13,9 +13,9 @@ SHOW = "print('x' in globals(), open('file.txt').read())"
 @pytest.mark.parametrize(
     ("end", "said"),
     [
-        ("os._exit(3)", "3"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", "SIGKILL"),
-        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("os._exit(3)", "exited with code 3"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+        ("import ctypes; ctypes.string_at(0)", "ended by SIGSEGV"),
     ],
 )
 def test_a_death_in_a_cell_is_its_result_and_the_next_cell_gets_a_fresh_kernel(
@@ -30,6 +30,9 @@ def test_a_death_in_a_cell_is_its_result_and_the_next_cell_gets_a_fresh_kernel(
     assert result["stdout"] == "last words\n"
     assert result["error"]["ename"] == "KernelDied"
     assert said in result["error"]["evalue"]
+    assert result["text"] == f"last words\n[cellgate: KernelDied: {result['error']['evalue']}]"
+    exported = gateway.get(f"/v1/sessions/{session}/notebook").json()["cells"][-1]["outputs"]
+    assert "".join(exported[-1]["data"]["text/plain"]) == result["text"].removeprefix("last words\n")
     assert result["kernel"] == {"state": "dead", "replaced": False}
     model = gateway.model(session)
     assert (model["state"], model["cause"]) == ("dead", "kernel_exit")
@@ -41,6 +44,19 @@ def test_a_death_in_a_cell_is_its_result_and_the_next_cell_gets_a_fresh_kernel(
     model = gateway.model(session)
     assert model["state"] == "idle"
     assert model["kernel_id"] != first
+
+
+def test_a_death_is_told_though_the_cell_showed_an_error_before(
+    gateway: GatewayProcess, session: str
+) -> None:
+    shown = "import os\ntry: 1 / 0\nexcept ZeroDivisionError: get_ipython().showtraceback()\n"
+    ask = "import sys; sys.stdout.flush(); input(); os._exit(3)"
+    held = gateway.hold(session, shown + ask)
+    gateway.answer(session, held)
+    result = gateway.ended(session, held)
+    assert result["error"]["ename"] == "KernelDied"
+    assert "ZeroDivisionError: division by zero" in result["text"]
+    assert result["text"].endswith("\n[cellgate: KernelDied: The kernel exited with code 3.]")
 
 
 def test_what_waits_behind_a_death_is_cancelled(gateway: GatewayProcess, session: str) -> None:

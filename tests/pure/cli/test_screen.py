@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cellgate.cli.screen import Live, Plain, describe, describe_data, make_screen, summary
+from cellgate.cli.screen import Live, Plain, Seen, describe, describe_data, make_screen, summary
 from cellgate.client import (
     DisplayData,
+    ErrorInfo,
     ErrorRaised,
     Event,
     ExecuteResult,
     Finished,
     KernelInfo,
+    Started,
     Stream,
     UpdateDisplayData,
 )
@@ -67,6 +69,25 @@ def test_how_a_cell_ended() -> None:
         Finished, status="timeout", cause="cell_timeout", truncated=True, kernel=KernelInfo(replaced=True)
     )
     assert summary(ended) == "timeout (cell_timeout) output cut"
+
+
+def test_a_remark_says_why_a_cell_ended_unless_its_output_does() -> None:
+    died = event(
+        Finished,
+        status="died",
+        cause="kernel_exit",
+        error=ErrorInfo(ename="KernelDied", evalue="The kernel was ended by \x1b[31mSIGSEGV."),
+    )
+    seen = Seen()
+    assert [*seen.remarks(died)] == ["This cell did not run (kernel_exit)."]
+    seen.event(event(Started))
+    assert [*seen.remarks(died)] == ["KernelDied: The kernel was ended by SIGSEGV."]
+    stopped = event(Finished, status="interrupted", cause="interrupt_requested")
+    assert [*seen.remarks(stopped)] == ["This cell was ended early: interrupted (interrupt_requested)."]
+    seen.event(event(ErrorRaised, ename="KeyboardInterrupt"))
+    assert [*seen.remarks(stopped)] == []
+    late = event(Finished, status="timeout", cause="cell_timeout", timeout=0.25)
+    assert [*seen.remarks(late)] == ["The cell ran longer than 0.25 s; its output until then is above."]
 
 
 def test_plain_output_goes_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from cellgate.execution.results import ResultBuilder, shorten
 from cellgate.wire.answers import Result
+from cellgate_kernels.outputs import text as text_of
+from tests.pure.record.test_notebook import Events, notebook_of
 
 FINISHED = {
     "status": "ok",
@@ -152,6 +155,76 @@ def test_plain_strips_ansi_codes_from_outputs_texts_and_the_error() -> None:
     assert result.error.traceback == ["ValueError", "  line 1"]
     assert "\x1b[31m" in built.result().error.evalue
     assert "\x1b" not in built.result().text
+
+
+DIED = {"ename": "KernelDied", "evalue": "The kernel was ended by SIGSEGV.", "traceback": []}
+STOPPED = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+KILLED = {"ename": "CellTimeout", "evalue": "The cell ran longer than its 5 s.", "traceback": []}
+TOO_LONG = "[cellgate: The cell ran longer than 5 s; its output until then is above.]"
+LATE = {"status": "timeout", "cause": "cell_timeout", "timeout": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("shown", "end", "text"),
+    [
+        ([], {"error": DIED}, "out\n[cellgate: KernelDied: The kernel was ended by SIGSEGV.]"),
+        # An error that the cell showed before is not what ended its kernel.
+        (
+            [STOPPED],
+            {"error": DIED},
+            "out\nKeyboardInterrupt\n[cellgate: KernelDied: The kernel was ended by SIGSEGV.]",
+        ),
+        (
+            [STOPPED],
+            {"error": STOPPED, **LATE},
+            f"out\nKeyboardInterrupt\n{TOO_LONG}",
+        ),
+        ([], {"error": KILLED, **LATE}, "out\n[cellgate: CellTimeout: The cell ran longer than its 5 s.]"),
+        # Records from before `timeout` don't say how long it was.
+        ([STOPPED], {"error": STOPPED, **LATE, "timeout": UNSET}, "out\nKeyboardInterrupt"),
+        (
+            [],
+            {"status": "interrupted", "cause": "deleted", "error": None},
+            "out\n[cellgate: This cell was ended early: interrupted (deleted).]",
+        ),
+        (
+            [STOPPED],
+            {"status": "interrupted", "cause": "interrupt_requested", "error": STOPPED},
+            "out\nKeyboardInterrupt",
+        ),
+        ([STOPPED], {"cause": "gateway_restart", "error": DIED}, "out\nKeyboardInterrupt"),
+        ([ERROR], {"status": "error", "cause": None, "error": ERROR}, "out\nValueError\n  line 1"),
+    ],
+)
+def test_text_says_why_a_cell_ended_as_its_notebook_does(
+    shown: list[dict[str, Any]], end: dict[str, Any], text: str
+) -> None:
+    end = {"status": "died", "cause": "kernel_exit", **end}
+    given = {name: value for name, value in {**FINISHED, **end}.items() if value is not UNSET}
+    cell = [QUEUED, STARTED, stream("out\n"), *(("error", error) for error in shown), ("finished", given)]
+    result = builder(*cell).result()
+    assert (result.text, result.stdout, len(result.outputs)) == (text, "out\n", 1 + len(shown))
+    events = Events()
+    for event_type, fields in cell:
+        events.add(event_type, "e1", **fields)
+    (exported,) = notebook_of(events)["cells"]
+    assert text_of(exported["outputs"]) == text
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ({"status": "cancelled", "cause": "kernel_died"}, "This cell did not run (kernel_died)."),
+        ({"error": DIED}, "This cell did not run (kernel_exit)."),
+        ({"error": DIED, "sent": False}, f"This cell did not run (kernel_exit): {DIED['evalue']}"),
+        # The kernel may have died before it said that the cell had started.
+        ({"error": DIED, "sent": True}, f"KernelDied: {DIED['evalue']}"),
+    ],
+)
+def test_text_says_whether_a_cell_ran(end: dict[str, Any], text: str) -> None:
+    end = {**FINISHED, "status": "died", "cause": "kernel_exit", "started_at": None, **end}
+    result = builder(QUEUED, ("finished", end)).result()
+    assert (result.text, result.outputs) == (f"[cellgate: {text}]", [])
 
 
 def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
