@@ -39,6 +39,7 @@ IMPORTED = [
     "cellgate.cli.replay",
     "cellgate.cli.run",
     "cellgate.cli.serve",
+    "cellgate.cli.session",
     "cellgate.cli.sessions",
     "cellgate.cli.token",
     "cellgate.cli.user",

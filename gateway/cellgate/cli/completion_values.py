@@ -105,6 +105,7 @@ def forms_of(usage: str, forms: Iterable[str]) -> Mapping[str, list[str]]:
 
 def _completer_of(placeholder: str, command: Command) -> Completer:
     """The completer for a placeholder of a usage line."""
+    placeholder = placeholder.removesuffix("...")
     if "FILE" in placeholder or "MOUNT" in placeholder:
         return FilesCompleter()
     match placeholder:

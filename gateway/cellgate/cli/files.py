@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cellgate.cli.base import CommandApp, UsageError, did_you_mean
+from cellgate.cli.actions import choose_action, forms_of
+from cellgate.cli.base import CommandApp, UsageError
 from cellgate.cli.transfer import transfer
 from cellgate.client import Files
 from cellgate_kernels.errors import InvalidInput
@@ -21,7 +22,7 @@ class FilesApp(CommandApp):
 
     name = "cellgate-files"
     usage = "put|get|ls|rm SESSION ... [options]"
-    forms = tuple(f"{action} {words}" for action, words in _ACTIONS.items())
+    forms = forms_of(_ACTIONS)
     description = """
         Copies files into a session and out of it, lists and removes them. A PATH is relative to the session's
         folder; without a name to write to, the file keeps its own.
@@ -38,14 +39,7 @@ class FilesApp(CommandApp):
 
     async def run_command(self) -> int:
         """Runs the action of the first argument."""
-        action, *words = self.extra_args or [""]
-        if action not in _ACTIONS:
-            hint = did_you_mean(action, list(_ACTIONS)) or f": {self._short_usage()}"
-            raise UsageError(f"files does not know {action!r}{hint}" if action else self._short_usage())
-        names = _ACTIONS[action].split()
-        least = sum(not name.startswith("[") for name in names)
-        if not least <= len(words) <= len(names):
-            raise UsageError(f"usage: cellgate files {action} {_ACTIONS[action]}")
+        action, words = choose_action("cellgate files", self.usage, _ACTIONS, self.extra_args)
         files = self.gateway().session(words[0]).files
         match action:
             case "put":

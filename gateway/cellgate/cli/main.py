@@ -41,6 +41,7 @@ class CellgateApp(BaseApp):
         cellgate files put my-session data.csv
                                              copy a file into a session
         cellgate sessions                    list sessions, running and ended
+        cellgate session watch my-session    see what happens in a session as it happens
         cellgate export my-session -o my-session.ipynb
                                              write a session's record as a notebook
         cellgate replay my-session.ipynb     run it again and compare
@@ -60,6 +61,7 @@ class CellgateApp(BaseApp):
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
         "sessions": ("cellgate.cli.sessions.SessionsApp", "List sessions."),
         "user": ("cellgate.cli.user.UserApp", "Add, list, change, disable and remove users."),
+        "session": ("cellgate.cli.session.SessionApp", "Look at, stop, end and watch sessions."),
         "token": ("cellgate.cli.token.TokenApp", "Create, list and revoke tokens of users."),
         "secret": ("cellgate.cli.secret.SecretApp", "Set, list and remove secrets for cells."),
         "verify": ("cellgate.cli.verify.VerifyApp", "Check an export or a record."),

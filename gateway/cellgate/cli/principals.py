@@ -16,12 +16,10 @@ from rich.table import Table
 from traitlets import Bool
 
 from cellgate.cli.base import BaseApp, UsageError, did_you_mean
+from cellgate.cli.tables import PIPE_WIDTH
 
 if TYPE_CHECKING:
     from cellgate.principals.store import PrincipalStore
-
-
-PIPE_WIDTH = 10_000
 
 
 class PrincipalsApp(BaseApp):

@@ -1,57 +1,81 @@
-"""``cellgate sessions``: lists the gateway's sessions, as a table or as JSON."""
+"""``cellgate sessions``: lists the gateway's sessions, as a table or as JSON. The same as ``session ls``."""
 
 from __future__ import annotations
 
-import msgspec
-from rich.console import Console
-from rich.table import Table
 from traitlets import Bool, Unicode
 
 from cellgate.cli.base import CommandApp
+from cellgate.cli.escaping import printed
+from cellgate.cli.tables import as_json, make_table, print_table
 from cellgate.client import SessionModel
 
+ENDED = "ended"
 
-class SessionsApp(CommandApp):
+
+class ListOptions(CommandApp):
+    """A command that lists sessions."""
+
+    state = Unicode(help="Only sessions in this state: starting, idle, busy, dead or ended.").tag(
+        config=True, metavar="STATE"
+    )
+    live = Bool(False, help="Only sessions that have not ended.").tag(config=True)
+    json = Bool(False, help="Print JSON.").tag(config=True)
+
+    aliases = {"state": "ListOptions.state", **CommandApp.aliases}  # noqa: RUF012
+    flags = {  # noqa: RUF012
+        "live": ({"ListOptions": {"live": True}}, "Only sessions that have not ended."),
+        "json": ({"ListOptions": {"json": True}}, "Print JSON."),
+    }
+
+    async def list_sessions(self) -> None:
+        """Prints the sessions, the one used last first."""
+        models = [
+            model
+            async for model in self.gateway().sessions(state=self.state or None)
+            if not self.live or model.state != ENDED
+        ]
+        models.sort(key=lambda model: model.last_activity, reverse=True)
+        if self.json:
+            self.print(as_json(models))
+        elif models:
+            _print(models)
+        else:
+            self.print("No sessions.")
+
+
+class SessionsApp(ListOptions):
     """``cellgate sessions``."""
 
     name = "cellgate-sessions"
     usage = "[options]"
     description = """
-        Lists your sessions, including those that have ended: their records stay and can be exported.
+        Lists your sessions, the one used last first, including those that have ended: their records stay and
+        can be exported. cellgate session does more with them.
     """
     examples = """
         cellgate sessions
         cellgate sessions --state idle --json
+        cellgate sessions --live
     """
-
-    state = Unicode(help="Only sessions in this state: starting, idle, busy, dead or ended.").tag(
-        config=True, metavar="STATE"
-    )
-    json = Bool(False, help="Print a JSON list.").tag(config=True)
-
-    aliases = {"state": "SessionsApp.state", **CommandApp.aliases}  # noqa: RUF012
-    flags = {"json": ({"SessionsApp": {"json": True}}, "Print a JSON list.")}  # noqa: RUF012
 
     async def run_command(self) -> int:
         """Prints the list."""
         self.arguments()
-        models = [model async for model in self.gateway().sessions(state=self.state or None)]
-        if self.json:
-            self.print(msgspec.json.format(msgspec.json.encode(models), indent=2).decode())
-        elif models:
-            Console().print(_table(models))
-        else:
-            self.print("No sessions.")
+        await self.list_sessions()
         return 0
 
 
-def _table(models: list[SessionModel]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"):
-        table.add_column(heading, justify="right" if heading == "CELLS" else "left", overflow="fold")
+def _print(models: list[SessionModel]) -> None:
+    headings = ["SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"]
+    table = make_table(*headings, right=("CELLS",))
     for model in models:
         last = model.last_activity[:19].replace("T", " ")
         table.add_row(
-            model.session, model.state, model.kernel, str(model.execution_count), last, model.isolation or "-"
+            printed(model.session),
+            model.state,
+            printed(model.kernel),
+            str(model.execution_count),
+            last,
+            model.isolation or "-",
         )
-    return table
+    print_table(table)

@@ -30,6 +30,7 @@ from cellgate.client.values import BlocksResult, Result
 from cellgate.wire.answers import (
     Ceilings,
     CellReport,
+    ExecutionModel,
     FileChange,
     FileModel,
     GatewayInfo,
@@ -85,6 +86,7 @@ __all__ = [
     "ErrorRaised",
     "Event",
     "ExecuteResult",
+    "ExecutionModel",
     "FileChange",
     "FileChanged",
     "FileModel",

@@ -20,6 +20,7 @@ import msgspec
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import (
     IDLE_TIMEOUT,
+    RETRY_PAUSE,
     Calls,
     Progress,
     cell_options,
@@ -28,11 +29,13 @@ from cellgate.client.calls import (
     session_options,
     session_path,
 )
-from cellgate.client.errors import InvalidInput, NotFound, gateway_error
+from cellgate.client.errors import ConnectionFailed, InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
 from cellgate.client.values import BlocksResult, Result, decode, parse_event
 from cellgate.wire.answers import (
+    ExecutionModel,
+    ExecutionPage,
     GatewayInfo,
     Me,
     PackageChanges,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from cellgate.client.kernel import KernelQuestions
 
 _PAGE = 200
+_EXECUTIONS = 1000
 
 
 class Gateway(Asynchronous):
@@ -243,6 +247,46 @@ class Gateway(Asynchronous):
         body = given(code=code, kernel=kernel, language=language)
         return decode(await self._calls.call("POST", "/v1/execute", body), Result)
 
+    async def events(self, session: str, *, after: int = 0) -> AsyncGenerator[Event]:
+        """The session's events after the one with the `seq` `after`: those so far, then live ones to its end.
+
+        A lost connection is resumed where it broke off, so each event comes exactly once, in order. Use
+        `contextlib.aclosing` to leave the iteration early.
+        """
+        failures = 0
+        while True:
+            try:
+                async with aclosing(self._events(session, after)) as received:
+                    async for event in received:
+                        yield event
+                        after = event.seq
+                        failures = 0
+                    return
+            except ConnectionFailed:
+                failures += 1
+                if failures >= self._calls.attempts:
+                    raise
+            await asyncio.sleep(RETRY_PAUSE * 2 ** (failures - 1))
+
+    async def _events(self, session: str, after: int) -> AsyncGenerator[Event]:
+        request = self._calls.exchange(
+            "GET", f"{session_path(session, 'events')}?after={after}", accept="application/x-ndjson"
+        )
+        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
+            async for line in received:
+                if (event := parse_event(line)) is not None:
+                    yield event
+
+    async def executions(self, session: str) -> AsyncGenerator[ExecutionModel]:
+        """The session's executions, oldest first; `result` has the rest of each."""
+        after: int | None = 0
+        while after is not None:
+            path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={after}"
+            page = decode(await self._calls.call("GET", path), ExecutionPage)
+            for model in page.executions:
+                yield model
+            after = page.next
+
     async def result(self, session: str, execution: str) -> Result:
         """The execution's result so far."""
         return decode(await self._calls.call("GET", session_path(session, "executions", execution)), Result)
@@ -397,6 +441,12 @@ class Session(Asynchronous):
     async def packages(self) -> list[Package]:
         """The packages that it has installed beside its kernel's environment."""
         return await self._gateway.installed(self.name)
+
+    async def events(self, *, after: int = 0) -> AsyncGenerator[Event]:
+        """Its events after `after`, those so far and then live ones to its end; see `Gateway.events`."""
+        async with aclosing(self._gateway.events(self.name, after=after)) as events:
+            async for event in events:
+                yield event
 
     async def result(self, execution: str) -> Result:
         """An execution's result so far."""

@@ -24,7 +24,7 @@ from cellgate.wire.models import CellKeywords, SessionKeywords
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
 _REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
 _PIECE = 1024 * 1024  # bytes written at once
-_PAUSE = 0.2  # before the first retry; doubled for each further one
+RETRY_PAUSE = 0.2  # seconds before the first retry; doubled for each further one
 
 Progress = Callable[[int, int | None], object]
 """Called with the number of bytes transferred so far, and the total if it is known."""
@@ -35,7 +35,7 @@ class Calls:
 
     def __init__(self, server: Server, attempts: int) -> None:
         self._server = server
-        self._attempts = max(1, attempts)
+        self.attempts = max(1, attempts)
         self.url = server.url
         self.exchange = server.exchange
         self.websocket = server.websocket
@@ -52,14 +52,14 @@ class Calls:
         """The answer's body. After a lost connection the request is repeated only if that is safe."""
         headers = {} if idempotency is None else {"Idempotency-Key": idempotency}
         data = None if body is None else encode(body)
-        attempts = self._attempts if method == "GET" or idempotency is not None else 1
+        attempts = self.attempts if method == "GET" or idempotency is not None else 1
         for attempt in range(1, attempts):
             try:
                 return await self._call(method, target, data, headers, timeout)
             except ConnectionFailed as error:
                 if error.reason != "connection_lost":
                     raise
-            await asyncio.sleep(_PAUSE * 2 ** (attempt - 1))
+            await asyncio.sleep(RETRY_PAUSE * 2 ** (attempt - 1))
         return await self._call(method, target, data, headers, timeout)
 
     async def _call(

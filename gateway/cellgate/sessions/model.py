@@ -42,6 +42,7 @@ def session_model(
         limits=row.limits,
         network="allow" if has_network(row) else "none",
         metadata=row.metadata,
+        seq=row.head_seq,
         head=row.head.hex(),
         problem=UNSET if problem is None else problem,
         missing=missing,

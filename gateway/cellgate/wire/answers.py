@@ -74,6 +74,7 @@ class SessionModel(Value, frozen=True, kw_only=True):
         dict[str, Any] | None,
         Meta(description="The metadata that the client gave when it created the session; empty if none."),
     ] = {}
+    seq: Annotated[int, Meta(description="The `seq` of its newest event.")] = 0
     head: Annotated[
         str, Meta(description="The head of the hash chain of the session's record, in hexadecimal.")
     ] = ""

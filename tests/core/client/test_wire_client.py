@@ -350,6 +350,50 @@ async def test_all_pages_of_sessions_are_read() -> None:
     ]
 
 
+async def test_followed_events_go_on_where_a_lost_connection_broke_off() -> None:
+    answers = [
+        chunked(line("started", 5), line("stream", 6, text="a"), end=False),
+        chunked(line("stream", 7, text="b")[:20], end=False),
+        chunked(line("stream", 7, text="b"), line("finished", 8)),
+    ]
+
+    async def part(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answers.pop(0))
+
+    async with answering(part) as (gateway, requests):
+        assert [event.seq async for event in gateway.events("s", after=4)] == [5, 6, 7, 8]
+    assert [request.split()[1] for request in requests] == [
+        b"/base/v1/sessions/s/events?after=4",
+        b"/base/v1/sessions/s/events?after=6",
+        b"/base/v1/sessions/s/events?after=6",
+    ]
+
+
+async def test_following_gives_up_when_the_connection_is_lost_each_time() -> None:
+    async with answering(chunked(end=False)) as (gateway, requests):
+        with pytest.raises(GatewayError, match="ended early"):
+            assert [event async for event in gateway.events("s")] == []
+    assert len(requests) == 3
+
+
+async def test_all_pages_of_executions_are_read() -> None:
+    rest = {"session": "s", "status": "ok", "created_at": "", "first_seq": 1, "last_seq": 2}
+    pages = [
+        {"executions": [{"execution": name, "number": number, **rest}], "next": after}
+        for name, number, after in (("a", 1, 1), ("b", 2, None))
+    ]
+
+    async def page(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(json.dumps(pages.pop(0)).encode()))
+
+    async with answering(page) as (gateway, requests):
+        assert [model.execution async for model in gateway.executions("s")] == ["a", "b"]
+    assert [request.split()[1].partition(b"?")[2] for request in requests] == [
+        b"limit=1000&after=0",
+        b"limit=1000&after=1",
+    ]
+
+
 async def test_a_notebook_that_breaks_off_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text("old")

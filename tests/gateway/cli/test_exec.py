@@ -7,31 +7,12 @@ import pty
 import signal
 import subprocess
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.commands import INSTALLED, cellgate, environment
-from tests.support.server import TOKEN, GatewayProcess
-
-
-class Shell:
-    """A folder to call commands in, and the gateway that they find."""
-
-    def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
-        self.folder = folder
-        self.environment = environment(
-            CELLGATE_URL=gateway.url, CELLGATE_TOKEN=TOKEN, XDG_CONFIG_HOME=str(folder / "config")
-        )
-
-    def call(self, *argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return cellgate(*argv, stdin=stdin, cwd=self.folder, env=self.environment, timeout=90)
-
-
-@pytest.fixture
-def shell(gateway: GatewayProcess, tmp_path: Path) -> Iterator[Shell]:
-    return Shell(gateway, tmp_path)
+from tests.gateway.cli.conftest import Shell
+from tests.support.commands import INSTALLED
+from tests.support.server import GatewayProcess
 
 
 def test_code_runs_with_its_output_alone_on_stdout(shell: Shell, gateway: GatewayProcess) -> None:

@@ -1,0 +1,33 @@
+"""Commands whose first argument is an action: which one was chosen, and its words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cellgate.cli.base import UsageError, did_you_mean
+
+
+def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
+    """The usages in full of a command with these actions, each with the names of its arguments."""
+    return tuple(f"{action} {names}".strip() for action, names in actions.items())
+
+
+def choose_action(
+    command: str, usage: str, actions: Mapping[str, str], words: Sequence[str]
+) -> tuple[str, list[str]]:
+    """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several.
+
+    Raises UsageError for an action that is not there, and for too many or too few arguments.
+    """
+    if not words:
+        raise UsageError(f"usage: {command} {usage}")
+    action, *rest = words
+    if action not in actions:
+        hint = did_you_mean(action, list(actions)) or f": {command} {usage}"
+        raise UsageError(f"{command} does not know {action!r}{hint}")
+    names = actions[action].split()
+    least = sum(not name.startswith("[") for name in names)
+    many = bool(names) and names[-1].rstrip("]").endswith("...")
+    if len(rest) < least or (len(rest) > len(names) and not many):
+        raise UsageError(f"usage: {command} {action} {actions[action]}".rstrip())
+    return action, rest

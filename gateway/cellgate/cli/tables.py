@@ -1,0 +1,34 @@
+"""Lists for people and for programs: a table on a terminal, the same lines unfolded in a pipe, or JSON."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+PIPE_WIDTH = 10_000
+"""Columns of a line that goes to a program: nothing is folded there."""
+
+
+def make_table(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table; the columns in `right` are for numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    return table
+
+
+def print_table(table: Table) -> None:
+    """Writes it to stdout."""
+    console = Console(
+        width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False
+    )
+    console.print(table)
+
+
+def as_json(value: Any) -> str:
+    """`value` as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
