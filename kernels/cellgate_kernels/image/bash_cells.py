@@ -7,6 +7,11 @@ text, errors name the cell's lines, and nothing waits for input; output is sent 
 exits, so does the kernel. As in bash_kernel, a terminal has no separate stderr.
 """
 
+if __name__ == "__main__":
+    import keeper
+
+    keeper.begin()
+
 import os
 import re
 import signal
@@ -17,10 +22,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import bootstrap
-import pexpect
 
 sys.modules["debugpy"] = None  # a fifth of an idle kernel's memory, and only Python's
 
+import pexpect  # noqa: E402
 from bash_kernel.display import extract_contents  # noqa: E402
 from bash_kernel.kernel import BashKernel  # noqa: E402
 

@@ -9,11 +9,15 @@ that its readers have not fetched yet, the debugger is loaded with its first req
 kernel within its cell, and two errors are said more plainly.
 """
 
+if __name__ == "__main__":
+    import keeper
+
+    keeper.begin()
+
 import atexit
 import json
 import linecache
 import os
-import select
 import shutil
 import socket
 import struct
@@ -30,7 +34,6 @@ FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
 FLUSH_TIMEOUT = 1.0  # seconds
 SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given
 PRELOAD = "CELLGATE_PRELOAD"
-LIFETIME = "CELLGATE_LIFETIME"
 SPOOL = "CELLGATE_SPOOL"
 EGRESS = "CELLGATE_EGRESS"
 TABLE = "application/vnd.dataresource+json"
@@ -55,7 +58,8 @@ CELLS_COUNTED = 16
 
 def main(kernel_class=None):
     """Run the kernel until it is shut down; `kernel_class` replaces IPython's kernel."""
-    leave_if_orphaned()
+    # User code may have a module of this name.
+    sys.modules.pop("keeper", None)
     start_forwarder()
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
@@ -84,22 +88,6 @@ def main(kernel_class=None):
             os._exit(1)
     os.close(log)
     app.start()
-
-
-def leave_if_orphaned():
-    """Exit if the process that started this kernel died before the death signal was set up.
-
-    CELLGATE_LIFETIME names the reading end of a pipe that the starter keeps open as long as it lives.
-    """
-    lifetime = os.environ.pop(LIFETIME, None)
-    if lifetime is None:
-        return
-    poll = select.poll()
-    poll.register(int(lifetime), 0)
-    if poll.poll(0):
-        sys.exit("The gateway is gone.")
-    # The pipe, and other descriptors that only the start of the sandbox needed.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
 def start_forwarder():

@@ -8,6 +8,11 @@ output, and says why a cell does not parse. When Deno exits, so does the kernel.
 running JavaScript can be interrupted: a cell that waits continues.
 """
 
+if __name__ == "__main__":
+    import keeper
+
+    keeper.begin()
+
 import json
 import os
 import queue
@@ -104,7 +109,6 @@ class Deno:
 
 if __name__ == "__main__":
     # Here, so that Deno starts while we import the rest.
-    bootstrap.leave_if_orphaned()
     bootstrap.start_forwarder()
     deno = Deno()
 

@@ -56,6 +56,9 @@ _LAST_WORDS = 500
 # The ipc transport needs only one number per channel: each kernel has its own folder.
 _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "control_port": 5}
 
+KEEPER_PORT = 0
+"""The number of the socket of the kernel's keeper (``image/keeper.py``), in the place of a channel's port."""
+
 # Libraries size their thread pools by the host's processors unless told otherwise.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -346,6 +349,7 @@ class CellgateProvisioner(KernelProvisionerBase):
             env = egress_environment(view.egress) | env
             # With a network of its own, pip may ask an index.
             env.pop("PIP_NO_INDEX", None)
+        env["CELLGATE_KEEPER"] = f"{view.socket_prefix}-{KEEPER_PORT}"
         _check_environment(env)
         return Launch(argv, env, limits, folders)
 

@@ -44,7 +44,7 @@ PENDING_SIGNALS = 4096  # and timers
 _LOG_PAUSE = 0.05
 _PIPE_BYTES = 64 * 1024
 
-# How long bwrap gets, in seconds, to exit after the namespace it made.
+# How long bwrap gets, in seconds, to exit after the namespace it made, and a keeper after what it keeps.
 _FOLLOW_TIMEOUT = 1.0
 
 
@@ -149,18 +149,24 @@ class Child:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signum)
 
-    def kill(self, fate: KernelExit | None = None) -> None:
+    def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
         """End the process, its group and its pid namespace; `exited` completes when they are gone, with
         `fate` if it is given.
+
+        `first`: a signal by which a process outside of a pid namespace ends what it started, and itself;
+        SIGKILL follows when it is still there a moment later.
         """
         self._fate = self._fate or fate
-        if self._inner_fd is None or self._insist is not None:
+        if self._insist is not None:
             self.signal(signal.SIGKILL)
             return
-        # The outer process reaps the inner one and then exits. If it were killed first, it would leave a
-        # zombie to init, which in a container may be a program that reaps nothing.
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
+        if self._inner_fd is None:
+            self.signal(signal.SIGKILL if first is None else first)
+        else:
+            # The outer process reaps the inner one and then exits. If it were killed first, it would leave a
+            # zombie to init, which in a container may be a program that reaps nothing.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._inner_fd, signal.SIGKILL)
         self._insist = self._loop.call_later(_FOLLOW_TIMEOUT, self._guard(self.signal), signal.SIGKILL)
 
     def log_tail(self) -> str:

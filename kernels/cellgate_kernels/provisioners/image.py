@@ -26,6 +26,7 @@ MATERIAL = (
     REQUIREMENTS,
     "image/uv.txt",
     "image/bootstrap.py",
+    "image/keeper.py",
     "image/bash_cells.py",
     "image/deno_cells.py",
     "image/forwarder.py",

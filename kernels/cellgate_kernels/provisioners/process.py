@@ -8,10 +8,14 @@ namespace (``sandbox``) ends those.
 from __future__ import annotations
 
 import os
+import signal
 
 from cellgate_kernels.provisioners.base import KernelView, Launch
 from cellgate_kernels.provisioners.child import Child, ChildProvisioner, find_program, rlimit_arguments
 from cellgate_kernels.provisioners.folders import LaunchFolders
+
+KEEPER_END = signal.SIGQUIT
+"""What ends a keeper with its kernel and their programs; `END` of ``image/keeper.py``. It ends others too."""
 
 
 class ProcessProvisioner(ChildProvisioner):
@@ -44,3 +48,7 @@ class ProcessProvisioner(ChildProvisioner):
             env=env,
             cwd=launch.folders.workspace,
         )
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.kill(first=KEEPER_END)

@@ -36,8 +36,10 @@ IMAGE = Path(__file__).parents[1] / "image"
 REQUIREMENTS = IMAGE / "requirements.lock"
 """The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
-START_UP = ("bootstrap.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
+START_UP = ("bootstrap.py", "keeper.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
 """The scripts that start kernels; they are copied to the environment's data folder."""
+IMPORTED = "keeper.py"
+"""The one of them that the others import before anything else."""
 
 # The package of each kernelspec's kernel. An operator's own requirements may leave one out.
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
@@ -135,6 +137,8 @@ def install_kernelspec(
     shared.mkdir(parents=True, exist_ok=True)
     for script in START_UP:
         _replace(shared / script, (IMAGE / script).read_bytes())
+    # Each kernel imports it, from a folder that it can't write to.
+    _ask(python, f"import py_compile; py_compile.compile({str(shared / IMPORTED)!r}, doraise=True)")
     if like == "python3":
         _build_font_list(python, shared / "matplotlib")
     spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())

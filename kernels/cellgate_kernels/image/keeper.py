@@ -1,0 +1,195 @@
+"""The keeper: the first process of ours in a sandbox or container, which starts, reaps and outlives kernels.
+
+A kernel's start-up file calls `begin` before it imports anything else, because all that is there by then
+stays in the keeper too: the child becomes the kernel, the parent stays here. The keeper reaps every orphan,
+passes signals on to its kernels, and ends when its last kernel has ended, in the same way: with its exit
+code, or by its signal. It sees no message of a kernel and holds none of its files, so it stays as small as an
+interpreter that waits. It needs nothing but the standard library.
+
+Code in a kernel may do anything to it: who ends the keeper ends the kernels of this sandbox, nothing else.
+"""
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+
+LIFETIME = "CELLGATE_LIFETIME"
+KEEPER = "CELLGATE_KEEPER"
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+END = signal.SIGQUIT
+"""Ends the keeper and everything that it started at once, as SIGKILL would end a single process."""
+
+WAKE_BYTES = 4096
+
+
+def begin():
+    """Become a kernel's process, the child of a keeper; the caller goes on as that child.
+
+    CELLGATE_KEEPER is set where there is to be one.
+    """
+    leave_if_orphaned()
+    if os.environ.pop(KEEPER, None) is None:
+        return
+    keeper = os.getpid()
+    gc.freeze()
+    kernel = os.fork()
+    if kernel == 0:
+        gc.unfreeze()
+        end_with_parent(keeper)
+        return
+    # Nothing returns from here, because the caller's next step is the kernel's.
+    try:
+        status = Keeper(kernel).run()
+    except BaseException:  # noqa: BLE001 - the process ends here, and its kernels with it
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    end_like(status)
+
+
+def leave_if_orphaned():
+    """Exit if the process that started this one died before the death signal was set up.
+
+    CELLGATE_LIFETIME names the reading end of a pipe that the starter keeps open as long as it lives.
+    """
+    lifetime = os.environ.pop(LIFETIME, None)
+    if lifetime is None:
+        return
+    poll = select.poll()
+    poll.register(int(lifetime), 0)
+    if poll.poll(0):
+        sys.exit("The gateway is gone.")
+    # The pipe, and other descriptors that only the start of the sandbox needed.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def end_with_parent(parent):
+    """Let the system end this process with its parent; outside of a pid namespace nothing else would."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    if "JPY_PARENT_PID" in os.environ:
+        # ipykernel watches it too.
+        os.environ["JPY_PARENT_PID"] = str(parent)
+
+
+def prctl(option, argument):
+    """prctl(2); where the system refuses it, there is no need to do without a kernel."""
+    ctypes.CDLL(None).prctl(option, ctypes.c_ulong(argument), 0, 0, 0)
+
+
+class Keeper:
+    """One loop over poll(2), which sleeps until a signal comes or a watched descriptor is ready.
+
+    `children`: what to call before a child of that pid is reaped; other children are only reaped.
+    """
+
+    def __init__(self, kernel):
+        self.kernels = set()
+        self.children = {}
+        self.status = 0
+        self.ready = {}
+        self.poll = select.poll()
+        self.keep(kernel)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        waker, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.watch(waker, select.POLLIN, self.take_signals)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (*PASSED_ON, END, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+
+    def keep(self, kernel):
+        """Take over a child as a kernel, in a process group of its own."""
+        # Here and in the child, because either may need it first.
+        with suppress(OSError):
+            os.setpgid(kernel, kernel)
+        self.kernels.add(kernel)
+        self.children[kernel] = self.kernel_ended
+
+    def watch(self, descriptor, events, call):
+        """Call this with the events of a descriptor whenever it has some."""
+        self.ready[descriptor] = call
+        self.poll.register(descriptor, events)
+
+    def unwatch(self, descriptor):
+        """The opposite."""
+        del self.ready[descriptor]
+        self.poll.unregister(descriptor)
+
+    def run(self):
+        """Until the last kernel has ended; returns its wait status."""
+        # A child that ended before there was a handler told nobody.
+        self.reap()
+        while self.kernels:
+            for descriptor, events in self.poll.poll():
+                # An earlier one of the same turn may have ended it.
+                call = self.ready.get(descriptor)
+                if call is not None:
+                    call(descriptor, events)
+        return self.status
+
+    def take_signals(self, descriptor, events):
+        """What the handlers of signals left in the pipe: one byte each."""
+        for number in os.read(descriptor, WAKE_BYTES):
+            if number == signal.SIGCHLD:
+                self.reap()
+            elif number == END:
+                self.end()
+            else:
+                for kernel in self.kernels:
+                    signal_group(kernel, number)
+
+    def reap(self):
+        """Reap all children that have ended."""
+        while (child := next_ended()) is not None:
+            ended = self.children.pop(child, None)
+            if ended is not None:
+                # Until it is reaped, its group's id can't be another's.
+                ended(child)
+            _, status = os.waitpid(child, 0)
+            if child in self.kernels:
+                self.kernels.discard(child)
+                self.status = status
+
+    def kernel_ended(self, kernel):
+        """Its cells' programs end with it, unless they left its group."""
+        signal_group(kernel, signal.SIGKILL)
+
+    def end(self):
+        """End all that was started from here; the kernels' ends then end the keeper."""
+        for child in self.children:
+            signal_group(child, signal.SIGKILL)
+
+
+def next_ended():
+    """The pid of a child that has ended and is not reaped yet, None if there is none."""
+    try:
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    return None if found is None else found.si_pid
+
+
+def signal_group(leader, number):
+    """Send a signal to the process group of a child that is not reaped yet."""
+    with suppress(ProcessLookupError):
+        os.killpg(leader, number)
+
+
+def end_like(status):
+    """End this process as a child with this wait status did."""
+    if not os.WIFSIGNALED(status):
+        os._exit(os.waitstatus_to_exitcode(status))
+    number = os.WTERMSIG(status)
+    with suppress(OSError):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    # The first process of a pid namespace does not end by its own signals.
+    os._exit(128 + number)

@@ -1,0 +1,152 @@
+"""The keeper: each kernel's parent, which reaps, passes signals on, and ends as the kernel does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.kernels import RunningKernel, StartKernel
+
+DAEMON = "import subprocess\nsubprocess.run(['setsid', '--fork', 'sleep', '600'])"
+PROGRAM = "import subprocess\nprogram = subprocess.Popen(['sleep', '600'])"
+
+
+@pytest.fixture(params=["sandbox", "process"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "sandbox":
+        request.getfixturevalue("sandbox")
+    return str(request.param)
+
+
+def family(kernel: RunningKernel, name: str) -> list[psutil.Process]:
+    """A kernel's first process and its descendants, as far as they have this name; ancestors come first."""
+    number = kernel.provisioner.process
+    assert number is not None
+    first = psutil.Process(number)
+    return [p for p in (first, *first.children(recursive=True)) if p.name() == name]
+
+
+def processes(kernel: RunningKernel) -> tuple[psutil.Process, psutil.Process]:
+    """The keeper and its kernel."""
+    keeper, python = family(kernel, "python")
+    return keeper, python
+
+
+def has_zmq(process: psutil.Process) -> bool:
+    """Whether it has imported what a kernel needs."""
+    return "zmq" in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def opened_by(process: psutil.Process) -> list[str]:
+    """What its descriptors are."""
+    return [str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
+
+
+async def ended(*gone: psutil.Process) -> None:
+    """Returns when these processes are gone, or zombies of a parent that is about to end."""
+    async with asyncio.timeout(30):
+        while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in gone):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_orphans_belong_to_the_keeper_and_leave_no_zombies(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    keeper, python = processes(kernel)
+    await kernel.run(DAEMON)
+    (daemon,) = family(kernel, "sleep")
+    assert daemon.ppid() == keeper.pid
+    assert python.ppid() == keeper.pid
+    daemon.kill()
+    async with asyncio.timeout(30):
+        while daemon.is_running():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+
+
+async def test_it_is_one_waiting_thread_without_the_kernels_modules_and_files(
+    start_kernel: StartKernel,
+) -> None:
+    kernel = await start_kernel()
+    keeper, python = processes(kernel)
+    assert has_zmq(python)
+    assert not has_zmq(keeper)
+    assert keeper.num_threads() == 1
+    opened = {link.split(":")[0] for link in opened_by(keeper)}
+    assert opened <= {"/dev/null", "pipe", "socket"}
+    before = keeper.num_ctx_switches().voluntary
+    assert await kernel.print("print(1)") == "1\n"
+    assert keeper.num_ctx_switches().voluntary == before
+
+
+async def test_user_code_finds_no_trace_of_it_but_its_parent(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    found = await kernel.print(
+        "import gc, json, os, sys\n"
+        "open('keeper.py', 'w').write('mine = True')\n"
+        "import keeper\n"
+        "names = [name for name in os.environ if name.startswith('CELLGATE')]\n"
+        "print(json.dumps([keeper.mine, names, gc.get_freeze_count(), os.getpgrp() == os.getpid()]))"
+    )
+    assert json.loads(found) == [True, [], 0, True]
+
+
+async def test_a_cells_programs_end_with_the_kernel(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    await kernel.run(PROGRAM)
+    (program,) = family(kernel, "sleep")
+    keeper, python = processes(kernel)
+    await kernel.provisioner.kill()
+    await ended(program, python, keeper)
+    assert await kernel.provisioner.poll() == -signal.SIGKILL
+
+
+async def test_a_cells_programs_end_with_a_kernel_that_ends_by_itself(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    await kernel.run(PROGRAM)
+    (program,) = family(kernel, "sleep")
+    kernel.send("import os; os._exit(5)")
+    async with asyncio.timeout(30):
+        assert (await asyncio.shield(kernel.provisioner.exited)).code == 5
+    await ended(program)
+
+
+async def test_who_ends_the_keeper_ends_the_kernel(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    _, python = processes(kernel)
+    kernel.send("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+    async with asyncio.timeout(30):
+        assert (await asyncio.shield(kernel.provisioner.exited)).signal == signal.SIGKILL
+    await ended(python)
+
+
+async def test_a_keeper_that_is_stopped_is_ended_all_the_same(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    keeper, python = processes(kernel)
+    await kernel.print("import os, signal; os.kill(os.getppid(), signal.SIGSTOP)")
+    await kernel.provisioner.kill()
+    assert await kernel.provisioner.poll() == -signal.SIGKILL
+    await ended(keeper, python)
+
+
+async def test_it_passes_signals_on(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    keeper, _ = processes(kernel)
+    msg_id = kernel.send("import time\nprint('started', flush=True)\ntime.sleep(600)")
+    await kernel.until_printed(msg_id)
+    keeper.send_signal(signal.SIGINT)
+    assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
+    keeper.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(30):
+        assert (await asyncio.shield(kernel.provisioner.exited)).signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("name", ["bash", "deno"])
+async def test_kernels_of_other_languages_have_one(start_kernel: StartKernel, name: str) -> None:
+    kernel = await start_kernel(kernel_name=name)
+    keeper, _ = processes(kernel)
+    assert not has_zmq(keeper)
+    assert keeper.num_threads() == 1
