@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Any
 
 import zmq
@@ -87,6 +88,8 @@ class KernelConnection:
         self.malformed = 0
         self.passed_over = 0
         self.failures = 0
+        self.received_at = -inf
+        """When the kernel last sent something, by the loop's clock."""
         self._kernel_id = kernel_id
         self._reception, self._owned = (Reception(), True) if reception is None else (reception, False)
         self._share = Share()
@@ -270,6 +273,7 @@ class KernelConnection:
             socket.resume()
 
     def _receive(self, channel: Channel, frames: list[bytes], left_out: int = 0) -> None:
+        self.received_at = self._loop.time()
         if self._reading is None and (channel is Channel.SHELL or channel is Channel.STDIN):
             # Output that was sent before a reply or a question is received before it.
             self._sockets[Channel.IOPUB].wake()

@@ -21,6 +21,7 @@ import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
+from cellgate_kernels.asleep import Sleep
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.environment import Environment, accept, ask
 from cellgate_kernels.errors import CellgateError, GatewayFault, KernelStartFailed
@@ -30,6 +31,7 @@ from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.masking import Masker
 from cellgate_kernels.messages import Channel, Message
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
+from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.folders import EGRESS
@@ -38,6 +40,7 @@ from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.stored import KernelStore, StoredKernel
 from cellgate_kernels.tasks import Supervisor, outcome
+from cellgate_kernels.threads import Lane
 
 logger = logging.getLogger(__name__)
 
@@ -124,6 +127,7 @@ class Kernel:
         self._store = store
         self._tasks = Supervisor(lambda: {"kernel": self.id})
         self._shutdown: asyncio.Task[None] | None = None
+        self._sleep: Sleep | None = None
 
     @property
     def isolation(self) -> str:
@@ -166,6 +170,33 @@ class Kernel:
         """Whether the process runs and is not being shut down."""
         return self._shutdown is None and not self.exited.done()
 
+    @property
+    def asleep(self) -> bool:
+        """Whether it is frozen, or about to be; the next message to it wakes it."""
+        return self._sleep is not None and not self._sleep.over
+
+    def control_group(self) -> ControlGroup | None:
+        """The control group that it has to itself, if it has one that we see. Blocks for a moment."""
+        process = self.process
+        return None if process is None else ControlGroup.of(process)
+
+    async def sleep(self, group: ControlGroup, lane: Lane) -> bool:
+        """Freeze it and give its memory back to the system; returns whether it sleeps when that is done.
+
+        Only of a kernel that does nothing. `group` is its `control_group`; `lane`: threads to wait in.
+        """
+        if not self.alive or self.connection.closed or self.asleep:
+            return self.asleep
+        if self._sleep is not None:
+            await self._sleep.close()
+        self._sleep = Sleep(group, self.connection, lane)
+        return await self._sleep.begin()
+
+    def wake(self) -> None:
+        """Let it go on if it sleeps."""
+        if self._sleep is not None:
+            self._sleep.wake()
+
     async def files_given(self) -> None:
         """Call this after files were put into the workspace, before the first cell."""
         await self._provisioner.files_given()
@@ -200,6 +231,7 @@ class Kernel:
 
     def detach(self) -> None:
         """Close the connection only: the kernel keeps running, for the next gateway to adopt."""
+        self.wake()
         self.connection.close()
         self._provisioner.detach()
 
@@ -231,6 +263,8 @@ class Kernel:
     async def _end(self) -> None:
         """Each step runs even if the one before it failed, because a kernel must reach its end."""
         try:
+            if self._sleep is not None:
+                await self._sleep.close()
             self.connection.close()
         finally:
             try:
@@ -238,6 +272,16 @@ class Kernel:
             finally:
                 if self._store is not None:
                     self._store.remove(self.id)
+
+
+def _thaw(process: int | None) -> None:
+    """Let a kernel go on that a gateway put to sleep and left behind when it was killed."""
+    group = None if process is None else ControlGroup.of(process)
+    if group is not None:
+        try:
+            group.thaw()
+        except OSError as error:
+            logger.debug("A kernel's control group can't be written: %s", error)
 
 
 def runtime_name(kernel_id: str) -> str:
@@ -431,6 +475,7 @@ class KernelLauncher:
         connection: KernelConnection | None = None
         try:
             await provisioner.load_provisioner_info({**stored.provisioner, **self._backend_options})
+            await asyncio.to_thread(_thaw, provisioner.process)
             connection = KernelConnection(
                 stored.provisioner["connection_info"],
                 self._context,

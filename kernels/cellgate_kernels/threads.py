@@ -55,6 +55,7 @@ class ThreadLanes:
     exist, so that none waits for another's. `record`: encoding and hashing of large events. `texts`: decoding
     and encoding of large texts from and for clients. `files`: clients' uploads and downloads. `bulk`: hashing
     for listings. `lookups`: names of hosts that sessions connect to; the system's resolver may take its time.
+    `sleep`: kernels that fall asleep, which may wait for a disk; two at a time.
     Messages queued on disk for slow WebSockets have a separate lane (``channels.client``).
     """
 
@@ -65,8 +66,9 @@ class ThreadLanes:
         self.files = Lane("files", 8)
         self.bulk = Lane("bulk", 2)
         self.lookups = Lane("lookups", 16)
+        self.sleep = Lane("sleep", 2)
 
     def close(self) -> None:
         """Close all lanes except that of the cells, which the loop closes."""
-        for lane in (self.record, self.texts, self.files, self.bulk, self.lookups):
+        for lane in (self.record, self.texts, self.files, self.bulk, self.lookups, self.sleep):
             lane.close()

@@ -144,6 +144,11 @@ class ServeApp(IdentityOptions, PackageOptions):
     idle_timeout = Float(1800.0, min=0.1, help="Seconds without use after which a session ends.").tag(
         config=True, metavar="SECONDS"
     )
+    sleep_after = Float(
+        0.0,
+        min=0.0,
+        help="Seconds without use after which a kernel is frozen and its memory given back; 0: never.",
+    ).tag(config=True, metavar="SECONDS")
     lifetime = Float(86400.0, min=1, help="Seconds after which a session ends, used or not.").tag(config=True)
     max_memory = Size("", help="The most memory a session may ask for; default: the machine's.").tag(
         config=True, metavar="SIZE"
@@ -292,6 +297,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         "cpus": "ServeApp.cpus",
         "cell-timeout": "ServeApp.cell_timeout",
         "idle-timeout": "ServeApp.idle_timeout",
+        "sleep-after": "ServeApp.sleep_after",
         "max-memory": "ServeApp.max_memory",
         "max-cpus": "ServeApp.max_cpus",
         "max-pids": "ServeApp.max_pids",

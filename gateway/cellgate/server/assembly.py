@@ -74,6 +74,7 @@ from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
+from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels import trees
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
@@ -127,6 +128,7 @@ class GatewaySettings:
     warm_kernelspecs: tuple[str, ...] = ("python3",)
     preload: tuple[str, ...] = ()
     start_timeout: float = 60.0
+    sleep_after: float = 0.0
     shutdown_grace: float = 10.0
     keep_alive: float = 15.0
     login_attempts: int = 10
@@ -260,6 +262,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     trimmer = Trimmer(services.lanes.bulk)
     stack.push_async_callback(trimmer.close)
     trimmer.start()
+    _let_sleep(services, settings.sleep_after, stack)
     _announce(settings, url, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -528,6 +531,13 @@ def _sample(services: Services, data: Path, stack: AsyncExitStack) -> None:
     sampler = Sampler(services.metrics, data, services.pool.processes, services.lanes.bulk)
     stack.push_async_callback(sampler.close)
     sampler.start()
+
+
+def _let_sleep(services: Services, after: float, stack: AsyncExitStack) -> None:
+    """Start to put idle kernels to sleep, if the settings want it."""
+    watch = SleepWatch(services.manager.everybodys, after, services.lanes.sleep)
+    stack.push_async_callback(watch.close)
+    watch.start()
 
 
 def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer:

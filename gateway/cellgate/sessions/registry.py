@@ -226,6 +226,10 @@ class SessionManager:
         counts[SessionState.STARTING] += sum(principal in {None, owner} for owner, _ in self._opening)
         return counts
 
+    def everybodys(self) -> list[Session]:
+        """The live sessions of all principals."""
+        return list(self._live.values())
+
     def queued(self) -> int:
         """The number of executions that wait in their sessions."""
         return sum(session.queue_length for session in self._live.values())

@@ -166,6 +166,8 @@ class Session:
     @property
     def state(self) -> SessionState:
         """What the session is doing."""
+        if self.record.state is SessionState.IDLE and self.kernel is not None and self.kernel.asleep:
+            return SessionState.ASLEEP
         return self.record.state
 
     @property
@@ -200,7 +202,7 @@ class Session:
     def to_wire(self) -> SessionModel:
         """The session model of the wire contract."""
         return session_model(
-            self.record.present(),
+            structs.replace(self.record.present(), state=self.state),
             kernel_id=self.kernel.id if self.kernel else None,
             queue_length=self.queue_length,
             problem=self.record.problem,
@@ -748,7 +750,7 @@ class Session:
         A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
-        event = run.finish(SessionState.IDLE if ends_it else self.state)
+        event = run.finish(SessionState.IDLE if ends_it else self.record.state)
         if event["cause"] in LIMITS:
             self._report("A limit ended a cell", execution=run.id, cause=event["cause"])
         self.record.finished(event)

@@ -26,10 +26,15 @@ from cellgate_kernels.kernel import Kernel
 
 
 class SessionState(StrEnum):
-    """What a session is doing. `dead`: its kernel is gone; the next execution gets a fresh one."""
+    """What a session is doing. `dead`: its kernel is gone; the next execution gets a fresh one.
+
+    `asleep`: idle, and its kernel is frozen until somebody needs it. It is never recorded, because it makes
+    no difference to what cells do.
+    """
 
     STARTING = "starting"
     IDLE = "idle"
+    ASLEEP = "asleep"
     BUSY = "busy"
     DEAD = "dead"
     ENDED = "ended"

@@ -16,10 +16,12 @@ import zmq
 from msgspec import structs
 
 from cellgate_kernels import trees
+from cellgate_kernels.asleep import Sleep
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.provisioners.base import KernelExit
+from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.sockets import ChannelSocket, Receiver
 from cellgate_kernels.tasks import Supervisor, guarded
@@ -127,7 +129,8 @@ class FakeConnection(KernelConnection):
 class FakeKernel(Kernel):
     """A ready kernel that runs each cell as `program` chooses. Made by a `FakeLauncher`.
 
-    `discards`: how often it was discarded. `requests`: the types of all messages sent to it.
+    `group`: a control group that it is said to have. `discards`: how often it was discarded. `requests`: the
+    types of all messages sent to it.
     """
 
     def __init__(
@@ -155,6 +158,8 @@ class FakeKernel(Kernel):
         self._ending = ending
         self.exited = asyncio.get_running_loop().create_future()
         self._ended = False
+        self._sleep: Sleep | None = None
+        self.group: ControlGroup | None = None
         self._signer = Signer(KEY)
         self._waiting: deque[Message] = deque()
         self._count = 0
@@ -174,6 +179,10 @@ class FakeKernel(Kernel):
     def isolation(self) -> str:
         """None."""
         return "none"
+
+    def control_group(self) -> ControlGroup | None:
+        """The one that a test gave it."""
+        return self.group
 
     @property
     def display_name(self) -> str:

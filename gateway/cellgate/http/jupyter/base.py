@@ -26,6 +26,7 @@ OF_THE_CLIENT = frozenset({"KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_LAUN
 _STATES = {
     SessionState.STARTING: "starting",
     SessionState.IDLE: "idle",
+    SessionState.ASLEEP: "idle",
     SessionState.BUSY: "busy",
 }
 
