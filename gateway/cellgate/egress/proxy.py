@@ -343,12 +343,16 @@ def _listener(folder: Path) -> socket.socket:
     try:
         # By this way a path of any length fits into the address of a socket.
         path = Path(f"/proc/self/fd/{opened}/{EGRESS_SOCKET}")
-        path.unlink(missing_ok=True)
+        draft = path.with_name(f"{EGRESS_SOCKET}.new")
+        draft.unlink(missing_ok=True)
         listener.setblocking(False)
-        listener.bind(str(path))
+        listener.bind(str(draft))
         # The kernel may run as another user; the folders above let in nobody but us.
-        path.chmod(0o666)
+        draft.chmod(0o666)
         listener.listen(BACKLOG)
+        # Made beside the former one, it has another inode number. gVisor recognises files by that, and would
+        # go on connecting to the socket that is gone.
+        draft.replace(path)
     except BaseException:
         listener.close()
         raise

@@ -12,6 +12,8 @@ import sys
 from contextlib import suppress
 
 CHUNK = 64 * 1024
+MOST_READ_ON = 16
+PATIENCE = 5.0  # seconds for a client to leave when it was refused
 ABSENT = b"HTTP/1.1 502 Bad Gateway (the gateway's proxy does not answer)\r\nConnection: close\r\n\r\n"
 
 
@@ -23,9 +25,7 @@ async def serve(listener, path):
             try:
                 from_proxy, to_proxy = await asyncio.open_unix_connection(path)
             except OSError:
-                writer.write(ABSENT)
-                await writer.drain()
-                writer.close()
+                await refuse(reader, writer)
                 return
             try:
                 await asyncio.gather(pump(reader, to_proxy), pump(from_proxy, writer))
@@ -37,6 +37,23 @@ async def serve(listener, path):
     server = await asyncio.start_server(relay, sock=listener)
     async with server:
         await server.serve_forever()
+
+
+async def refuse(reader, writer):
+    """Say that no gateway is there, and read on.
+
+    A socket that is closed while there is something to read takes the answer back.
+    """
+    try:
+        writer.write(ABSENT)
+        writer.write_eof()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                for _ in range(MOST_READ_ON):
+                    if not await reader.read(CHUNK):
+                        break
+    finally:
+        writer.transport.abort()
 
 
 async def pump(reader, writer):

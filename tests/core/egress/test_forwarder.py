@@ -55,3 +55,18 @@ async def test_without_a_gateway_a_client_is_told(tmp_path: Path) -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.1 502 ")
         writer.close()
         await writer.wait_closed()
+
+
+async def test_a_client_that_is_refused_can_send_its_whole_request(tmp_path: Path) -> None:
+    async with forwarder(tmp_path / "nobody") as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(PATIENCE):
+            writer.write(b"POST http://host.example.com/ HTTP/1.1\r\n\r\n")
+            # The refusal has been sent, and must still be there after what the client sends now.
+            assert await reader.readexactly(1) == b"H"
+            writer.write(b"x" * 100_000)
+            await writer.drain()
+            writer.write_eof()
+            assert (await reader.read()).startswith(b"TTP/1.1 502 ")
+        writer.close()
+        await writer.wait_closed()

@@ -1,7 +1,7 @@
 """A gateway in a network namespace of its own, with a world outside, and what cells there reach.
 
-A program: ``inside FOLDER`` runs in new network and mount namespaces, does everything once and prints what it
-saw as JSON; ``test_egress`` starts it and says what must have been seen.
+A program: ``inside FOLDER BACKEND [RUNTIME]`` runs in new network and mount namespaces, does everything once
+and prints what it saw as JSON; ``test_egress`` starts it and says what must have been seen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tests.gateway.egress import outside
-from tests.support.server import GatewayProcess
+from tests.support.server import GatewayProcess, until
 
 ALLOWED = [
     "host.example.com:80",
@@ -28,6 +29,11 @@ ALLOWED = [
     "rebinding.example.com:80",
 ]
 POLICY_SECONDS = 10.0
+# That of this tree, whatever the image was made of.
+FORWARDER = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image" / "forwarder.py"
+MOUNTS = [f"{FORWARDER}:/opt/cellgate/share/cellgate/forwarder.py"]
+BRIDGE = "172.17.0.1"
+"""The host of a container engine, in the network that its containers have unless they are given none."""
 
 FETCH = """
 import urllib.error, urllib.request
@@ -61,8 +67,8 @@ def reached(kind, address):
         try:
             direct.connect(address)
             return "reached"
-        except OSError as error:
-            return error.strerror or "timed out"
+        except OSError:
+            return "nothing"
 def named(name):
     try:
         return socket.getaddrinfo(name, 80)
@@ -71,7 +77,24 @@ def named(name):
 print(reached(socket.SOCK_STREAM, ("{outside.HOST}", 80)))
 print(reached(socket.SOCK_DGRAM, ("{outside.DNS}", 53)))
 print(reached(socket.SOCK_STREAM, ("{outside.PRIVATE}", 80)))
+print(reached(socket.SOCK_STREAM, ("{outside.METADATA}", 80)))
+print(reached(socket.SOCK_STREAM, ("{BRIDGE}", 22)))
 print(named("host.example.com"))
+"""
+
+WITHOUT_A_GATEWAY = """
+def show(event):
+    print(event, fetch('http://host.example.com/'), flush=True)
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+show('with')
+wait_for('killed')
+show('without')
+open('alone', 'w').close()
+while '502' in fetch('http://host.example.com/'):
+    time.sleep(0.1)
+show('with the next')
 """
 
 
@@ -126,8 +149,20 @@ def write_policy(path: Path, patterns: list[str]) -> None:
 class Gateway:
     """The gateway, and cells in its sessions."""
 
-    def __init__(self, process: GatewayProcess) -> None:
-        self.process = process
+    def __init__(self, data: Path, backend: str, **options: object) -> None:
+        self._start = partial(GatewayProcess, data, backend, **options)  # type: ignore[arg-type]
+        self.process = self._start()
+
+    def start(self) -> None:
+        """Start the next, after one that was killed."""
+        self.process = self._start()
+
+    def end(self) -> None:
+        """End it with its kernels, also when something has failed."""
+        try:
+            self.process.stop()
+        finally:
+            self.process.kill()
 
     def open(self, session: str, **body: Any) -> Any:
         """A session's model."""
@@ -186,7 +221,7 @@ def see(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
         "import os; print(os.path.exists('/run/egress'), [n for n in os.environ if 'PROXY' in n.upper()])",
     ).strip()
     seen["socket"] = gateway.run(
-        "s", "import os\ntry: os.unlink('/run/egress/proxy')\nexcept OSError as error: print(error.strerror)"
+        "s", "import os\ntry: os.unlink('/run/egress/proxy')\nexcept OSError as error: print('refused')"
     ).strip()
     request("POST", "/v1/sessions/s/restart")
     seen["restarted"] = gateway.run("s", FETCH + "print(fetch('http://host.example.com/'))").strip()
@@ -222,20 +257,54 @@ def see(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
     seen["valid"] = request("GET", "/v1/sessions/s/audit/verify").json()["valid"]
 
 
+def see_adoption(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
+    """Kill the gateway while a cell runs, and start the next, which adopts the kernel."""
+    write_policy(policy, ALLOWED)
+    info = partial(gateway.process.get, "/v1/info")
+    until(lambda: info().json()["network"] == ALLOWED, "the policy is not read")
+    gateway.open("kept", network="allow")
+    gateway.run("kept", FETCH + "import os, time")
+    execution = gateway.process.submit("kept", WITHOUT_A_GATEWAY)
+    until(lambda: "with" in gateway.process.result("kept", execution)["stdout"], "the cell doesn't print")
+    workspace = gateway.process.workspace("kept")
+    gateway.process.kill()
+    (workspace / "killed").touch()
+    until((workspace / "alone").exists, "the cell doesn't go on without a gateway")
+    gateway.start()
+    seen["adopted cell"] = gateway.process.ended("kept", execution)["stdout"].split("\n")
+    seen["adopted"] = gateway.run("kept", "print(fetch('http://host.example.com/'))").strip()
+    seen["adopted, other"] = gateway.run("kept", "print(fetch('http://elsewhere.example.org/'))").strip()
+    seen["adopted direct"] = gateway.run("kept", DIRECT).split("\n")
+    seen["adopted connections"] = [
+        (event["host"], event["verdict"], event["received"] > 0)
+        for event in gateway.process.recorded("kept")
+        if event["type"] == "connection"
+    ]
+    gateway.process.post("/v1/sessions/kept/restart")
+    seen["adopted, restarted"] = gateway.run(
+        "kept", FETCH + "print(fetch('http://host.example.com/'))"
+    ).strip()
+
+
 def main() -> None:
     """Print what was seen."""
     folder = Path(sys.argv[1])
+    backend, *runtime = sys.argv[2:]
+    options: dict[str, object] = {"mounts": MOUNTS} if backend == "docker" else {}
+    options |= {"runtime": runtime[0]} if runtime else {}
     seen: dict[str, Any] = {}
     with world(folder, seen):
         policy = folder / "quotas.toml"
         write_policy(policy, ALLOWED)
-        process = GatewayProcess(folder / "data", "sandbox", quotas=policy)
+        gateway = Gateway(folder / "data", backend, quotas=policy, **options)
         try:
-            see(Gateway(process), policy, seen)
-            seen["stopped"] = process.stop()
-            seen["log"] = process.log.read_text()
+            see(gateway, policy, seen)
+            if backend == "docker":
+                see_adoption(gateway, policy, seen)
+            seen["stopped"] = gateway.process.stop()
+            seen["log"] = gateway.process.log.read_text()
         finally:
-            process.kill()
+            gateway.end()
     print(json.dumps(seen))
 
 

@@ -20,11 +20,17 @@ NAMESPACES = ["unshare", *(["--user", "--map-root-user"] if os.geteuid() else []
 PATIENCE = 250.0
 HELLO = f"hello from {outside.HOST}"
 REFUSED = "403 cellgate: {}"
+NOTHING = [*["nothing"] * 5, "no address", ""]
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, Any]:
+def seen(sandbox: None) -> dict[str, Any]:
     """What was seen there."""
+    return look("sandbox")
+
+
+def look(*backend: str) -> dict[str, Any]:
+    """What is seen by a gateway with a backend, and for containers the engine's runtime."""
     try:
         tried = subprocess.run(
             [*NAMESPACES, "ip", "link", "add", "veth8", "type", "veth", "peer", "name", "veth9"],
@@ -38,7 +44,7 @@ def seen() -> dict[str, Any]:
         require("netns", tried.stderr)
     with TemporaryDirectory(prefix="cellgate-egress-") as folder:
         done = subprocess.run(
-            [*NAMESPACES, sys.executable, "-m", "tests.gateway.egress.inside", folder],
+            [*NAMESPACES, sys.executable, "-m", "tests.gateway.egress.inside", folder, *backend],
             cwd=Path(__file__).parents[3],
             check=False,
             capture_output=True,
@@ -88,10 +94,10 @@ def test_named_hosts_are_reached_through_the_proxy(seen: dict[str, Any], what: s
         ("withdrawn", REFUSED.format("host_not_allowed")),
         ("conflict", "conflict"),
         ("without the proxy", "refused"),
-        ("direct", [*["Network is unreachable"] * 3, "no address", ""]),
-        ("plain direct", [*["Network is unreachable"] * 3, "no address", ""]),
+        ("direct", NOTHING),
+        ("plain direct", NOTHING),
         ("plain", "False []"),
-        ("socket", "Read-only file system"),
+        ("socket", "refused"),
     ],
 )
 def test_nothing_else_is_reached(seen: dict[str, Any], what: str, result: object) -> None:
