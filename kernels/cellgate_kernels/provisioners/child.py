@@ -78,6 +78,7 @@ class Child:
         self._explain = explain
         self._tail = b""
         self._status = b""
+        self._pidfd: int | None = None
         self._inner_fd: int | None = None
         self._fate: KernelExit | None = None
         self.inner_pid: int | None = None
@@ -114,29 +115,39 @@ class Child:
         try:
             self._pidfd = os.pidfd_open(self._process.pid)
             self._offer_to_oom_killer(self._process.pid)
-        except OSError:
+            self._loop.add_reader(self._pidfd, self._guard(self._on_exit))
+            self._loop.add_reader(self._log_fd, self._guard(self._on_log))
+            if self._status_fd is not None:
+                self._loop.add_reader(self._status_fd, self._guard(self._on_status))
+        except BaseException:
             self._process.kill()
             self._process.wait()
             self._close_fds()
             raise
-        self._loop.add_reader(self._pidfd, self._guard(self._on_exit))
-        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
         if self._status_fd is None:
             self.started.set_result(None)
-        else:
-            self._loop.add_reader(self._status_fd, self._guard(self._on_status))
 
     def _guard(self, callback: Callable[P, object]) -> Callable[P, None]:
         return self._tasks.guard(callback, f"child {self._process.pid}")
 
     def _failed(self, name: str, error: Exception) -> None:
-        """An internal error: nothing watches the process any more, so it must not continue."""
-        self.signal(signal.SIGKILL)
+        """An internal error: the process must not continue, and only its end is still watched."""
+        if self._pidfd is None:
+            return  # it has ended
+        self._fate = self._fate or KernelExit.of_returncode(-signal.SIGKILL)
+        self._stop_timers()
+        # Closing the other descriptors ends what waits for them in the sandbox.
+        self._close("_log_fd", "_status_fd", "_release_fd", "_inner_fd", "_lifetime_fd")
+        try:
+            self.signal(signal.SIGKILL)
+        finally:
+            self._loop.add_reader(self._pidfd, self._guard(self._bury))
+
+    def _bury(self) -> None:
+        """Reap the process after an internal error. What its end is otherwise made of may be what failed."""
+        self._process.wait()
         self._close_fds()
-        if not self.exited.done():
-            self.exited.set_result(KernelExit.of_returncode(-signal.SIGKILL))
-        if not self.started.done():
-            self.started.set_result(None)
+        self._tell_end()
 
     @property
     def pid(self) -> int:
@@ -181,9 +192,12 @@ class Child:
             return
         self._close("_status_fd")
         if self._status and self._process.returncode is None:
+            try:
+                inner = int(json.loads(self._status)["child-pid"])
+            except ValueError:
+                return  # bwrap writes it in pieces, and was killed between two of them
             # An inner process that is already gone need not be watched: the outer one is about to exit too.
             with suppress(ProcessLookupError):
-                inner = int(json.loads(self._status)["child-pid"])
                 self._inner_fd = os.pidfd_open(inner)
                 self.inner_pid = inner
                 # It may have been forked before the outer process's score was set.
@@ -221,6 +235,7 @@ class Child:
         return True
 
     def _on_exit(self) -> None:
+        assert self._pidfd is not None
         self._loop.remove_reader(self._pidfd)
         # Until the leader is reaped, its group's id can't be reused.
         with suppress(ProcessLookupError):
@@ -234,23 +249,29 @@ class Child:
     def _finish(self) -> None:
         self._read_log()
         self._close_fds()
+        self._tell_end()
+
+    def _tell_end(self) -> None:
         self.exited.set_result(self._fate or self._explain(self._process.returncode))
         if not self.started.done():
             self.started.set_result(None)
 
-    def _close_fds(self) -> None:
+    def _stop_timers(self) -> None:
         for timer in (self._resume, self._insist):
             if timer is not None:
                 timer.cancel()
-        for name in ("_log_fd", "_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd"):
-            self._close(name)
 
-    def _close(self, name: str) -> None:
-        fd: int | None = getattr(self, name, None)
-        if fd is not None:
-            self._loop.remove_reader(fd)
-            os.close(fd)
-            setattr(self, name, None)
+    def _close_fds(self) -> None:
+        self._stop_timers()
+        self._close("_log_fd", "_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd")
+
+    def _close(self, *names: str) -> None:
+        for name in names:
+            fd: int | None = getattr(self, name)
+            if fd is not None:
+                self._loop.remove_reader(fd)
+                os.close(fd)
+                setattr(self, name, None)
 
 
 class ChildProvisioner(CellgateProvisioner):
