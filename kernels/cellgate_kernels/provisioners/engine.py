@@ -31,6 +31,7 @@ from cellgate_kernels.provisioners.base import KernelExit, Launch
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL, SPOOL_BYTES
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
+from cellgate_kernels.provisioners.engine_client import connect
 from cellgate_kernels.provisioners.engine_events import EngineEvents
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.trees import NO_OPEN_FILES
@@ -106,9 +107,7 @@ class Engine:
         Raises BackendUnavailable when no engine answers; then there is nothing to close.
         """
         try:
-            self._client = await self._in_thread(
-                APIClient, base_url=self.url, version="auto", timeout=CALL_TIMEOUT
-            )
+            self._client = await self._in_thread(connect, self.url, CALL_TIMEOUT)
             info = await self.call(APIClient.info)
             self.processors = float(info.get("NCPU") or 1)
             options = info.get("SecurityOptions") or ()

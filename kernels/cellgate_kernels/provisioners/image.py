@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from docker.api.client import APIClient
 from docker.errors import DockerException
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.engine import explained
+from cellgate_kernels.provisioners.engine_client import connect
 
 RECIPE = "Dockerfile.kernel"
 REQUIREMENTS = "image/requirements.lock"
@@ -54,7 +54,7 @@ def build_image(
     BackendUnavailable with the end of the builder's output.
     """
     try:
-        client = APIClient(base_url=url, version="auto", timeout=_SILENCE_TIMEOUT)
+        client = connect(url, _SILENCE_TIMEOUT)
     except (DockerException, requests.RequestException, OSError) as error:
         raise explained(error, url) from error
     try:

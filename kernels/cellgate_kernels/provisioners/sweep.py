@@ -15,6 +15,7 @@ from docker.api.client import APIClient
 from docker.errors import DockerException
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.provisioners.engine_client import connect
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def sweep(url: str, instance: str, seconds: float) -> bool:
     """
     deadline = time.monotonic() + seconds
     try:
-        client = APIClient(base_url=url, version="auto", timeout=seconds)
+        client = connect(url, seconds)
         try:
             # List again: a container that was being made during one listing shows up in the next.
             while listed := client.containers(all=True, filters={"label": f"{INSTANCE_LABEL}={instance}"}):

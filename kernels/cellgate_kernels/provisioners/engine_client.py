@@ -1,0 +1,25 @@
+"""Makes the SDK's client of a container engine: the one way to connect to one, for ``engine`` and others.
+
+Blocking. It decides nothing about containers; ``engine.explained`` says in our words what its errors mean.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from docker.api.client import APIClient
+
+_UNIX = "unix://"
+
+
+def connect(url: str, timeout: float) -> APIClient:
+    """A client of the engine at `url`, in the latest version of the API that both know.
+
+    Raises OSError or DockerException when no engine answers; then nothing is left open. We try first, because
+    the SDK never closes a socket that it can't connect, and errors that are kept keep it.
+    """
+    if url.startswith(_UNIX):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+            tried.settimeout(timeout)
+            tried.connect(f"/{url.removeprefix(_UNIX).removeprefix('/')}")
+    return APIClient(base_url=url, version="auto", timeout=timeout)
