@@ -38,7 +38,7 @@ from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
-from cellgate.http.listener.settings import ListenerSettings
+from cellgate.http.listener.settings import BACKLOG, ListenerSettings
 from cellgate.http.metrics import KernelState, Metrics, Problem
 from cellgate.http.routes import paths, routes
 from cellgate.http.tracing import Tracer, Untraced
@@ -312,7 +312,7 @@ def _announce(
 
 def _bind(settings: GatewaySettings) -> list[socket.socket]:
     try:
-        return bind_sockets(settings.port, settings.ip)
+        return bind_sockets(settings.port, settings.ip, backlog=BACKLOG)
     except OSError as error:
         raise AddressInUse(
             f"Can't listen on {settings.ip}:{settings.port}: {error.strerror}."

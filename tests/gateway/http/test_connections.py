@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import resource
+import signal
 import socket
 import struct
 import time
@@ -134,6 +136,18 @@ def test_a_thousand_half_open_requests_end_nothing(start_gateway: StartGateway) 
         assert {ended(half) for half in halves[500:]} == {b""}
         serves(gateway)
     assert closed_for(gateway) == {"head_timeout": 1000}
+
+
+def test_a_burst_while_the_gateway_is_busy_is_not_lost(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    with clients(gateway) as client:
+        os.kill(gateway.process.pid, signal.SIGSTOP)
+        try:
+            burst = [client.connect(HALF_HEAD + b".0.0.1\r\n\r\n") for _ in range(500)]
+        finally:
+            os.kill(gateway.process.pid, signal.SIGCONT)
+        for connection in burst:
+            hear(connection, b"HTTP/1.1 200")
 
 
 def test_a_head_that_comes_byte_by_byte_is_cut_off(start_gateway: StartGateway) -> None:

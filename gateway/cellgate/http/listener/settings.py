@@ -12,6 +12,8 @@ from cellgate.http.listener.forwarded import TrustedProxies
 from cellgate_kernels.limits import MIB
 
 MOST_CONNECTIONS = 4096
+BACKLOG = 1024
+"""Connections that the system keeps until we accept them. A client beyond them tries again a second later."""
 MOST_OPEN_FILES = 65_536
 FILES_OF_A_KERNEL = 16
 FILES_OF_OUR_OWN = 128
