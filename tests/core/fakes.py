@@ -164,6 +164,7 @@ class FakeKernel:
 
     isolation, display_name, packages, environment, stored = "none", "Fake", None, None, False
     egress = None
+    asleep = False
 
     def __init__(self, number: int, profile: KernelProfile, root: Path, faults: Faults) -> None:
         self.id = f"kernel-{number}"
