@@ -67,9 +67,15 @@ class Queries(ABC):
         *,
         limit: int = 100,
         after: int = 0,
+        prefix: str = "",
+        exact: bool = False,
     ) -> list[SessionRow]:
-        """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state."""
-        return await self._read(schema.sessions, principal, states, limit, after)
+        """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state.
+
+        `prefix`: how their keys begin or, if `exact`, the one key.
+        """
+        keys = (prefix, exact)
+        return await self._read(schema.sessions, principal, states, limit, after, keys)
 
     async def unfinished_sessions(self) -> list[SessionRow]:
         """All sessions that have not ended; at the start, those that the previous gateway left open."""

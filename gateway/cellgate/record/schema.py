@@ -345,9 +345,18 @@ def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | No
 
 
 def sessions(
-    db: sqlite3.Connection, principal: str | None, states: Collection[str] | None, limit: int, after: int
+    db: sqlite3.Connection,
+    principal: str | None,
+    states: Collection[str] | None,
+    limit: int,
+    after: int,
+    keys: tuple[str, bool] = ("", False),
 ) -> list[SessionRow]:
-    """Sessions with an id above `after`, by id; None stands for all principals, or any state."""
+    """Sessions with an id above `after`, by id; None stands for all principals, or any state.
+
+    `keys`: how their keys begin, and whether they are just that.
+    """
+    prefix, exact = keys
     clauses = ["id > ?"]
     parameters: list[object] = [after]
     if principal is not None:
@@ -356,6 +365,12 @@ def sessions(
     if states is not None:
         clauses.append(f"state IN ({', '.join('?' * len(states))})")
         parameters.extend(states)
+    if exact:
+        clauses.append("key = ?")
+        parameters.append(prefix)
+    elif prefix:
+        clauses.append("substr(key, 1, ?) = ?")
+        parameters.extend((len(prefix), prefix))
     return list(_sessions(db, f"WHERE {' AND '.join(clauses)} ORDER BY id LIMIT ?", *parameters, limit))
 
 

@@ -113,10 +113,8 @@ class Archive:
         found: list[SessionModel] = []
         size = 0
         while True:
-            rows = await self._journal.sessions(principal, limit=SESSIONS_AT_ONCE, after=last)
+            rows = await self._rows(principal, reach, state, last)
             for row in rows:
-                if not reach.covers(row.key):
-                    continue
                 session = self._manager.get(row.principal, row.key)
                 model = session.to_wire() if session is not None else self._ended(row)
                 if state not in {None, model.state}:
@@ -129,6 +127,20 @@ class Archive:
             if len(rows) < SESSIONS_AT_ONCE:
                 return found, None
             last = rows[-1].id
+
+    async def _rows(
+        self, principal: str | None, reach: Reach, state: str | None, last: int
+    ) -> list[SessionRow]:
+        """Up to `SESSIONS_AT_ONCE` rows of sessions that may match; of those that do not, there are few.
+
+        What is not ended is in memory: the record, which keeps all that have ended, is not searched for it.
+        """
+        if state not in {None, SessionState.ENDED}:
+            live = (each.row for each in self._manager.live_after(principal, last))
+            return [row for row in live if reach.covers(row.key)][:SESSIONS_AT_ONCE]
+        return await self._journal.sessions(
+            principal, limit=SESSIONS_AT_ONCE, after=last, prefix=reach.prefix, exact=reach.exact
+        )
 
     async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
         """The last session of the page before. Raises NotFound, also for one that is out of reach."""

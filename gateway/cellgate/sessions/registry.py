@@ -612,6 +612,18 @@ class SessionManager:
         """The live session with this key, if there is one."""
         return self._live.get((principal, key))
 
+    def live_after(self, principal: str | None, last: int) -> list[Session]:
+        """The live sessions of a principal, or for None of all, whose ids are above `last`, by id.
+
+        Without those that are not recorded, which nobody's key names.
+        """
+        found = (
+            session
+            for (owner, _), session in self._live.items()
+            if owner and principal in {None, owner} and session.row.id > last
+        )
+        return sorted(found, key=lambda session: session.row.id)
+
     def all_live(self, principal: str) -> list[Session]:
         """The principal's live sessions, except those that are ending."""
         return [s for (owner, _), s in self._live.items() if owner == principal and not s.ending]

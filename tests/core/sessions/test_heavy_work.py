@@ -19,7 +19,7 @@ from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.http import base
 from cellgate.http.base import BaseHandler, decode_heavy
 from cellgate.http.operation import requires
-from cellgate.principals.principal import EVERYWHERE
+from cellgate.principals.principal import EVERYWHERE, Reach
 from cellgate.record import events
 from cellgate.record.events import EventLog, MemoryStore
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
@@ -142,6 +142,7 @@ class Sessions:
     def __init__(self, rows: list[SessionRow]) -> None:
         self._rows = rows
         self.asked: list[int] = []
+        self.reach = ("", False)
 
     async def commit(self) -> None:
         """All is."""
@@ -149,8 +150,11 @@ class Sessions:
     async def session(self, principal: str, key: str) -> SessionRow:
         return next(row for row in self._rows if row.key == key)
 
-    async def sessions(self, principal: str, *, limit: int, after: int) -> list[SessionRow]:
+    async def sessions(
+        self, principal: str, *, limit: int, after: int, prefix: str, exact: bool
+    ) -> list[SessionRow]:
         self.asked.append(limit)
+        self.reach = (prefix, exact)
         return [row for row in self._rows if row.id > after][:limit]
 
     def failure_of(self, session_id: int) -> None:
@@ -230,6 +234,25 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
     assert found == [row.key for row in rows]
     assert count == pages
     assert max(sessions.asked) <= SESSIONS_AT_ONCE
+
+
+async def test_what_is_live_is_not_looked_for_among_all_that_has_ended(lane: Lane) -> None:
+    class Live(Sessions):
+        def live_after(self, principal: str | None, last: int) -> list[Any]:
+            return []
+
+    sessions = cast(Any, Live([session_row(number) for number in range(1, 301)]))
+    archive = Archive(sessions, sessions, cast(Any, None), lane)
+    for state in ("starting", "idle", "busy", "dead"):
+        assert await archive.models("ada", EVERYWHERE, state=state, limit=10, after=None) == ([], None)
+    assert sessions.asked == []
+
+
+async def test_keys_out_of_a_tokens_reach_are_left_out_by_the_record(lane: Lane) -> None:
+    sessions = cast(Any, Sessions([session_row(number) for number in range(1, 301)]))
+    archive = Archive(sessions, sessions, cast(Any, None), lane)
+    await archive.models("ada", Reach("agent-"), state=None, limit=10, after=None)
+    assert sessions.reach == ("agent-", False)
 
 
 # ---- requests

@@ -120,6 +120,11 @@ async def test_sessions_are_listed_by_principal_state_and_page(journal: Journal)
     assert await journal.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
     assert await journal.sessions("ada", []) == []
     assert await journal.sessions(limit=2, after=rows[1].id) == rows[2:4]
+    assert await journal.sessions(prefix=rows[1].key[:-1]) == [
+        row for row in rows if row.key.startswith(rows[1].key[:-1])
+    ]
+    assert await journal.sessions(prefix=rows[1].key, exact=True) == [rows[1]]
+    assert await journal.sessions(prefix="s%") == []
     assert await journal.unfinished_sessions() == [rows[0], rows[1], rows[3], rows[4]]
     assert await journal.session("bob", rows[0].key) is None
 
