@@ -136,7 +136,10 @@ def load_secret_key(path: Path, *, create: bool) -> SecretKey:
     except OSError as error:
         raise StorageError(f"The key {path} of the secrets can't be used: {error.strerror}") from error
     if len(key) != _KEY_BYTES:
-        raise StorageError(f"{path} is not the key of the secrets: it has another length")
+        raise StorageError(
+            f"{path} is not the key of the secrets: it must be {_KEY_BYTES} bytes long. Put the right one"
+            " back from a backup, or remove it and all secrets, and set these again"
+        )
     return SecretKey(key)
 
 

@@ -162,7 +162,7 @@ class PrincipalStore:
                 "SELECT name, role, disabled, created_at FROM users WHERE name = ?", (name,)
             ).fetchone()
         if row is None:
-            raise NotFound(f"There is no user {name!r}")
+            raise NotFound(f"There is no user {name[:40]!r}; cellgate user list shows who there is")
         return User(row[0], Role(row[1]), bool(row[2]), row[3])
 
     def acts(self, after: int, limit: int = 1000) -> list[Act]:
@@ -182,7 +182,9 @@ class PrincipalStore:
         user = User(name, role, False, self._clock())
         with self._change("user_added", user=name, role=role):
             if self._db.execute("SELECT 1 FROM users WHERE name = ?", (name,)).fetchone():
-                raise Conflict(f"There is a user {name!r} already")
+                raise Conflict(
+                    f"There is a user {name!r} already; cellgate user role gives them another role"
+                )
             self._db.execute("INSERT INTO users VALUES (?, ?, 0, ?)", (name, role, user.created_at))
         return user
 
@@ -221,7 +223,7 @@ class PrincipalStore:
             limits["session" if reach.exact else "sessions"] = reach.prefix
         with self._change("token_created", user=user, token=name, **limits):
             if self.user(user).disabled:
-                raise Conflict(f"User {user!r} is disabled; enable the user first")
+                raise Conflict(f"User {user!r} is disabled; cellgate user enable {user} lets them in again")
             self._forget_useless(user)
             self._db.execute(
                 "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL)",
@@ -248,7 +250,7 @@ class PrincipalStore:
             (user, self._clock()),
         )
         if not gone.rowcount:
-            raise Conflict(f"User {user!r} has {count} tokens; revoke some first")
+            raise Conflict(f"User {user!r} has {count} tokens; cellgate token revoke ID makes room")
 
     def revoke_token(self, name: str) -> Token:
         """Revoke a token by its id. Raises NotFound; revoking one again changes nothing."""
@@ -280,7 +282,10 @@ class PrincipalStore:
             query = "SELECT count(*) FROM secrets WHERE user = ? AND name <> ?"
             (others,) = self._db.execute(query, (user, name)).fetchone()
             if others >= MOST_SECRETS:
-                raise Conflict(f"User {user!r} has {others} secrets; remove some first")
+                raise Conflict(
+                    f"User {user!r} has {others} secrets;"
+                    f" cellgate secret remove NAME --user {user} makes room"
+                )
             self._db.execute(
                 """INSERT INTO secrets VALUES (?, ?, ?, NULL, ?) ON CONFLICT DO UPDATE
                 SET former = box, box = excluded.box, set_at = excluded.set_at""",
@@ -293,7 +298,10 @@ class PrincipalStore:
             self.check_owner(user)
             gone = self._db.execute("DELETE FROM secrets WHERE user = ? AND name = ?", (user, name))
             if not gone.rowcount:
-                raise NotFound(f"User {user!r} has no secret {name[:40]!r}")
+                raise NotFound(
+                    f"User {user!r} has no secret {name[:40]!r};"
+                    f" cellgate secret list --user {user} shows theirs"
+                )
 
     def check_owner(self, name: str) -> None:
         """Raises NotFound unless there can be sessions of this name."""

@@ -71,7 +71,10 @@ def check_reach(*, key: str = "", prefix: str = "") -> Reach:
         raise InvalidInput("A token is for one session or for a prefix, not both")
     if key:
         if not SESSION_KEY.fullmatch(key):
-            raise InvalidInput(f"{key[:40]!r} is no session key")
+            raise InvalidInput(
+                f"{key[:40]!r} can't be a session's key: it is 1 to 128 of A-Z a-z 0-9 . _ ~ - and begins"
+                " with a letter or a digit"
+            )
         return Reach(key, exact=True)
     if prefix and not _PREFIX.fullmatch(prefix):
         raise InvalidInput(

@@ -172,7 +172,7 @@ def test_another_file_is_no_key(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / SECRET_KEY
     path.write_bytes(content)
     path.chmod(0o600)
-    with pytest.raises(StorageError, match="another length"):
+    with pytest.raises(StorageError, match="must be 32 bytes long"):
         load_secret_key(path, create=True)
     path.chmod(0o640)
     with pytest.raises(StorageError, match="chmod"):
