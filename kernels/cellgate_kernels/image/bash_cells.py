@@ -133,6 +133,10 @@ class CellgateBashKernel(BashKernel):
         """The exit status of the cell's last command, read after any output that an interrupt left."""
         child = self.bashwrapper.child
         mark = f"STATUS_{uuid.uuid4().hex}_"
+        if self.interrupted:
+            # An interrupt that came after the cell's end may still be on its way to bash, which can read one
+            # letter before it notices, and then forgets that: let it be that of an empty line.
+            child.sendline("")
         child.sendline(f"{{ echo {mark}$?; }} 2>/dev/null")
         child.expect(rf"{mark}(\d+)\s")
         status = int(child.match[1])

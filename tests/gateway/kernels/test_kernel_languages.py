@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from cellgate_kernels.specs.install import IMAGE
 from tests.support.kernels import RunningKernel, StartKernel
 
 BASH_ATTACKS = r"""
@@ -41,6 +44,21 @@ for (const { name } of Deno.readDirSync("/proc")) {
   try { console.log(Deno.readTextFileSync(`/proc/${name}/environ`)); } catch { /* no process, or not ours */ }
 }
 console.log("attacked");
+"""
+
+
+LATE_INTERRUPTS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import bash_cells
+bash_cells.pexpect.spawn = bash_cells.QuickSpawn
+kernel = bash_cells.CellgateBashKernel.__new__(bash_cells.CellgateBashKernel)
+kernel.unique_prompt = "PROMPT"
+kernel._start_bash()
+kernel.interrupted = True
+for _ in range(100):
+    kernel.bashwrapper.child.sendintr()
+    assert kernel.exit_status() == 130
 """
 
 
@@ -162,6 +180,13 @@ async def test_a_program_after_an_interrupt_is_not_interrupted(start_kernel: Sta
         reply = await interrupted(kernel, "echo on; sleep 600", after="stream")
         assert reply["ename"] == "KeyboardInterrupt"
         assert await kernel.print("sleep 0.5; echo done") == "done\n"
+
+
+def test_an_interrupt_after_a_cells_end_does_not_tear_what_bash_is_asked_next(
+    kernel_prefix: Path, tmp_path: Path
+) -> None:
+    program = [kernel_prefix / "environment" / "bin" / "python", "-c", LATE_INTERRUPTS, IMAGE]
+    subprocess.run(program, check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, timeout=100)
 
 
 async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: StartKernel) -> None:
