@@ -277,8 +277,9 @@ async def test_a_kernel_that_never_answers_fails_at_the_start_timeout(
 ) -> None:
     code = "import sys, time; print('I take my time', file=sys.stderr, flush=True); time.sleep(600)"
     set_program(catalog, "-S", "-c", code)
-    with pytest.raises(KernelStartFailed, match=r"within 1\.5 s") as failure:
-        await new_launcher(start_timeout=1.5).start(PYTHON3)
+    # On a busy machine the program itself takes a while to say it.
+    with pytest.raises(KernelStartFailed, match="within 5 s") as failure:
+        await new_launcher(start_timeout=5).start(PYTHON3)
     assert failure.value.message.endswith("I take my time")
 
 
