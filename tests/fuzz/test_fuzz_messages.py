@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from cellgate.channels.client import ChannelSettings
 from cellgate.channels.door import Door, Host
 from cellgate.channels.frames import FrameFormat
+from cellgate.execution.answer_size import AnswerSize
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
 from cellgate.record.chain import verify
@@ -303,7 +304,7 @@ def check_record(played: Played) -> None:
     assert verify((row.seq, row.body, row.hash) for row in rows).valid
     assert played.run.builder is not None
     for plain in (False, True):
-        msgspec.json.encode(played.run.builder.result(plain=plain, max_text=500 if plain else None))
+        msgspec.json.encode(played.run.builder.result(plain=plain, size=AnswerSize(500) if plain else None))
     survey = Survey()
     for row in rows:
         survey.add(row)

@@ -171,9 +171,9 @@ class GatewayProcess:
         """DELETE."""
         return self.request("DELETE", path, **options)
 
-    def execute(self, session: str, code: str, **fields: object) -> dict[str, Any]:
+    def execute(self, session: str, code: str, query: str = "", **fields: object) -> dict[str, Any]:
         """The result of a cell; fails unless the gateway answers 200."""
-        answer = self.post(f"/v1/sessions/{session}/execute", {"code": code, **fields}, timeout=120)
+        answer = self.post(f"/v1/sessions/{session}/execute{query}", {"code": code, **fields}, timeout=120)
         assert answer.status == 200, answer.body
         result = answer.json()
         assert isinstance(result, dict)

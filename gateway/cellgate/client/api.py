@@ -54,6 +54,10 @@ _PAGE = 200
 _EXECUTIONS = 1000
 
 
+def _cut_at(max_text: int | None) -> str:
+    return "" if max_text is None else f"?max_text={max_text}"
+
+
 class Gateway(Asynchronous):
     """A gateway at `url`. Each call is one request on its own connection; calls may run concurrently.
 
@@ -131,6 +135,7 @@ class Gateway(Asynchronous):
         code: str,
         *,
         on_event: Callable[[Event], object] | None = None,
+        max_text: int | None = None,
         **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end.
@@ -141,12 +146,14 @@ class Gateway(Asynchronous):
         `packages`: ``auto`` installs missing packages that the cell imports, ``temporary`` for this cell.
         `env`: environment variables for this cell only. `silent`: without output and without counting.
 
+        `max_text`: cut texts with more characters. By default the gateway cuts what is longer than 100,000,
+        and limits the whole answer; 0 is all there is.
         `on_event` is called with each event while the cell runs. A cell that raises is not an error here:
         see the result's `status`.
         """
         given_options = cell_options(options)
         if on_event is None:
-            path = session_path(session, "execute")
+            path = session_path(session, "execute") + _cut_at(max_text)
             key = uuid.uuid4().hex
             body = {"code": code, **given_options}
             return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Result)
@@ -155,7 +162,7 @@ class Gateway(Asynchronous):
             async for event in events:
                 execution = event.execution or execution
                 on_event(event)
-        return await self.result(session, str(execution))
+        return await self.result(session, str(execution), max_text=max_text)
 
     async def stream_execute(
         self,
@@ -190,14 +197,18 @@ class Gateway(Asynchronous):
         blocks: str | Sequence[tuple[str, str]],
         *,
         timeout: float | None = None,
+        max_text: int | None = None,
     ) -> BlocksResult:
-        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails."""
+        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails.
+
+        `max_text` as of `execute`.
+        """
         if isinstance(blocks, str):
             body = given(markdown=blocks, timeout=timeout)
         else:
             listed = [{"language": language, "code": code} for language, code in blocks]
             body = given(blocks=listed, timeout=timeout)
-        path = session_path(session, "execute-blocks")
+        path = session_path(session, "execute-blocks") + _cut_at(max_text)
         return decode(await self._calls.call("POST", path, body, timeout=None), BlocksResult)
 
     async def packages(
@@ -241,11 +252,16 @@ class Gateway(Asynchronous):
         return decode(await self._calls.call("POST", path, body, timeout=None), ReplayReport)
 
     async def execute_once(
-        self, code: str, *, kernel: str | None = None, language: str | None = None
+        self,
+        code: str,
+        *,
+        kernel: str | None = None,
+        language: str | None = None,
+        max_text: int | None = None,
     ) -> Result:
-        """Runs a cell in a fresh kernel, which is discarded afterwards."""
+        """Runs a cell in a fresh kernel, which is discarded afterwards. `max_text` as of `execute`."""
         body = given(code=code, kernel=kernel, language=language)
-        return decode(await self._calls.call("POST", "/v1/execute", body), Result)
+        return decode(await self._calls.call("POST", "/v1/execute" + _cut_at(max_text), body), Result)
 
     async def events(self, session: str, *, after: int = 0) -> AsyncGenerator[Event]:
         """The session's events after the one with the `seq` `after`: those so far, then live ones to its end.
@@ -287,9 +303,10 @@ class Gateway(Asynchronous):
                 yield model
             after = page.next
 
-    async def result(self, session: str, execution: str) -> Result:
-        """The execution's result so far."""
-        return decode(await self._calls.call("GET", session_path(session, "executions", execution)), Result)
+    async def result(self, session: str, execution: str, *, max_text: int | None = None) -> Result:
+        """The execution's result so far. `max_text` as of `execute`."""
+        path = session_path(session, "executions", execution) + _cut_at(max_text)
+        return decode(await self._calls.call("GET", path), Result)
 
     async def cancel(self, session: str, execution: str) -> None:
         """Takes the execution out of the queue, or interrupts it."""
@@ -407,11 +424,13 @@ class Session(Asynchronous):
         code: str,
         *,
         on_event: Callable[[Event], object] | None = None,
+        max_text: int | None = None,
         **options: Unpack[CellKeywords],
     ) -> Result:
         """Runs a cell and waits for its end; see `Gateway.execute`. A notebook displays the result."""
         cell_options(options)
-        return await self._gateway.execute(await self.opened(), code, on_event=on_event, **options)
+        session = await self.opened()
+        return await self._gateway.execute(session, code, on_event=on_event, max_text=max_text, **options)
 
     async def stream(self, code: str, **options: Unpack[CellKeywords]) -> AsyncGenerator[Event]:
         """Runs a cell; yields its events as they happen. Leaving the iteration early interrupts the cell.
@@ -425,10 +444,18 @@ class Session(Asynchronous):
                 yield event
 
     async def run_blocks(
-        self, blocks: str | Sequence[tuple[str, str]], *, timeout: float | None = None
+        self,
+        blocks: str | Sequence[tuple[str, str]],
+        *,
+        timeout: float | None = None,
+        max_text: int | None = None,
     ) -> BlocksResult:
-        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails."""
-        return await self._gateway.execute_blocks(await self.opened(), blocks, timeout=timeout)
+        """Runs a Markdown text's fenced blocks, or pairs of language and code, in order until one fails.
+
+        `max_text` as of `Gateway.execute`.
+        """
+        session = await self.opened()
+        return await self._gateway.execute_blocks(session, blocks, timeout=timeout, max_text=max_text)
 
     async def install(self, *requirements: str, upgrade: bool = False) -> PackageChanges:
         """Installs packages such as ``"requests>=2"``, where the gateway's operator allows them."""
@@ -448,9 +475,9 @@ class Session(Asynchronous):
             async for event in events:
                 yield event
 
-    async def result(self, execution: str) -> Result:
-        """An execution's result so far."""
-        return await self._gateway.result(self.name, execution)
+    async def result(self, execution: str, *, max_text: int | None = None) -> Result:
+        """An execution's result so far. `max_text` as of `Gateway.execute`."""
+        return await self._gateway.result(self.name, execution, max_text=max_text)
 
     async def model(self) -> SessionModel:
         """The gateway's model of it."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from cellgate.execution.answer_size import AnswerSize, Cutter, Whole
 from cellgate.execution.pictures import Images, without_images
 from cellgate.wire.answers import FileChange, PackageChange, Result
 from cellgate.wire.endings import describe_end, note_output
@@ -50,7 +51,7 @@ class ResultBuilder:
 
         `size`: its approximate size in bytes, if it may be large.
         """
-        self._weight += size + EVENT_COST
+        self._weight += max(size, _length(event)) + EVENT_COST
         self._session = event["session"]
         self._execution = event["execution"]
         match event["type"]:
@@ -103,15 +104,16 @@ class ResultBuilder:
         self,
         *,
         plain: bool = False,
-        max_text: int | None = None,
+        size: AnswerSize | None = None,
         images: Images = Images.INLINE,
         base_url: str = "",
+        kept: bool = True,
     ) -> Result:
         """The result of the wire contract; until `finished`, the result so far, "queued" or "running".
 
-        With `plain`, no string contains ANSI codes. With `max_text`, no text has more than so many
-        characters, or is longer than the mark that replaces its middle. `images`: where images are.
-        Addresses in the result are paths below `base_url`.
+        With `plain`, no string contains ANSI codes. `size`: what is too large for it is cut or left out, with
+        a mark. `images`: where images are. Addresses in the result are paths below `base_url`. `kept`:
+        whether the execution can be read later.
         """
         end = self._end
         outputs = self._area.outputs()
@@ -122,19 +124,22 @@ class ResultBuilder:
         shown = text([*outputs, *self._note(outputs)])
         texts = {"stdout": stdout(outputs), "stderr": stderr(outputs), "text": shown}
         address = f"{base_url}/v1/sessions/{self._session}/executions/{self._execution}"
-        if max_text is not None:
-            places = {name: f"GET {address}{_only(outputs, name)}" for name in texts}
-            texts = {name: shorten(value, max_text, places[name]) for name, value in texts.items()}
-            error = error and _shorten_error(error, max_text, f"GET {address}{_only(outputs, 'error')}")
-            outputs = [
-                _shorten_output(output, max_text, f"GET {address}{_place(index, output)}")
-                for index, output in enumerate(outputs)
-            ]
+        cutter = None
+        wholes = outputs
+        if size is not None and self._weight > size.small:
+            whole = Whole(address if kept else None)
+            cutter = Cutter(size, whole)
+            texts = {name: cutter.text(value, _only(outputs, name, whole)) for name, value in texts.items()}
+            error = error and cutter.error(error, _only(outputs, "error", whole))
+            cutter.spend(*texts.values(), error, self._files, self._packages)
+            outputs = cutter.texts(outputs)
         if images is not Images.INLINE:
             outputs = [
                 without_images(output, f"{address}/output/{index}" if images is Images.URL else None)
                 for index, output in enumerate(outputs)
             ]
+        if cutter is not None:
+            outputs = cutter.fitting(outputs, wholes)
         return Result(
             session=self._session,
             execution=self._execution,
@@ -172,49 +177,23 @@ def encoded_result(builder: ResultBuilder, view: Mapping[str, Any]) -> list[byte
     return [*encode_in_steps(result), b"\n"]
 
 
-def shorten(value: str, limit: int, whole: str) -> str:
-    """Head and tail of `value` in `limit` characters, and between them a mark that points to the `whole`."""
-    mark = f"\n[cellgate: {len(value)} characters, cut here; {whole} has them all]\n"
-    if len(value) <= max(limit, len(mark)):
-        return value
-    room = max(0, limit - len(mark))
-    tail = room // 2
-    return value[: room - tail] + mark + value[len(value) - tail :]
+def _length(event: Mapping[str, Any]) -> int:
+    """Characters of an event's output, as far as they are quickly found."""
+    match event["type"]:
+        case "stream":
+            return len(event["text"])
+        case "error":
+            return len(event["evalue"]) + sum(map(len, event["traceback"]))
+        case "display_data" | "execute_result" | "update_display_data":
+            return sum(len(value) for value in event["data"].values() if isinstance(value, str))
+    return 0
 
 
-def _only(outputs: list[dict[str, Any]], text: str) -> str:
-    """The path of a whole text below its execution: its only output, or the result if there are several."""
+def _only(outputs: list[dict[str, Any]], text: str, whole: Whole) -> str:
+    """Who has a whole text: its only output, or the result if there are several."""
     found = [
         index
         for index, output in enumerate(outputs)
         if text == "text" or text in {output["output_type"], output.get("name")}
     ]
-    return _place(found[0], outputs[found[0]]) if len(found) == 1 else ""
-
-
-def _place(index: int, output: dict[str, Any]) -> str:
-    """The path of an output's whole text below its execution."""
-    pictured = any(mime.startswith("image/") for mime in output.get("data", ()))
-    return f"/output/{index}{'?type=text/plain' if pictured else ''}"
-
-
-def _shorten_output(output: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:
-    """Cut text for people; cutting what a program renders (HTML, images, JSON) would break it."""
-    match output["output_type"]:
-        case "stream":
-            return {**output, "text": shorten(output["text"], limit, whole)}
-        case "error":
-            return _shorten_error(output, limit, whole)
-    data = output["data"]
-    if "text/plain" not in data:
-        return output
-    return {**output, "data": {**data, "text/plain": shorten(data["text/plain"], limit, whole)}}
-
-
-def _shorten_error(error: dict[str, Any], limit: int, whole: str) -> dict[str, Any]:
-    traceback = shorten("\n".join(error["traceback"]), limit, whole)
-    return {
-        **error,
-        "evalue": shorten(error["evalue"], limit, whole),
-        "traceback": traceback.split("\n") if error["traceback"] else [],
-    }
+    return whole.text(found[0], outputs[found[0]]) if len(found) == 1 else whole.result()

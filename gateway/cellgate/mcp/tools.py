@@ -23,7 +23,7 @@ from mcp_types import ImageContent, TextContent
 
 from cellgate.client import Result, Session
 from cellgate.client.calls import session_path
-from cellgate.execution.results import shorten
+from cellgate.execution.answer_size import shorten
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 
@@ -34,6 +34,7 @@ MAX_TEXT = 8000
 
 _PROGRESS = 2.0  # seconds between two progress reports
 _MOST_IMAGES = 8
+_MOST_TABLES = 8
 _MOST_FILES = 200
 _MAX_IMAGE = 5 * 1024 * 1024
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -101,7 +102,7 @@ class SessionTools:
             async with aclosing(events):
                 async for event in events:
                     execution = event.execution or execution
-            return self._content(await self._session.result(execution))
+            return self._content(await self._session.result(execution, max_text=0))
 
     async def run_blocks(self, markdown: str, context: Context, timeout: float | None = None) -> Content:
         """Run the fenced blocks of a Markdown text in order, until one fails.
@@ -111,7 +112,7 @@ class SessionTools:
         `timeout` is in seconds, for each block.
         """
         async with self._told(), _progress(context):
-            done = await self._session.run_blocks(markdown, timeout=timeout)
+            done = await self._session.run_blocks(markdown, timeout=timeout, max_text=0)
         content = [part for result in done.blocks for part in self._content(result)]
         if done.problem is not None:
             content.append(_text(f"[cellgate: the next block did not run: {done.problem.detail}]"))
@@ -120,7 +121,7 @@ class SessionTools:
     async def read_output(self, execution: str, start: int = 0, length: int = MAX_TEXT) -> str:
         """Read more of an execution's text that was cut: `length` characters from `start`."""
         async with self._told():
-            whole = (await self._session.result(execution)).text
+            whole = (await self._session.result(execution, max_text=0)).text
         return _window(whole, start, length)
 
     def _content(self, result: Result) -> Content:
@@ -133,7 +134,10 @@ class SessionTools:
         if result.files:
             named = ", ".join(f"{file.path} ({file.size} bytes)" for file in result.files[:_MOST_FILES])
             parts.append(shorten(f"[files written: {named}]", self._max_text, "list_files"))
-        parts += [_fitting(table, self._max_text) for table in result.tables]
+        tables = result.tables
+        parts += [_fitting(table, self._max_text) for table in tables[:_MOST_TABLES]]
+        if len(tables) > _MOST_TABLES:
+            parts.append(f"[cellgate: {len(tables)} tables; the first {_MOST_TABLES} are shown]")
         images = list(_images(result))
         if len(images) > _MOST_IMAGES:
             parts.append(f"[cellgate: {len(images)} images; the first {_MOST_IMAGES} are shown]")

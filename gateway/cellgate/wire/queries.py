@@ -37,11 +37,11 @@ class OneShotQuery(Query, frozen=True):
 
     plain: Annotated[bool, Meta(description="Whether to remove ANSI codes from texts.")] = False
     max_text: Annotated[
-        Annotated[int, Meta(ge=100, le=MOST_COUNTED)] | None,
+        Annotated[int, Meta(ge=0, le=MOST_COUNTED)] | None,
         Meta(
             description=(
-                "Texts with more characters are cut in the middle; a mark there names the URL of the "
-                "whole text."
+                "Texts with more characters, at least 100, are cut in the middle; a mark there says how to "
+                "get the whole text. If absent, 100,000. 0: nothing is cut or left out."
             )
         ),
     ] = None

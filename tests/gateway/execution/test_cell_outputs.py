@@ -53,10 +53,10 @@ def shared(gateway: GatewayProcess) -> Iterator[str]:
 
 def outputs(gateway: GatewayProcess, session: str, code: str) -> list[dict[str, Any]]:
     """The outputs of a cell, which must be the same in the record; it must not fail."""
-    result = gateway.execute(session, code)
+    result = gateway.execute(session, code, "?max_text=0")
     assert result["status"] == "ok", result["error"]
     shown: list[dict[str, Any]] = result["outputs"]
-    assert gateway.result(session, result["execution"])["outputs"] == shown
+    assert gateway.result(session, result["execution"], "?max_text=0")["outputs"] == shown
     return shown
 
 

@@ -52,7 +52,7 @@ def test_a_hundred_megabytes_break_nothing(gateway: GatewayProcess, session: str
     resident = psutil.Process(gateway.process.pid).memory_info().rss
     # Flushed: ipykernel else makes one message of 0.2 s of output, too large to be read at all.
     code = "for n in range(100): print(str(n) + 'x' * 999_999, flush=True)\n'end'"
-    result = gateway.execute(session, code)
+    result = gateway.execute(session, code, "?max_text=0")
     assert (result["status"], result["truncated"]) == ("ok", True)
     kept = result["stdout"].partition("\n[cellgate: output cut here")[0]
     assert 9.5 * MIB < len(kept) <= 10 * MIB

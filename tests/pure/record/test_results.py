@@ -7,12 +7,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import UNSET
 
-from cellgate.execution.results import ResultBuilder, shorten
+from cellgate.execution.answer_size import DEFAULT_SIZE, AnswerSize, images_in, shorten
+from cellgate.execution.pictures import Images
+from cellgate.execution.results import ResultBuilder
 from cellgate.wire.answers import Result
 from cellgate_kernels.outputs import text as text_of
 from tests.pure.record.test_notebook import Events, notebook_of
+from tests.support.examples import examples
 
 FINISHED = {
     "status": "ok",
@@ -238,7 +243,7 @@ def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
         ("error", error),
         ("finished", {**FINISHED, "status": "error", "error": error}),
     ]
-    result = builder(QUEUED, STARTED, *events).result(max_text=1000)
+    result = builder(QUEUED, STARTED, *events).result(size=AnswerSize(1000))
     out, err, shown, failed = result.outputs
     texts = [result.stdout, result.stderr, result.text, out["text"], err["text"]]
     texts += [shown["data"]["text/plain"], result.error.evalue, "\n".join(failed["traceback"])]
@@ -249,10 +254,131 @@ def test_max_text_cuts_every_text_and_leaves_what_programs_render() -> None:
     assert shown["data"]["text/html"] == shown["data"]["image/png"] == long
 
 
+def json_size(result: Result) -> int:
+    return len(msgspec.json.encode(result))
+
+
+def display(**data: str) -> tuple[str, dict[str, Any]]:
+    return "display_data", {
+        "data": {name.replace("_", "/"): value for name, value in data.items()},
+        "metadata": {},
+    }
+
+
+@pytest.mark.parametrize("letter", ["x", "\u4e2d", "\x01", "\U0001f600"])
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_an_answer_of_the_default_size_shows_both_ends_of_each_text(name: str, letter: str) -> None:
+    long = f"begin{letter * 2_000_000}end"
+    error = {"ename": letter * 300_000, "evalue": long, "traceback": [long, long]}
+    ended = ("finished", {**FINISHED, "status": "error", "error": error})
+    built = builder(QUEUED, STARTED, stream(long, name), ("error", error), ended)
+    result = built.result(size=DEFAULT_SIZE)
+    assert json_size(result) <= 1_000_000
+    out, failed = result.outputs
+    assert result.error is not None
+    cut = [getattr(result, name), result.text, out["text"], result.error.evalue, failed["evalue"]]
+    for text in cut:
+        assert 10_000 < len(text) <= 100_000
+        assert text.startswith("begin")
+        assert "characters, cut here; GET /v1/sessions/s/executions/e1" in text
+    assert (
+        f"[cellgate: {len(long)} characters, cut here; GET /v1/sessions/s/executions/e1/output/0 has"
+        in out["text"]
+    )
+    assert "GET /v1/sessions/s/executions/e1?max_text=0 has them all" in result.text
+    assert getattr(built.result(), name) == long
+
+
+def test_what_fits_is_shown_as_it_is() -> None:
+    events = [stream("a" * 50_000), display(text_html="b" * 400_000, image_png="A" * 4_000_000)]
+    built = builder(QUEUED, STARTED, *events, ("finished", FINISHED))
+    assert built.result(size=DEFAULT_SIZE) == built.result()
+
+
+def test_what_a_program_renders_is_left_out_if_there_is_no_room() -> None:
+    page = display(text_plain="a page", text_html="<p>" * 1_000_000)
+    after = [display(text_html="<p>short</p>"), stream("end\n")]
+    built = builder(QUEUED, STARTED, page, *after, ("finished", FINISHED))
+    result = built.result(size=DEFAULT_SIZE)
+    where = "GET /v1/sessions/s/executions/e1/output/0?type=text/html has it"
+    left_out = f"a page\n[cellgate: text/html, 3000002 bytes, is left out; {where}]"
+    assert result.outputs[0]["data"] == {"text/plain": left_out}
+    assert result.outputs[1:] == built.result().outputs[1:]
+
+
+def test_images_have_their_own_room() -> None:
+    events = [display(text_plain=f"image {number}", image_png="A" * 3_000_000) for number in range(3)]
+    built = builder(QUEUED, STARTED, *events, ("finished", FINISHED))
+    first, second, third = built.result(size=DEFAULT_SIZE).outputs
+    assert [first, second] == built.result().outputs[:2]
+    where = "GET /v1/sessions/s/executions/e1/output/2?type=image/png has it"
+    assert third["data"] == {
+        "text/plain": f"image 2\n[cellgate: image/png, 2250001 bytes, is left out; {where}]"
+    }
+    by_url = built.result(size=DEFAULT_SIZE, images=Images.URL)
+    assert by_url == built.result(images=Images.URL)
+
+
+def test_of_too_many_outputs_the_first_are_shown() -> None:
+    events = [display(text_plain=f"{number:05}") for number in range(20_000)]
+    result = builder(QUEUED, STARTED, *events, ("finished", FINISHED)).result(size=DEFAULT_SIZE)
+    assert json_size(result) <= 1_000_000
+    *shown, last = result.outputs
+    assert shown[-1]["data"]["text/plain"] == f"{len(shown) - 1:05}"
+    whole = "GET /v1/sessions/s/executions/e1?max_text=0 has them"
+    assert (
+        last["data"]["text/plain"] == f"[cellgate: {20_000 - len(shown)} more outputs are left out; {whole}]"
+    )
+    assert result.text.endswith("19999")
+
+
+def test_a_last_stream_is_cut_to_the_room_that_there_is() -> None:
+    events = [event for _ in range(20) for event in (stream("a" * 90_000), stream("b" * 90_000, "stderr"))]
+    result = builder(QUEUED, STARTED, *events, ("finished", FINISHED)).result(size=DEFAULT_SIZE)
+    assert 950_000 < json_size(result) <= 1_000_000
+    *_, cut, left_out = result.outputs
+    assert "[cellgate: 90000 characters, cut here; GET " in cut["text"]
+    assert "more outputs are left out" in left_out["data"]["text/plain"]
+
+
+def test_of_an_execution_that_is_not_kept_another_run_has_the_whole() -> None:
+    events = [stream("a" * 200_000), display(image_png="A" * 9_000_000)]
+    result = builder(QUEUED, STARTED, *events, ("finished", FINISHED)).result(size=DEFAULT_SIZE, kept=False)
+    out, picture = result.outputs
+    marked = [result.text, result.stdout, out["text"], picture["data"]["text/plain"]]
+    assert all("; a run with ?max_text=0 has" in text for text in marked)
+    assert "GET" not in str(builtins(result))
+
+
+@given(
+    outputs=st.lists(
+        st.tuples(
+            st.sampled_from(["stdout", "stderr", "text_plain", "text_html", "image_png", "application_json"]),
+            st.sampled_from(["a", "\u4e2d", "\x00"]),
+            st.integers(0, 9_000),
+        ),
+        max_size=12,
+    ),
+    text=st.sampled_from([100, 1_000, 5_000]),
+)
+@examples(60)
+def test_no_answer_is_larger_than_its_size(outputs: list[tuple[str, str, int]], text: int) -> None:
+    size = AnswerSize(text, 30_000, 6_000)
+    events = [
+        stream(letter * length, kind) if kind.startswith("std") else display(**{kind: letter * length})
+        for kind, letter, length in outputs
+    ]
+    result = builder(QUEUED, STARTED, *events, ("finished", FINISHED)).result(size=size)
+    in_json, as_files = images_in(result.outputs)
+    assert json_size(result) - in_json <= size.json
+    assert as_files <= size.images
+    assert len(result.outputs) <= len(builder(QUEUED, STARTED, *events).result().outputs)
+
+
 def test_an_empty_traceback_stays_empty_when_texts_are_cut() -> None:
     error = {"ename": "KernelDied", "evalue": "The kernel ended.", "traceback": []}
     result = builder(QUEUED, ("finished", {**FINISHED, "status": "died", "error": error})).result(
-        max_text=100
+        size=AnswerSize(100)
     )
     assert builtins(result)["error"] == error
 

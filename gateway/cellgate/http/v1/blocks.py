@@ -6,11 +6,13 @@ into cells. A result is sent as soon as it is ready, so that at most one is held
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from tornado.iostream import StreamClosedError
 
 from cellgate.errors import QuotaExceeded, problem_of
+from cellgate.execution.answer_size import AnswerSize, images_in, shorten
 from cellgate.execution.blocks import FAILED, Block, check_blocks, exit_code
 from cellgate.execution.request import check_execute
 from cellgate.execution.results import ResultBuilder
@@ -26,6 +28,19 @@ from cellgate.wire.queries import ResultQuery
 from cellgate_kernels.encoding import encode_in_steps
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.structure import INLINE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _BlockAnswer:
+    """A block's result in JSON and what the answer to all blocks needs of it.
+
+    `size`: how much may follow; None for any.
+    """
+
+    parts: list[bytes]
+    text: str
+    exit_code: int
+    size: AnswerSize | None
 
 
 class BlocksHandler(ExecutionAnswers):
@@ -55,8 +70,12 @@ class BlocksHandler(ExecutionAnswers):
         cells = [ExecuteBody(block.cell(language), timeout=body.timeout) for block in blocks]
         self._begun = False
         self._texts: list[str] = []
+        size: AnswerSize | None = view["size"]
         code, failure = await self._run_all(session, list(zip(blocks, cells, strict=True)), options, view)
-        output = await self.services.archive.encoded("".join(self._texts))
+        text = "".join(self._texts)
+        if size is not None:
+            text = shorten(text, size.text, "GET of each block's execution with ?max_text=0")
+        output = await self.services.archive.encoded(text)
         await self._send(
             [b'],"exit_code":%d,"output":' % code, *output, b',"problem":%s}\n' % encode(failure)]
         )
@@ -71,23 +90,22 @@ class BlocksHandler(ExecutionAnswers):
         """The exit code, and why a later block could not be run at all. Raises if the first one could not."""
         for block, cell in work:
             try:
-                result = await self._run(session, block, cell, options, view)
+                answer = await self._run(session, block, cell, options, view)
             except CellgateError as error:
                 if not self._begun:
                     raise
                 return FAILED, problem_of(error)
-            parts, text, code = result
-            await self._send([b"," if self._begun else b'{"blocks":[', *parts])
+            view = {**view, "size": answer.size}
+            await self._send([b"," if self._begun else b'{"blocks":[', *answer.parts])
             self._begun = True
-            self._add_text(text)
-            if code:
-                return code, None
+            self._add_text(answer.text)
+            if answer.exit_code:
+                return answer.exit_code, None
         return 0, None
 
     async def _run(
         self, session: Session, block: Block, cell: ExecuteBody, options: ExecuteBody, view: dict[str, Any]
-    ) -> tuple[list[bytes], str, int]:
-        """The result in JSON, its text, and the exit code."""
+    ) -> _BlockAnswer:
         if block.file is not None:
             await self.services.files.write(session, block.file, block.code.encode())
         request = check_execute(cell, self.services.manager.ceilings(self.owner), interactive=False)
@@ -97,8 +115,8 @@ class BlocksHandler(ExecutionAnswers):
         await run.wait()
         archive, row = self.services.archive, session.row
         if builder is None:
-            return await archive.result(row.principal, row.key, run.id, _block_result, view)
-        return await archive.made(builder, _block_result, view)
+            return await archive.result(row.principal, row.key, run.id, _block_answer, view)
+        return await archive.made(builder, _block_answer, view)
 
     def _add_text(self, text: str) -> None:
         if text and self._texts and not self._texts[-1].endswith("\n"):
@@ -118,6 +136,11 @@ class BlocksHandler(ExecutionAnswers):
             self.on_connection_close()
 
 
-def _block_result(builder: ResultBuilder, view: dict[str, Any]) -> tuple[list[bytes], str, int]:
+def _block_answer(builder: ResultBuilder, view: dict[str, Any]) -> _BlockAnswer:
     result = builder.result(**view)
-    return encode_in_steps(result), result.text, exit_code(result)
+    parts = encode_in_steps(result)
+    size: AnswerSize | None = view["size"]
+    if size is not None:
+        in_json, as_files = images_in(result.outputs)
+        size = size.without(sum(map(len, parts)) - in_json, as_files)
+    return _BlockAnswer(parts, result.text, exit_code(result), size)

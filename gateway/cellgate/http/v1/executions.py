@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import structs
 
 from cellgate.errors import Conflict, Forbidden, NotAcceptable, PackagesNotAllowed
+from cellgate.execution.answer_size import DEFAULT_SIZE, AnswerSize
 from cellgate.execution.checks import check_session_key, check_text
 from cellgate.execution.pictures import Images
 from cellgate.execution.request import ExecuteRequest, check_execute
@@ -33,6 +34,8 @@ from cellgate_kernels.structure import INLINE_BYTES
 from cellgate_kernels.tasks import guarded
 
 MAX_IDEMPOTENCY_KEY = 255
+LEAST_TEXT = 100
+"""The smallest `max_text`: a text that is cut has a mark too."""
 
 
 def permitted(services: Services, login: Login, request: ExecuteRequest) -> ExecuteRequest:
@@ -46,6 +49,14 @@ def permitted(services: Services, login: Login, request: ExecuteRequest) -> Exec
     return replace(request, installs=False)
 
 
+def _size(max_text: int | None) -> AnswerSize | None:
+    if max_text is None:
+        return DEFAULT_SIZE
+    if 0 < max_text < LEAST_TEXT:
+        raise InvalidInput(f"max_text must be at least {LEAST_TEXT}, or 0 for all there is")
+    return AnswerSize.of_text(max_text) if max_text else None
+
+
 def _request_hash(request: ExecuteRequest, language: str | None) -> str:
     relevant = f"{language or ''}{replace(request, allow_stdin=False)!r}"
     return hashlib.sha256(relevant.encode()).hexdigest()
@@ -57,11 +68,11 @@ class ExecutionAnswers(StreamingHandler):
     def view(self) -> dict[str, Any]:
         """The query's options for the result, as keyword arguments."""
         if not self.request.query:
-            return {}
+            return {"size": DEFAULT_SIZE, "base_url": self.services.base_url}
         query = self.query(OneShotQuery)
         return {
             "plain": query.plain,
-            "max_text": query.max_text,
+            "size": _size(query.max_text),
             "images": Images(query.images),
             "base_url": self.services.base_url,
         }
@@ -197,6 +208,7 @@ class OneShotHandler(ExecutionAnswers):
             if self.login.reach.exact:
                 raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
             wanted = structs.replace(wanted, session=self.login.reach.new_key())
+        view["kept"] = body.record
         session, run = await manager.execute_once(self.owner, wanted, request, record=body.record)
         try:
             await self.answer_run(session, run, form, body, view)
