@@ -36,6 +36,8 @@ Events = tuple[KernelEvent, ...]
 # ENOSPC, EFBIG (a file beyond RLIMIT_FSIZE) and EDQUOT of Linux, as Python shows them.
 _DISK_FULL = re.compile(r"\[Errno (28|27|122)\]")
 _ABORTED = ("aborted", "abort")
+_CAPTURED = frozenset({"stream", "display_data", "execute_result", "error", "clear_output"})
+"""What an Output widget takes from its cell; updates of displays find their outputs themselves."""
 _LATE_OUTPUT = frozenset({"stream", "display_data", "update_display_data", "clear_output"})
 
 
@@ -91,6 +93,7 @@ class Execution:
         self.error: dict[str, Any] | None = None
         self.started = False
         self._allow_stdin = allow_stdin
+        self._capturing: list[str] = []
         self._asking = False
         self._reply_unread = False
         self._reply_error: tuple[dict[str, Any], int] | None = None
@@ -245,6 +248,8 @@ class Execution:
             size = max(byte_size(fields["text"]), message.weight)
         elif event_type != "error":
             size = max(size, weight_of(message))
+        if self._capturing and event_type in _CAPTURED:
+            fields["widget"] = self._capturing[-1]
         return self.limiter.admit(KernelEvent(event_type, fields), size)
 
     def _on_comm(self, message: Message) -> Events:
@@ -257,13 +262,33 @@ class Execution:
             event = comm_event(message)
         except TooComplex:
             return self.limiter.leave_out(event_type, message.left_out or size)
-        size = max(size, weight_of(message))
-        return () if event is None else self.limiter.admit(event, size)
+        if event is None:
+            return ()
+        self.follow_widget(event.type, event.content)
+        return self.limiter.admit(event, max(size, weight_of(message)))
+
+    def follow_widget(self, event_type: str, content: Mapping[str, Any]) -> None:
+        """Note whether an Output widget begins or ends to take this cell's output: the last one gets it.
+
+        It does so by its state `msg_id`, the id of the request whose output it shows (ipywidgets, Output).
+        """
+        if event_type != "comm_msg":
+            return
+        state = content["data"]["state"]
+        if "msg_id" not in state or content["data"].get("method") != "update":
+            return
+        comm_id = content["comm_id"]
+        if comm_id in self._capturing:
+            self._capturing.remove(comm_id)
+        if state["msg_id"] == self.msg_id:
+            self._capturing.append(comm_id)
 
     def _on_error(self, message: Message) -> Events:
         events = self._on_output(message)
         for event in events:
-            self.error = event.content
+            # An error that a widget shows did not end the cell.
+            if "widget" not in event.content:
+                self.error = event.content
         return events
 
     def _on_execute_reply(self, message: Message) -> Events:

@@ -234,7 +234,9 @@ class OutputArea:
         self._clear_at_next = False
 
     def apply(self, event_type: str, content: Mapping[str, Any]) -> None:
-        """Apply one event; types that make no output change nothing."""
+        """Apply one event; types that make no output change nothing, nor does what a widget shows instead."""
+        if "widget" in content:
+            return
         if self._clear_at_next and event_type in _MAKE_OUTPUT:
             self._clear(wait=False)
         match event_type:

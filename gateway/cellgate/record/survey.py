@@ -31,9 +31,10 @@ _GAP = 16
 
 
 class _Shown(msgspec.Struct):
-    """The part of an output's event that names its display."""
+    """The part of an output's event that names its display, and the widget that shows it."""
 
     display_id: Any = None
+    widget: Any = None
 
 
 _decode = json_decoder(_Shown).decode
@@ -99,7 +100,8 @@ class Place:
 class Survey:
     """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
-    `widgets`: the numbers of the rows of widgets; those above a limit are only counted.
+    `widgets`: the numbers of the rows of widgets, with the outputs that they show; those above a limit are
+    only counted.
     """
 
     def __init__(self) -> None:
@@ -130,8 +132,12 @@ class Survey:
                 place.started = row.seq
             elif row.type in _WIDGETS:
                 self._widget(row)
-            elif place is not None and b'"display_id"' in row.body:
-                self._display(place, _decode(row.body).display_id, row.seq)
+            elif place is not None and (b'"display_id"' in row.body or b'"widget"' in row.body):
+                shown = _decode(row.body)
+                if shown.widget is not None:
+                    self._widget(row)
+                else:
+                    self._display(place, shown.display_id, row.seq)
 
     def _widget(self, row: EventRow) -> None:
         self._widget_bytes += len(row.body)

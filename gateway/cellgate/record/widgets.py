@@ -1,4 +1,5 @@
-"""The state of a session's Jupyter widgets, folded from the comm messages of its cells.
+"""The state of a session's Jupyter widgets, folded from the comm messages of its cells, and for Output
+widgets from the outputs that they show.
 
 Pure: events in, in order, and the notebook's ``metadata.widgets`` out, as nbclient makes it. A model keeps
 its last state even if its comm was closed or its kernel is gone: the notebook shows what the user saw.
@@ -12,25 +13,34 @@ from typing import Any
 
 import msgspec
 
+from cellgate_kernels.outputs import OutputArea
+
 _NAMES = ("model_name", "model_module", "model_module_version")
 STATE = "application/vnd.jupyter.widget-state+json"
 
 
 class WidgetStates:
-    """The states from `comm_open` and `comm_msg` events, which `apply` folds in."""
+    """The states from events that `apply` folds in: of comms, and of outputs that widgets show."""
 
     def __init__(self) -> None:
         self._states: dict[str, dict[str, Any]] = {}
+        self._outputs: dict[str, OutputArea] = {}
         self._buffers: dict[str, dict[bytes, dict[str, Any]]] = {}
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Fold in one event; one without a state changes nothing."""
+        """Fold in one event; one without a state or a widget changes nothing."""
+        if "widget" in event:
+            self._show(event["widget"], event)
+            return
         data = event["data"]
         comm_id = event["comm_id"]
         state = data.get("state")
         if not isinstance(state, dict):
             return
         self._states.setdefault(comm_id, {}).update(state)
+        if "outputs" in state:
+            # A client, or the cell's own code, has set what the widget shows.
+            self._outputs.pop(comm_id, None)
         paths = data.get("buffer_paths")
         if not isinstance(paths, list):
             return
@@ -38,6 +48,11 @@ class WidgetStates:
             # A newer buffer at the same path replaces the older one.
             buffers = self._buffers.setdefault(comm_id, {})
             buffers[msgspec.json.encode(path)] = {"data": buffer, "encoding": "base64", "path": path}
+
+    def _show(self, comm_id: str, event: Mapping[str, Any]) -> None:
+        """As a client does that shows the widget: it keeps the outputs in the widget's state."""
+        area = self._outputs.setdefault(comm_id, OutputArea())
+        area.apply(event["type"], {name: value for name, value in event.items() if name != "widget"})
 
     def metadata(self) -> dict[str, Any]:
         """The notebook's metadata for widgets; empty when there are none."""
@@ -51,6 +66,8 @@ class WidgetStates:
         return {"widgets": {STATE: {"state": shown, "version_major": 2, "version_minor": 0}}}
 
     def _model(self, comm_id: str, state: dict[str, Any]) -> dict[str, Any]:
+        if comm_id in self._outputs:
+            state = {**state, "outputs": self._outputs[comm_id].outputs()}
         model: dict[str, Any] = {name: state.get(f"_{name}") for name in _NAMES}
         model["state"] = state
         buffers = self._buffers.get(comm_id)

@@ -70,7 +70,8 @@ LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
 )
 
 _NO_OUTPUT = frozenset({"queued", "file"})
-_OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at"})
+_OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"})
+"""Not of the kernel's message. Which widget shows an output follows from the messages before it."""
 
 MakeSession = Callable[[SessionSpec], Session]
 
@@ -132,7 +133,8 @@ class RecordedOutputs:
 
     def meet(self, event_type: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The recorded event that matches, if any; each event matches only once."""
-        numbers = self._open.get(_key(event_type, fields))
+        content = {name: value for name, value in fields.items() if name != "widget"}
+        numbers = self._open.get(_key(event_type, content))
         return self._events[numbers.popleft()] if numbers else None
 
     def forget(self) -> None:
@@ -199,6 +201,7 @@ class AdoptedRun(ExecutionRun):
         self._passed = passed
         self._waited = _seconds(row.created_at, started_at)
         for event in events:
+            self.machine.follow_widget(event["type"], event)
             if self.builder is not None:
                 self.builder.apply(event)
 

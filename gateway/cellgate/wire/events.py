@@ -40,6 +40,14 @@ DisplayMetadata = Annotated[
 DisplayId = Annotated[
     str, Meta(description="The display's id, which later updates refer to; absent if it has none.")
 ]
+ShownBy = Annotated[
+    str,
+    Meta(
+        description=(
+            "The `comm_id` of the Output widget that shows this instead of the cell; absent if none does."
+        )
+    ),
+]
 Traceback = Annotated[
     list[str], Meta(description="The traceback's lines, with ANSI colour codes; may be empty.")
 ]
@@ -246,6 +254,7 @@ class Stream(Event, frozen=True, kw_only=True):
     type: Literal["stream"] = "stream"
     name: Annotated[str, Meta(description="The stream that was written to: `stdout` or `stderr`.")] = "stdout"
     text: Annotated[str, Meta(description="The text as it was written, including ANSI codes.")] = ""
+    widget: ShownBy | UnsetType = UNSET
 
 
 class DisplayData(Event, frozen=True, kw_only=True):
@@ -255,6 +264,7 @@ class DisplayData(Event, frozen=True, kw_only=True):
     data: MimeBundle = {}
     metadata: DisplayMetadata = {}
     shown_as: DisplayId | UnsetType = field(default=UNSET, name="display_id")
+    widget: ShownBy | UnsetType = UNSET
 
     @property
     def display_id(self) -> str | None:
@@ -281,6 +291,7 @@ class ClearOutput(Event, frozen=True, kw_only=True):
 
     type: Literal["clear_output"] = "clear_output"
     wait: Annotated[bool, Meta(description="Whether to keep the outputs until the next one arrives.")] = False
+    widget: ShownBy | UnsetType = UNSET
 
 
 class ErrorRaised(Event, frozen=True, kw_only=True):
@@ -290,6 +301,7 @@ class ErrorRaised(Event, frozen=True, kw_only=True):
     ename: Annotated[str, Meta(description="The name of the exception's class.")] = ""
     evalue: Annotated[str, Meta(description="The exception's message.")] = ""
     traceback: Traceback = []
+    widget: ShownBy | UnsetType = UNSET
 
 
 class InputRequest(Event, frozen=True, kw_only=True):

@@ -38,6 +38,50 @@ def receive(kind: str, content: Any, *buffers: bytes, caps: OutputCaps | None = 
     return [event for _ in range(2) for event in run.receive(message)]
 
 
+def message(kind: str, content: Any, parent: str = "ours") -> Message:
+    frame = msgspec.json.encode(content)
+    return Message(
+        Channel.IOPUB, EMPTY, EMPTY, EMPTY, frame, (), Header("m", kind), Header(parent, "execute_request")
+    )
+
+
+def captures(msg_id: Any, comm_id: str = "c", **data: Any) -> Message:
+    data = {"method": "update", "state": {"msg_id": msg_id}, **data}
+    return message("comm_msg", {"comm_id": comm_id, "data": data})
+
+
+PRINTED = message("stream", {"name": "stdout", "text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("before", "shown_by"),
+    [
+        ([captures("ours")], "c"),
+        ([captures("ours"), captures("")], None),
+        ([captures("ours"), captures("other")], None),
+        ([captures("ours"), captures("ours", "d")], "d"),
+        ([captures("ours"), captures("ours", "d"), captures("", "d")], "c"),
+        ([captures("ours"), captures("ours", "d"), captures("")], "d"),
+        ([captures("ours"), captures("ours"), captures("")], None),
+        ([captures("other")], None),
+        ([captures(["ours"])], None),
+        ([captures("ours", method="echo_update")], None),
+        ([captures("ours", state={"value": 1})], None),
+    ],
+)
+def test_an_output_widget_takes_what_its_cell_prints(before: list[Message], shown_by: str | None) -> None:
+    run = Execution("ours", "code", OutputLimiter(OutputCaps()))
+    run.sent()
+    for each in before:
+        run.receive(each)
+    (event,) = run.receive(PRINTED)
+    assert event.content.get("widget") == shown_by
+    error = {"ename": "E", "evalue": "v", "traceback": ["E"]}
+    (event,) = run.receive(message("error", error))
+    assert event.content.get("widget") == shown_by
+    assert (run.error is None) is (shown_by is not None)
+
+
 def opened(**fields: Any) -> dict[str, Any]:
     return {"comm_id": "c", "target_name": "jupyter.widget", "data": {"state": {"value": 1}}, **fields}
 

@@ -36,6 +36,87 @@ print('shown')""",
 )
 
 
+OUTPUT = {
+    "_model_name": "OutputModel",
+    "_model_module": "@jupyter-widgets/output",
+    "_model_module_version": "1.0.0",
+}
+CAPTURING = (
+    f"""import sys
+from comm import create_comm
+from IPython.display import clear_output, display
+class Output:
+    def __init__(self, name):
+        state = {{**{OUTPUT!r}, 'msg_id': '', 'outputs': []}}
+        data = {{'state': state, 'buffer_paths': []}}
+        self.comm = create_comm(target_name='jupyter.widget', comm_id=name, data=data)
+    def update(self, **state):
+        sys.stdout.flush()
+        self.comm.send({{'method': 'update', 'state': state, 'buffer_paths': []}})
+    def __enter__(self):
+        self.update(msg_id=get_ipython().kernel.get_parent()['header']['msg_id'])
+    def __exit__(self, kind, error, trace):
+        if kind is not None:
+            get_ipython().showtraceback((kind, error, trace), tb_offset=0)
+        self.update(msg_id='')
+        return True
+one, two, three = map(Output, ['one', 'two', 'three'])
+print('before')
+with one:
+    print('in one')
+    print('and more')
+    display('shown in one')
+print('after')""",
+    """with one:
+    1 / 0
+with two:
+    print('in two')
+    with three:
+        print('in three')
+    print('in two again')
+'result'""",
+    """with two:
+    clear_output()
+with three:
+    clear_output(wait=True)
+    print('instead')
+print('to be cleared')
+clear_output()
+print('last')""",
+)
+
+
+def test_what_an_output_widget_shows_is_no_output_of_its_cell(
+    gateway: GatewayProcess, session: str, tmp_path: Path
+) -> None:
+    theirs = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in CAPTURING])
+    asyncio.run(run_with_nbclient(theirs, tmp_path, {}))
+    results = [gateway.execute(session, code) for code in CAPTURING]
+    assert [result["status"] for result in results] == ["ok"] * 3
+    expected = [json.loads(json.dumps(cell.outputs)) for cell in theirs.cells]
+    assert [result["outputs"] for result in results] == expected
+    assert [result["text"] for result in results] == ["before\nafter\n", "'result'", "last\n"]
+    assert [gateway.result(session, result["execution"]) for result in results] == results
+    notebook = gateway.get(f"/v1/sessions/{session}/notebook").json()
+    nbformat.validate(notebook)
+    exported = nbformat.reads(json.dumps(notebook), as_version=4)
+    assert [cell["outputs"] for cell in json.loads(json.dumps(exported))["cells"]] == expected
+    ours, known = (
+        {name: model["state"]["outputs"] for name, model in metadata["widgets"][STATE]["state"].items()}
+        for metadata in (notebook["metadata"], json.loads(json.dumps(theirs.metadata)))
+    )
+    assert ours == known
+    assert [[output["output_type"] for output in ours[name]] for name in ("one", "two", "three")] == [
+        ["stream", "display_data", "error"],
+        [],
+        ["stream"],
+    ]
+    assert gateway.get(f"/v1/sessions/{session}/audit/verify").json()["valid"]
+    bundle = tmp_path / "bundle.zip"
+    bundle.write_bytes(gateway.get(f"/v1/sessions/{session}/bundle").body)
+    assert check_bundle(bundle).problem is None
+
+
 def test_the_notebook_has_the_state_that_nbclient_has(
     gateway: GatewayProcess, session: str, tmp_path: Path
 ) -> None:
