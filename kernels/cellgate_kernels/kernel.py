@@ -24,12 +24,13 @@ from jupyter_client.provisioning.factory import KernelProvisionerFactory
 from cellgate_kernels.asleep import Sleep
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.environment import Environment, accept, ask
-from cellgate_kernels.errors import CellgateError, GatewayFault, KernelStartFailed
+from cellgate_kernels.errors import CellgateError, GatewayFault, KernelDied, KernelStartFailed
 from cellgate_kernels.kernel_info import known_info
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.masking import Masker
 from cellgate_kernels.messages import Channel, Message
+from cellgate_kernels.programs import Program, ProgramSpec, start_program
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
 from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
@@ -207,6 +208,17 @@ class Kernel:
         Once it has answered and the future is done, the interrupt can't hit anything that runs later.
         """
         return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
+
+    async def start_program(self, spec: ProgramSpec) -> Program:
+        """Start a program beside the kernel, in its sandbox; it ends with the kernel at the latest.
+
+        Raises InvalidInput for one that can't be started, KernelDied when the kernel is gone or has no
+        keeper.
+        """
+        path = self._provisioner.keeper_socket
+        if path is None or not self.alive:
+            raise KernelDied("The kernel has ended")
+        return await start_program(path, spec)
 
     async def shutdown(self) -> None:
         """Kill the kernel and remove everything but its workspace folder. Concurrent calls share one end.

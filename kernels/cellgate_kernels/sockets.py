@@ -126,7 +126,7 @@ class LocalSocket:
             self._again()
             return
         try:
-            _connect_to(connecting, self._path)
+            connect_to(connecting, self._path)
             # A new socket's buffer takes these hundred bytes whole.
             connecting.send(self._hello)
         except OSError:
@@ -440,7 +440,7 @@ def open_socket(
         raise
 
 
-def _connect_to(connecting: socket.socket, path: str) -> None:
+def connect_to(connecting: socket.socket, path: str) -> None:
     """Connect to the socket at `path` itself. Raises OSError for anything else that is there.
 
     A kernel can write to the folder: it could put a link to another service's socket there at any moment.

@@ -14,11 +14,14 @@ import gc
 import os
 import select
 import signal
+import socket
 import sys
+import time
 from contextlib import suppress
 
 LIFETIME = "CELLGATE_LIFETIME"
 KEEPER = "CELLGATE_KEEPER"
+PARENT = "JPY_PARENT_PID"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -28,6 +31,10 @@ END = signal.SIGQUIT
 """Ends the keeper and everything that it started at once, as SIGKILL would end a single process."""
 
 WAKE_BYTES = 4096
+CONNECTIONS = 64
+"""That wait to be taken."""
+ROUNDS = 50
+PAUSE = 0.005  # seconds
 
 
 def begin():
@@ -36,7 +43,8 @@ def begin():
     CELLGATE_KEEPER is set where there is to be one.
     """
     leave_if_orphaned()
-    if os.environ.pop(KEEPER, None) is None:
+    address = os.environ.pop(KEEPER, None)
+    if address is None:
         return
     keeper = os.getpid()
     gc.freeze()
@@ -45,13 +53,14 @@ def begin():
         gc.unfreeze()
         end_with_parent(keeper)
         return
+    os.environ.pop(PARENT, None)
     # Nothing returns from here, because the caller's next step is the kernel's.
     try:
-        status = Keeper(kernel).run()
+        returncode = Keeper(kernel, address).run()
     except BaseException:  # noqa: BLE001 - the process ends here, and its kernels with it
         sys.excepthook(*sys.exc_info())
         os._exit(1)
-    end_like(status)
+    end_like(returncode)
 
 
 def leave_if_orphaned():
@@ -75,9 +84,9 @@ def end_with_parent(parent):
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
-    if "JPY_PARENT_PID" in os.environ:
+    if PARENT in os.environ:
         # ipykernel watches it too.
-        os.environ["JPY_PARENT_PID"] = str(parent)
+        os.environ[PARENT] = str(parent)
 
 
 def prctl(option, argument):
@@ -88,13 +97,16 @@ def prctl(option, argument):
 class Keeper:
     """One loop over poll(2), which sleeps until a signal comes or a watched descriptor is ready.
 
-    `children`: what to call before a child of that pid is reaped; other children are only reaped.
+    `children`: what to call with a child's pid and its return code before it is reaped; other children are
+    only reaped. `address`: the path of the socket where the gateway asks for programs.
     """
 
-    def __init__(self, kernel):
+    def __init__(self, kernel, address):
         self.kernels = set()
         self.children = {}
-        self.status = 0
+        self.returncode = 0
+        self.timers = []
+        self.programs = None
         self.ready = {}
         self.poll = select.poll()
         self.keep(kernel)
@@ -104,6 +116,28 @@ class Keeper:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for number in (*PASSED_ON, END, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
+        self.listen(address)
+
+    def listen(self, address):
+        """Take connections for programs; a kernel does without them where it has no place for a socket."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        try:
+            listener.bind(address)
+            os.chmod(address, 0o600)  # noqa: PTH101 - nothing more is imported
+            listener.listen(CONNECTIONS)
+        except OSError as error:
+            print(f"No programs can be started beside this kernel: {error}", file=sys.stderr)
+            return
+        self.watch(listener.fileno(), select.POLLIN, lambda *_: self.connected(listener))
+
+    def connected(self, listener):
+        """The gateway wants a program: only now is there a need for what starts it."""
+        if self.programs is None:
+            import programs  # noqa: PLC0415
+
+            self.programs = programs.Programs(self, os.environb)
+        self.programs.accept(listener)
 
     def keep(self, kernel):
         """Take over a child as a kernel, in a process group of its own."""
@@ -124,16 +158,32 @@ class Keeper:
         self.poll.unregister(descriptor)
 
     def run(self):
-        """Until the last kernel has ended; returns its wait status."""
+        """Until the last kernel has ended; returns its return code, negative for a signal."""
         # A child that ended before there was a handler told nobody.
         self.reap()
         while self.kernels:
-            for descriptor, events in self.poll.poll():
+            for descriptor, events in self.poll.poll(self.call_due()):
                 # An earlier one of the same turn may have ended it.
                 call = self.ready.get(descriptor)
                 if call is not None:
                     call(descriptor, events)
-        return self.status
+        self.end()
+        end_orphans()
+        return self.returncode
+
+    def later(self, seconds, call):
+        """Call this after so many seconds."""
+        self.timers.append((time.monotonic() + seconds, call))
+
+    def call_due(self):
+        """Call what is due; returns the milliseconds until the next, None if there is none."""
+        moment = time.monotonic()
+        for timer in [timer for timer in self.timers if timer[0] <= moment]:
+            self.timers.remove(timer)
+            timer[1]()
+        if not self.timers:
+            return None
+        return max(1, 1000 * (min(due for due, _ in self.timers) - moment))
 
     def take_signals(self, descriptor, events):
         """What the handlers of signals left in the pipe: one byte each."""
@@ -148,19 +198,19 @@ class Keeper:
 
     def reap(self):
         """Reap all children that have ended."""
-        while (child := next_ended()) is not None:
+        while (found := next_ended()) is not None:
+            child, returncode = found
             ended = self.children.pop(child, None)
             if ended is not None:
                 # Until it is reaped, its group's id can't be another's.
-                ended(child)
-            _, status = os.waitpid(child, 0)
-            if child in self.kernels:
-                self.kernels.discard(child)
-                self.status = status
+                ended(child, returncode)
+            os.waitpid(child, 0)
 
-    def kernel_ended(self, kernel):
+    def kernel_ended(self, kernel, returncode):
         """Its cells' programs end with it, unless they left its group."""
         signal_group(kernel, signal.SIGKILL)
+        self.kernels.discard(kernel)
+        self.returncode = returncode
 
     def end(self):
         """End all that was started from here; the kernels' ends then end the keeper."""
@@ -168,13 +218,36 @@ class Keeper:
             signal_group(child, signal.SIGKILL)
 
 
+def end_orphans():
+    """End what is left below this process; those whose parent ends become our children, one by one.
+
+    In a pid namespace the system does that, for all of it. Elsewhere this is the last chance.
+    """
+    for _ in range(ROUNDS):
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children") as listed:  # noqa: PTH123 - as above
+                children = [int(child) for child in listed.read().split()]
+        except OSError:
+            return
+        if not children:
+            return
+        for child in children:
+            with suppress(OSError):
+                os.kill(child, signal.SIGKILL)
+        time.sleep(PAUSE)
+        while (found := next_ended()) is not None:
+            os.waitpid(found[0], 0)
+
+
 def next_ended():
-    """The pid of a child that has ended and is not reaped yet, None if there is none."""
+    """The pid and the return code of a child that has ended and is not reaped yet, None if there is none."""
     try:
         found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
-    return None if found is None else found.si_pid
+    if found is None:
+        return None
+    return found.si_pid, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
 
 def signal_group(leader, number):
@@ -183,13 +256,12 @@ def signal_group(leader, number):
         os.killpg(leader, number)
 
 
-def end_like(status):
-    """End this process as a child with this wait status did."""
-    if not os.WIFSIGNALED(status):
-        os._exit(os.waitstatus_to_exitcode(status))
-    number = os.WTERMSIG(status)
+def end_like(returncode):
+    """End this process as a child with this return code did."""
+    if returncode >= 0:
+        os._exit(returncode)
     with suppress(OSError):
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
+        signal.signal(-returncode, signal.SIG_DFL)
+    os.kill(os.getpid(), -returncode)
     # The first process of a pid namespace does not end by its own signals.
-    os._exit(128 + number)
+    os._exit(128 - returncode)

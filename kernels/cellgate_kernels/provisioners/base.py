@@ -172,6 +172,14 @@ class CellgateProvisioner(KernelProvisionerBase):
         """The kernel's first process, an ancestor of its others; None if it isn't known on this machine."""
         return None
 
+    @property
+    def keeper_socket(self) -> str | None:
+        """Where the kernel's keeper takes programs, on this machine; None before a launch and after the end.
+
+        A kernel may put anything there.
+        """
+        return None if self._folders is None else f"{self._folders.socket_prefix}-{KEEPER_PORT}"
+
     # To be implemented by a backend.
 
     @classmethod

@@ -27,6 +27,7 @@ MATERIAL = (
     "image/uv.txt",
     "image/bootstrap.py",
     "image/keeper.py",
+    "image/programs.py",
     "image/bash_cells.py",
     "image/deno_cells.py",
     "image/forwarder.py",

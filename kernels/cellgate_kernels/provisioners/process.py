@@ -1,8 +1,8 @@
 """The `process` backend: a kernel as an ordinary child process. No isolation at all; for trusted code only.
 
 The kernel sees the host as the gateway's user does, except for a reduced environment, a private home, and
-resource limits. Its process group ends with it, but a process that left that group does not: only a pid
-namespace (``sandbox``) ends those.
+resource limits. Its keeper ends all that is left below it; but who kills the keeper leaves them behind: only
+a pid namespace (``sandbox``) ends everything.
 """
 
 from __future__ import annotations

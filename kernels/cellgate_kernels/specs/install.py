@@ -36,10 +36,10 @@ IMAGE = Path(__file__).parents[1] / "image"
 REQUIREMENTS = IMAGE / "requirements.lock"
 """The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
-START_UP = ("bootstrap.py", "keeper.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
+START_UP = ("bootstrap.py", "keeper.py", "programs.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
 """The scripts that start kernels; they are copied to the environment's data folder."""
-IMPORTED = "keeper.py"
-"""The one of them that the others import before anything else."""
+IMPORTED = ("keeper.py", "programs.py")
+"""Those of them that the keeper imports."""
 
 # The package of each kernelspec's kernel. An operator's own requirements may leave one out.
 _PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
@@ -137,8 +137,9 @@ def install_kernelspec(
     shared.mkdir(parents=True, exist_ok=True)
     for script in START_UP:
         _replace(shared / script, (IMAGE / script).read_bytes())
-    # Each kernel imports it, from a folder that it can't write to.
-    _ask(python, f"import py_compile; py_compile.compile({str(shared / IMPORTED)!r}, doraise=True)")
+    # Each kernel imports these, from a folder that it can't write to.
+    imported = [str(shared / name) for name in IMPORTED]
+    _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":
         _build_font_list(python, shared / "matplotlib")
     spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())

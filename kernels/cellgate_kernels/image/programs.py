@@ -1,0 +1,427 @@
+"""Programs beside the kernel: the keeper starts one for each connection of the gateway.
+
+``keeper`` imports this with the first connection and calls it from its loop. A connection is one program's:
+a `START` comes in, then input, its end, and signals; `STARTED` or `FAILED` go out, then output, and at last
+`EXITED`. While the gateway does not read, the program's output is not read either, and stays in its pipes. A
+connection that is cut ends the program. The gateway's half is ``cellgate_kernels/programs.py``.
+
+Everything in a sandbox may connect here; it gets nothing that it could not start by itself.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+from contextlib import suppress
+
+from keeper import PR_SET_PDEATHSIG, prctl
+
+HEAD = struct.Struct(">BI")
+NUMBER = struct.Struct(">I")
+NATIVE = struct.Struct("i")
+START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE = range(1, 6)
+STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN = range(33, 40)
+
+MOST_FRAME = 1024 * 1024
+MOST_INPUT = 2 * 1024 * 1024
+"""Input that waits for a program; the gateway sends less before it is told that some was `TAKEN`."""
+MOST_UNSENT = 64 * 1024
+READ_BYTES = 32 * 1024
+MOST_PROGRAMS = 256
+GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+IGNORED_HERE = (signal.SIGPIPE, signal.SIGXFSZ)
+"""What Python ignores, and programs expect to end them."""
+
+
+class Broken(Exception):
+    """The other side does not keep to the protocol, or is gone."""
+
+
+class Programs:
+    """All programs of a keeper. `workspace`: where they start."""
+
+    def __init__(self, keeper, environment):
+        self.keeper = keeper
+        self.environment = {
+            name: value for name, value in environment.items() if not name.startswith(b"CELLGATE_")
+        }
+        self.workspace = os.getcwdb()  # noqa: PTH109 - as bytes
+        self.running = set()
+
+    def accept(self, listener):
+        """Take a connection."""
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if len(self.running) < MOST_PROGRAMS:
+            self.running.add(Program(self, connection))
+        else:
+            connection.close()
+
+
+class Program:
+    """A connection and its program."""
+
+    def __init__(self, programs, connection):
+        self.programs = programs
+        self.keeper = programs.keeper
+        connection.setblocking(False)
+        self.connection = connection
+        self.received = bytearray()
+        self.unsent = bytearray()
+        self.child = None
+        self.returncode = None
+        self.unwritten = bytearray()
+        self.stdin = None
+        self.input_ended = False
+        # What its pipes are, until its end is reported; and how much is still to be read of each, which is
+        # None until the program has ended.
+        self.names = None
+        self.pipes = {}
+        self.terminating = False
+        self.watched = {}
+        self.watch(connection.fileno(), READABLE, self.connection_ready)
+
+    # What is watched
+
+    def watch(self, descriptor, events, call):
+        """Watch a descriptor for exactly these events; for none, forget it."""
+        if self.watched.get(descriptor, 0) == events:
+            return
+        if descriptor in self.watched:
+            self.keeper.unwatch(descriptor)
+            del self.watched[descriptor]
+        if events:
+            self.keeper.watch(descriptor, events, call)
+            self.watched[descriptor] = events
+
+    def adjust(self):
+        """Watch what can be dealt with now, and end what is over."""
+        if self.connection is not None:
+            events = READABLE | (select.POLLOUT if self.unsent else 0)
+            self.watch(self.connection.fileno(), events, self.connection_ready)
+        full = len(self.unsent) >= MOST_UNSENT
+        for pipe in self.pipes:
+            self.watch(pipe, 0 if full else READABLE, self.pipe_ready)
+        if self.stdin is not None:
+            self.watch(self.stdin, select.POLLOUT if self.unwritten else 0, self.stdin_ready)
+        if self.returncode is not None and not self.pipes:
+            self.over()
+
+    # The connection
+
+    def connection_ready(self, descriptor, events):
+        """The gateway sent something, can take something, or is gone."""
+        try:
+            if events & select.POLLOUT:
+                self.flush()
+            if events & READABLE:
+                self.receive()
+        except (Broken, OSError):
+            self.cut()
+            return
+        self.adjust()
+
+    def receive(self):
+        """Read what is there and do what it says. Raises Broken."""
+        try:
+            data = self.connection.recv(READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            raise Broken
+        self.received += data
+        while len(self.received) >= HEAD.size:
+            kind, size = HEAD.unpack_from(self.received)
+            if size > MOST_FRAME:
+                raise Broken
+            if len(self.received) < HEAD.size + size:
+                return
+            payload = bytes(self.received[HEAD.size : HEAD.size + size])
+            del self.received[: HEAD.size + size]
+            self.handle(kind, payload)
+
+    def handle(self, kind, payload):
+        """One message of the gateway. Raises Broken."""
+        if (kind == START) != (self.child is None):
+            raise Broken
+        if kind == START:
+            self.start(payload)
+        elif kind == INPUT:
+            self.unwritten += payload
+            if len(self.unwritten) > MOST_INPUT:
+                raise Broken
+            self.write()
+        elif kind == END_OF_INPUT:
+            self.input_ended = True
+            self.write()
+        elif kind == SIGNAL and len(payload) == 1:
+            self.signal(payload[0])
+        elif kind == TERMINATE:
+            self.terminate()
+        else:
+            raise Broken
+
+    def send(self, kind, payload=b""):
+        """Send now what fits, and the rest later."""
+        if self.connection is None:
+            return
+        self.unsent += HEAD.pack(kind, len(payload)) + payload
+        try:
+            self.flush()
+        except OSError:
+            self.cut()
+
+    def flush(self):
+        """Send what the gateway takes now. Raises OSError."""
+        while self.unsent:
+            try:
+                sent = self.connection.send(self.unsent)
+            except BlockingIOError:
+                return
+            del self.unsent[:sent]
+
+    def cut(self):
+        """The gateway is gone: the program has nobody to run for."""
+        self.close_connection()
+        if self.child is None:
+            self.forget()
+        elif self.returncode is None:
+            self.terminate()
+            self.adjust()
+        else:
+            self.close_pipes()
+            self.forget()
+
+    def close_connection(self):
+        """Close it; what was not sent is lost."""
+        if self.connection is not None:
+            self.watch(self.connection.fileno(), 0, None)
+            self.connection.close()
+            self.connection = None
+            self.unsent.clear()
+
+    # The program
+
+    def start(self, payload):
+        """Start the program that the message describes, or say why it can't be."""
+        words = split(payload)
+        if len(words) < 4 or not words[2].isdigit():
+            raise Broken
+        wants_input = words[0] == b"1"
+        count = int(words[2])
+        argv = words[3 : 3 + count]
+        if not argv or len(argv) < count:
+            raise Broken
+        environment = dict(self.programs.environment)
+        for pair in words[3 + count :]:
+            name, _, value = pair.partition(b"=")
+            environment[name] = value
+        folder = os.path.join(self.programs.workspace, words[1])  # noqa: PTH118 - as bytes
+        try:
+            self.child = self.spawn(argv, environment, folder, wants_input)
+        except OSError as error:
+            self.send(FAILED, os.strerror(error.errno or 0).encode())
+            self.returncode = 0
+            return
+        self.keeper.children[self.child] = self.ended
+        self.send(STARTED, NUMBER.pack(self.child))
+
+    def spawn(self, argv, environment, folder, wants_input):
+        """Fork and execute; returns the pid. Raises OSError, also the one that the child met."""
+        opened = []
+        try:
+            stdin, self.stdin = pipe(opened) if wants_input else (os.open(os.devnull, os.O_RDONLY), None)
+            opened.append(stdin)
+            stdout_end, stdout = pipe(opened)
+            stderr_end, stderr = pipe(opened)
+            failure, failed = pipe(opened)
+            child = os.fork()
+            if child == 0:
+                become(argv, environment, folder, (stdin, stdout, stderr), failed)
+        except OSError:
+            self.stdin = None
+            close(*opened)
+            raise
+        close(stdin, stdout, stderr, failed)
+        told = os.read(failure, NUMBER.size)
+        close(failure)
+        if told:
+            os.waitpid(child, 0)
+            close(stdout_end, stderr_end, *(() if self.stdin is None else (self.stdin,)))
+            self.stdin = None
+            raise OSError(*NUMBER.unpack(told), "")
+        for end in (stdout_end, stderr_end, self.stdin):
+            if end is not None:
+                os.set_blocking(end, False)
+        self.names = {stdout_end: STDOUT, stderr_end: STDERR}
+        self.pipes = {stdout_end: None, stderr_end: None}
+        return child
+
+    def pipe_ready(self, descriptor, events):
+        """The program wrote something, or closed a stream."""
+        left = self.pipes[descriptor]
+        wanted = READ_BYTES if left is None else min(READ_BYTES, left)
+        try:
+            data = os.read(descriptor, wanted) if wanted else b""
+        except BlockingIOError:
+            data = b"" if left is not None else None
+        except OSError:
+            data = b""
+        if data:
+            self.send(self.names[descriptor], data)
+            if left is not None and descriptor in self.pipes:
+                self.pipes[descriptor] = left - len(data)
+                self.close_if_drained(descriptor)
+        elif data is not None:
+            self.close_pipe(descriptor)
+        self.adjust()
+
+    def close_if_drained(self, descriptor):
+        """Close the pipe of a program that has ended, once all that it wrote is read."""
+        if self.pipes[descriptor] == 0:
+            self.close_pipe(descriptor)
+
+    def close_pipe(self, descriptor):
+        """Nothing more is read from this pipe."""
+        self.watch(descriptor, 0, None)
+        del self.pipes[descriptor]
+        os.close(descriptor)
+
+    def close_pipes(self):
+        """Read nothing more."""
+        for descriptor in tuple(self.pipes):
+            self.close_pipe(descriptor)
+
+    def write(self):
+        """Give the program the input that it takes now."""
+        before = len(self.unwritten)
+        while self.stdin is not None and self.unwritten:
+            try:
+                del self.unwritten[: os.write(self.stdin, self.unwritten)]
+            except BlockingIOError:
+                break
+            except OSError:
+                self.close_stdin()
+        if self.stdin is None:
+            # It is not there, or does not listen: input for it is dropped.
+            self.unwritten.clear()
+        elif self.input_ended and not self.unwritten:
+            self.close_stdin()
+        if taken := before - len(self.unwritten):
+            self.send(TAKEN, NUMBER.pack(taken))
+
+    def stdin_ready(self, descriptor, events):
+        """The program takes more input, or closed it."""
+        self.write()
+        self.adjust()
+
+    def close_stdin(self):
+        """The program reads the end of its input."""
+        if self.stdin is not None:
+            self.watch(self.stdin, 0, None)
+            os.close(self.stdin)
+            self.stdin = None
+
+    def signal(self, number):
+        """Send a signal to the program's group."""
+        if self.returncode is None:
+            with suppress(OSError):
+                os.killpg(self.child, number)
+
+    def terminate(self):
+        """End the program's group: with time to clean up at first."""
+        if self.returncode is None and not self.terminating:
+            self.terminating = True
+            self.signal(signal.SIGTERM)
+            # It may be stopped.
+            self.signal(signal.SIGCONT)
+            self.keeper.later(GRACE, lambda: self.signal(signal.SIGKILL))
+
+    def ended(self, child, returncode):
+        """The program has ended, and is about to be reaped."""
+        if self.terminating:
+            self.signal(signal.SIGKILL)
+        self.returncode = returncode
+        self.close_stdin()
+        # All that it wrote is there; others that have the pipe open are not waited for.
+        for descriptor in tuple(self.pipes):
+            self.pipes[descriptor] = waiting_in(descriptor)
+            self.close_if_drained(descriptor)
+        self.adjust()
+
+    def over(self):
+        """All is sent but how it ended."""
+        if self.connection is not None and self.names is not None:
+            self.names = None
+            kind = EXITED if self.returncode >= 0 else SIGNALLED
+            self.send(kind, NUMBER.pack(abs(self.returncode)))
+        if not self.unsent:
+            self.close_connection()
+            self.forget()
+        elif self.connection is not None:
+            self.watch(self.connection.fileno(), READABLE | select.POLLOUT, self.connection_ready)
+
+    def forget(self):
+        """Nothing is left of it."""
+        self.close_stdin()
+        self.programs.running.discard(self)
+
+
+def become(argv, environment, folder, streams, failed):
+    """In the child: become the program. Never returns."""
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in IGNORED_HERE:
+            signal.signal(number, signal.SIG_DFL)
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+        os.chdir(folder)
+        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
+    except BaseException as error:  # noqa: BLE001 - the process ends here
+        os.write(failed, NUMBER.pack(getattr(error, "errno", None) or errno.EINVAL))
+    finally:
+        os._exit(127)
+
+
+def pipe(opened):
+    """The ends of a pipe, for reading and for writing; added to `opened`, above the standard streams."""
+    ends = os.pipe2(os.O_CLOEXEC)
+    opened += ends
+    return ends
+
+
+def close(*descriptors):
+    """Close each."""
+    for descriptor in descriptors:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def waiting_in(descriptor):
+    """How many bytes can be read from a pipe now."""
+    return NATIVE.unpack(fcntl.ioctl(descriptor, termios.FIONREAD, NATIVE.pack(0)))[0]
+
+
+def split(payload):
+    """The strings of a message, each with its length before it. Raises Broken."""
+    words = []
+    at = 0
+    while at < len(payload):
+        if at + NUMBER.size > len(payload):
+            raise Broken
+        (size,) = NUMBER.unpack_from(payload, at)
+        at += NUMBER.size
+        if at + size > len(payload):
+            raise Broken
+        words.append(payload[at : at + size])
+        at += size
+    return words
