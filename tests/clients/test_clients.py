@@ -31,6 +31,8 @@ def test_jupyter_server_with_a_gateway_url(jupyter: GatewayProcess, tmp_path: Pa
     assert happened["deleted"] == 204
     assert jupyter.get(f"/api/kernels/{happened['kernel']}").status == 404
     assert len(recorded_cells(jupyter, happened["kernel"])) == 3
+    assert jupyter.model(happened["opened"])["title"].endswith("work/a.ipynb")
+    assert jupyter.model(happened["kernel"])["title"] is None
 
 
 def test_jupyter_kernel_client(jupyter: GatewayProcess, tmp_path: Path) -> None:
@@ -71,6 +73,14 @@ def test_nbclient_and_papermill(jupyter: GatewayProcess, tmp_path: Path) -> None
     assert happened["papermill"] == {"failed": None, "shown": shown}
     shown = [*shown[:3], *failing]
     assert happened["failing"] == {"failed": "ZeroDivisionError", "shown": shown}
+
+
+def test_the_documented_recipe_for_papermill_with_a_notebook_that_names_no_kernel(
+    jupyter: GatewayProcess, tmp_path: Path
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "connect-jupyter-clients.md"
+    happened = run_client(jupyter, "recipe.py", tmp_path, str(page))
+    assert happened == {"printed": ["2\n"]}
 
 
 def test_nbclient_without_a_token(start_gateway: Callable[..., GatewayProcess], tmp_path: Path) -> None:

@@ -8,6 +8,9 @@ from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 
+TITLE = "title"
+"""The key of a session's metadata with what it is about, such as the path of its notebook."""
+
 
 def has_network(row: SessionRow) -> bool:
     """Whether the session's newest kernel could reach what its principal's policy names."""
@@ -27,8 +30,10 @@ def session_model(
     `problem`: why it is no longer recorded, if so. `missing`: what it had before
     its last end and does not have now.
     """
+    title = (row.metadata or {}).get(TITLE)
     return SessionModel(
         session=row.key,
+        title=title if isinstance(title, str) else None,
         principal=row.principal,
         kernel=row.kernel,
         kernel_id=kernel_id,

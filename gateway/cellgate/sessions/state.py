@@ -20,6 +20,7 @@ from cellgate.record.events import now
 from cellgate.record.facts import brief
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.kernel_slot import environment_of
+from cellgate.sessions.model import TITLE
 from cellgate.sessions.parts import SessionSpec
 from cellgate.wire.events import Loss
 from cellgate_kernels.kernel import Kernel
@@ -96,6 +97,13 @@ class SessionRecord:
         if loss is not None:
             self._introduction["loss"] = to_builtins(loss)
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
+
+    def entitle(self, title: str, *, rename: bool = True) -> None:
+        """Give the session a title, in its metadata; without `rename` only if it has none."""
+        known = self.row.metadata or {}
+        if known.get(TITLE) != title and (rename or TITLE not in known):
+            self.row = structs.replace(self.row, metadata={**known, TITLE: title})
+            self.save()
 
     def set(self, state: SessionState, cause: str | None, kernel: Kernel | None) -> None:
         """Like `change`, but does nothing if state and cause are the same."""

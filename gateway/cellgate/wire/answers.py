@@ -31,6 +31,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     """A session, live or ended."""
 
     session: Annotated[str, Meta(description="The session's key.")]
+    title: Annotated[
+        str | None,
+        Meta(description="The `title` in its metadata: for a Jupyter client's, the path of its document."),
+    ] = None
     principal: Annotated[str, Meta(description="The name of its owner.")] = ""
     kernel: Annotated[str, Meta(description="The name of the kernelspec.")] = ""
     kernel_id: Annotated[

@@ -7,6 +7,7 @@ import asyncio
 import json
 import sys
 import uuid
+from pathlib import Path
 
 from proxy import DEADLINE, OWN_TOKEN, serve
 from tornado.websocket import websocket_connect
@@ -51,9 +52,15 @@ async def use(proxy, kernel):
 
 
 def main():
-    with serve("jupyter_server", URL, TOKEN, FOLDER) as proxy:
+    titles = "--GatewayClient.allowed_envs=JPY_SESSION_NAME"
+    with serve("jupyter_server", URL, TOKEN, FOLDER, titles) as proxy:
+        # As JupyterLab does it.
+        Path(FOLDER, "work").mkdir()
+        place = {"path": "work/a.ipynb", "name": "a.ipynb", "type": "notebook"}
+        document = {**place, "kernel": {"name": "python3"}}
+        opened = proxy.request("POST", "/api/sessions", document)["kernel"]["id"]
         kernel = proxy.request("POST", "/api/kernels", {"name": "python3"})["id"]
-        happened = {"kernel": kernel, **asyncio.run(use(proxy, kernel))}
+        happened = {"opened": opened, "kernel": kernel, **asyncio.run(use(proxy, kernel))}
         happened["deleted"] = proxy.request("DELETE", f"/api/kernels/{kernel}")
         print(json.dumps(happened))
 

@@ -176,3 +176,48 @@ def test_a_jupyter_session_goes_with_its_kernel(jupyter: GatewayProcess) -> None
     model = jupyter.post("/api/sessions", {"path": str(uuid.uuid4()), "kernel": {"name": "python3"}}).json()
     assert jupyter.delete(f"/api/kernels/{model['kernel']['id']}").status == 204
     assert jupyter.get(f"/api/sessions/{model['id']}").status == 404
+
+
+def test_a_document_s_path_is_the_title_of_its_session(jupyter: GatewayProcess) -> None:
+    def title(kernel: str) -> object:
+        model = jupyter.model(kernel)
+        assert model["metadata"] == {"title": model["title"]}
+        return model["title"]
+
+    first, second = f"{uuid.uuid4()}.ipynb", f"{uuid.uuid4()}.ipynb"
+    opened = jupyter.post("/api/sessions", {"path": first, "kernel": {"name": "python3"}}).json()
+    kernel = opened["kernel"]["id"]
+    assert title(kernel) == first
+    jupyter.request("PATCH", f"/api/sessions/{opened['id']}", {"path": second})
+    assert title(kernel) == second
+    # Another document with the same kernel is not what the session is about.
+    jupyter.post("/api/sessions", {"path": "other.ipynb", "kernel": {"id": kernel}})
+    assert title(kernel) == second
+    jupyter.delete(f"/api/kernels/{kernel}")
+    assert title(kernel) == second, "the record keeps it"
+    # Jupyter Server has no path to give with a kernel but this variable, which the kernel does not get.
+    made = jupyter.post("/api/kernels", {"env": {"JPY_SESSION_NAME": "work/a.ipynb"}}).json()["id"]
+    assert title(made) == "work/a.ipynb"
+    seen = jupyter.execute(made, "import os; print('JPY_SESSION_NAME' in os.environ)")
+    assert seen["stdout"] == "False\n"
+    plain = jupyter.post("/api/kernels").json()["id"]
+    assert title_of(jupyter.model(plain)) is None
+    for each in (made, plain):
+        jupyter.delete(f"/api/kernels/{each}")
+
+
+def title_of(model: dict[str, object]) -> object:
+    assert model["metadata"] == {}
+    return model["title"]
+
+
+def test_files_and_variables_are_the_same_from_both_sides(jupyter: GatewayProcess) -> None:
+    """A Jupyter client's kernel and the native interface: one session, one workspace."""
+    model = jupyter.post("/api/sessions", {"path": "both.ipynb", "kernel": {"name": "python3"}}).json()
+    key = model["kernel"]["id"]
+    assert jupyter.request("PUT", f"/v1/sessions/{key}/files/data.csv", b"1,2").status == 201
+    assert jupyter.execute(key, "open('made.txt', 'w').write(open('data.csv').read())")["status"] == "ok"
+    listed = jupyter.get(f"/v1/sessions/{key}/files").json()["files"]
+    assert [file["path"] for file in listed] == ["data.csv", "made.txt"]
+    assert key in [kernel["id"] for kernel in jupyter.get("/api/kernels").json()]
+    jupyter.delete(f"/api/sessions/{model['id']}")

@@ -14,6 +14,7 @@ import msgspec
 
 from cellgate.errors import NotFound, quota_of
 from cellgate.http.base import BaseHandler, encode
+from cellgate.sessions.model import TITLE
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
 from cellgate.wire.models import SessionBody
@@ -22,6 +23,9 @@ from cellgate_kernels.errors import CellgateError, InvalidInput
 # Jupyter Server adds these to every request. They describe its machine, not the kernel's, and a kernel with
 # its own environment variables can't come from the warm pool.
 OF_THE_CLIENT = frozenset({"KERNEL_USERNAME", "KERNEL_WORKING_DIR", "KERNEL_LAUNCH_TIMEOUT"})
+NOTEBOOK = "JPY_SESSION_NAME"
+"""Jupyter's variable for the path of a kernel's document; Jupyter Server sends it if it is told to."""
+MOST_PATH = 4096
 
 _STATES = {
     SessionState.STARTING: "starting",
@@ -99,10 +103,12 @@ class JupyterHandler(BaseHandler):
                 return session
         raise NotFound(f"Kernel does not exist: {wanted[:100]}")
 
-    async def start(self, name: str | None, env: dict[str, str]) -> Session:
-        """A session with a fresh kernel."""
-        env = {key: value for key, value in env.items() if key not in OF_THE_CLIENT}
+    async def start(self, name: str | None, env: dict[str, str], path: str | None = None) -> Session:
+        """A session with a fresh kernel; `path`: the document that it is for, its title."""
+        kept = {key: value for key, value in env.items() if key not in OF_THE_CLIENT and key != NOTEBOOK}
+        title = path or env.get(NOTEBOOK, "")
         key = self.login.reach.new_key() if self.login.reach.prefix else None
-        body = SessionBody(session=key, kernel=name, env=env)
+        metadata = {TITLE: title[:MOST_PATH]} if title else {}
+        body = SessionBody(session=key, kernel=name, env=kept, metadata=metadata)
         session, _ = await self.services.manager.get_or_create(self.owner, body)
         return session

@@ -7,14 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from cellgate.errors import NotFound
-from cellgate.http.jupyter.base import JupyterHandler, kernel_id, kernel_model
+from cellgate.http.jupyter.base import MOST_PATH, JupyterHandler, kernel_id, kernel_model
 from cellgate.http.operation import requires
 from cellgate.principals.principal import Permission
 from cellgate.sessions.document_sessions import NotebookSession
 from cellgate.sessions.session import Session
 from cellgate_kernels.errors import InvalidInput
-
-MOST_PATH = 4096
 
 
 class NotebookSessionsBase(JupyterHandler):
@@ -44,15 +42,18 @@ class NotebookSessionsBase(JupyterHandler):
             model["notebook"] = {"path": entry.path, "name": entry.name}
         return model
 
-    async def wanted_kernel(self, fields: dict[str, Any]) -> str | None:
-        """The id of the kernel that the body names, or starts by naming a kernelspec; None if neither."""
+    async def wanted_kernel(self, fields: dict[str, Any], path: str) -> str | None:
+        """The id of the kernel that the body names, or starts by naming a kernelspec; None if neither.
+
+        `path` is the document that it is for.
+        """
         kernel = fields.get("kernel") or {}
         if not isinstance(kernel, dict):
             raise InvalidInput("kernel must be an object")
         if (given := self.text(kernel, "id")) is not None:
             return kernel_id(self.session_of(given))
         if (name := self.text(kernel, "name")) is not None:
-            return kernel_id(await self.start(name, {}))
+            return kernel_id(await self.start(name, {}, path))
         return None
 
     def path(self, fields: dict[str, Any]) -> str | None:
@@ -87,9 +88,10 @@ class NotebookSessionsHandler(NotebookSessionsBase):
         if entry is None:
             name = self.text(fields, "name") or ""
             kind = self.text(fields, "type") or "notebook"
-            wanted = await self.wanted_kernel(fields) or kernel_id(await self.start(None, {}))
+            wanted = await self.wanted_kernel(fields, path) or kernel_id(await self.start(None, {}, path))
             entry = NotebookSession(self.owner, path, name[:MOST_PATH], kind[:100], wanted)
             self.services.notebook_sessions.put(entry)
+            self.session_of(wanted).record.entitle(path, rename=False)
         self.set_location(f"/api/sessions/{entry.id}")
         self.answer(self.model(entry), 201)
 
@@ -116,14 +118,16 @@ class NotebookSessionHandler(NotebookSessionsBase):
         self.check()
         entry = self.entry(wanted)
         fields = await self.fields()
+        path = self.path(fields) or entry.path
         changed = replace(
             entry,
-            path=self.path(fields) or entry.path,
+            path=path,
             name=(self.text(fields, "name") or entry.name)[:MOST_PATH],
             type=(self.text(fields, "type") or entry.type)[:100],
-            kernel_id=await self.wanted_kernel(fields) or entry.kernel_id,
+            kernel_id=await self.wanted_kernel(fields, path) or entry.kernel_id,
         )
         self.services.notebook_sessions.put(changed)
+        self.session_of(changed.kernel_id).record.entitle(path)
         self.answer(self.model(changed))
 
     @requires(Permission.RUN)
