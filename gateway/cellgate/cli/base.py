@@ -107,9 +107,13 @@ def read_config_file(path: Path) -> Config:
     if not path.is_file():
         raise UsageError(f"there is no configuration file {path}")
     try:
-        return Config(loaders[path.suffix](path.name, path=str(path.parent)).load_config())
+        config = Config(loaders[path.suffix](path.name, path=str(path.parent)).load_config())
     except Exception as error:  # the file is a program: it may raise anything
         raise UsageError(f"the configuration file {path} fails: {type(error).__name__}: {error}") from error
+    for name, section in config.items():
+        if name[:1].isupper() and not isinstance(section, Config):
+            raise UsageError(f"{name} in {path} must hold settings, such as {name}.NAME, not {section!r}")
+    return config
 
 
 class _LogLevel(Enum[Any]):
@@ -167,7 +171,10 @@ class _StrictLoader(KVArgParseConfigLoader):
             # The loader names the trait; the user knows the option.
             message = message.replace(f"--{target}:", f"--{alias}:" if len(alias) > 1 else f"--{target}:")
         message = re.sub(r": ignored explicit argument .*", " takes no value", message)
-        raise ArgumentError(message.replace(": expected one", " needs an").removeprefix("argument "))
+        message = re.sub(r"^unrecognized arguments: (.*)", r"unexpected argument '\1'", message)
+        raise ArgumentError(
+            message.replace(": expected one argument", " needs a value").removeprefix("argument ")
+        )
 
     def _handle_unrecognized_alias(self, arg: str) -> None:
         self._refuse(f"unrecognized arguments: --{arg}")
@@ -280,11 +287,20 @@ class BaseApp(Application):
         self._check_fit(config, lambda class_name, name: self.option(name, class_name))
 
     def _check_fit(self, config: Config, called: Callable[[str, str], str]) -> None:
-        """Refuses invalid values; `called` gives the name by which the user gave a setting."""
+        """Refuses unknown settings of this command, and invalid values.
+
+        `called` gives the name by which the user gave a setting.
+        """
         known = self.traits(config=True)
         ours = {cls.__name__ for cls in type(self).__mro__}
         for class_name, name, value in settings_of(config):
-            if class_name in ours and name in known and (problem := unfit(self, name, value)) is not None:
+            if class_name not in ours:  # another command's
+                continue
+            if name not in known:
+                raise UsageError(
+                    f"{called(class_name, name)}: no such setting{did_you_mean(name, list(known))}"
+                )
+            if (problem := unfit(self, name, value)) is not None:
                 raise UsageError(f"{called(class_name, name)} {problem}")
 
     def option(self, name: str, class_name: str = "") -> str:

@@ -109,6 +109,28 @@ def test_a_variable_is_named_as_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ({"DemoApp": {"prot": 1}}, "DemoApp.prot in {}: no such setting; did you mean port?"),
+        ({"BaseApp": {"zzz": 1}}, "BaseApp.zzz in {}: no such setting"),
+        ({"DemoApp": 3}, "DemoApp in {} must hold settings, such as DemoApp.NAME, not 3"),
+    ],
+)
+def test_a_setting_of_a_file_that_is_not_there_is_refused(
+    tmp_path: Path, content: dict[str, Any], line: str
+) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(content))
+    assert said("--config", str(path)) == line.format(path)
+
+
+def test_other_words_are_named_in_the_user_s_terms() -> None:
+    assert said(CELLGATE__DemoApp__prot="1") == "CELLGATE__DemoApp__prot: no such setting; did you mean port?"
+    assert said("--port") == "--port needs a value"
+    assert said("word", "--loud", "more") == "unexpected argument 'more'"
+
+
+@pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"port": "abc"}, "DemoApp.port in {} must be a whole number from 0 to 65535, not 'abc'"),

@@ -115,7 +115,7 @@ def test_the_log_level_is_taken_in_any_case() -> None:
         (["--prot=1"], {}, "there is no option --prot; did you mean --port?"),
         (["--zzz"], {}, "there is no option --zzz"),
         (["-z"], {}, "there is no option -z"),
-        (["--port"], {}, "--port needs an argument"),
+        (["--port"], {}, "--port needs a value"),
         (["--port", "many"], {}, "many"),
         (["--por", "1"], {}, "there is no option --por"),
         (["--DemoApp.prot=1"], {}, "there is no setting --DemoApp.prot"),
