@@ -45,7 +45,7 @@ PAGES = [
 PATIENCE = 60.0
 FENCE = re.compile(
     r"(?:^<!-- test: (?P<mark>\w+) ?(?P<name>[^\n]*?) -->\n)?"
-    r"^(?P<ticks>`{3,})(?P<language>\w*)\n(?P<text>.*?)^(?P=ticks)$",
+    r"^(?P<ticks>`{3,})(?P<language>\w*)[^\n`]*\n(?P<text>.*?)^(?P=ticks)$",
     re.DOTALL | re.MULTILINE,
 )
 

@@ -70,6 +70,12 @@ class Terminal:
             assert left > 0, f"{pattern!r} is not shown:\n{shown[self._seen :]!r}"
             assert self._read(left), f"the program has ended without {pattern!r}:\n{shown[self._seen :]!r}"
 
+    def raw_until(self, bytes_: bytes) -> None:
+        """Wait until the program has written these bytes, control sequences and all."""
+        deadline = time.monotonic() + PATIENCE
+        while bytes_ not in self.raw:
+            assert self._read(deadline - time.monotonic()), f"{bytes_!r} does not come: {self.raw!r}"
+
     def ended(self) -> int:
         """The exit code, once the program has left."""
         deadline = time.monotonic() + PATIENCE

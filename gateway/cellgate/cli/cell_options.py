@@ -5,11 +5,14 @@ Each command inherits the options that it has; the gateway interprets the values
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 from traitlets import Unicode
 
 from cellgate.cli.base import CommandApp
+from cellgate.cli.images import Handling, Pictures
 from cellgate.cli.setting_checks import Duration
 
 
@@ -24,13 +27,36 @@ class KernelOption(CommandApp):
 
 
 class TimeoutOption(KernelOption):
-    """A command that runs cells in a session named by the user."""
+    """A command that runs cells in a session named by the user, and shows what they show."""
 
+    images = Unicode(
+        help="What happens to pictures. show: they are shown if the terminal can (by the protocols of kitty, "
+        "of iTerm, or sixel), otherwise saved; save: they are saved, in a folder named NAME-images; none: "
+        "they are only described; any other word is the name of a folder to save them in. Default: show on "
+        "a terminal, none elsewhere."
+    ).tag(config=True, metavar="HOW")
     timeout = Duration(
         None, allow_none=True, help="Seconds that a cell may take; default: the session's own limit."
     ).tag(config=True, metavar="SECONDS")
 
-    aliases: Any = {"timeout": "TimeoutOption.timeout", **KernelOption.aliases}  # noqa: RUF012
+    aliases: Any = {  # noqa: RUF012
+        "timeout": "TimeoutOption.timeout",
+        "images": "TimeoutOption.images",
+        **KernelOption.aliases,
+    }
+
+    def pictures(self, name: str) -> Pictures:
+        """What to do with pictures; files go to the folder NAME-images unless the user names another."""
+        on_terminal = sys.stdout.isatty()
+        folder = Path(f"{name}-images")
+        if not self.images:
+            handling = Handling.SHOW if on_terminal else Handling.NONE
+        elif self.images in set(Handling):
+            handling = Handling(self.images)
+        else:
+            handling = Handling.SAVE
+            folder = Path(self.images).expanduser()
+        return Pictures(handling, folder, self.environment if on_terminal else None)
 
 
 class SessionOptions(TimeoutOption):

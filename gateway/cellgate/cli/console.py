@@ -15,13 +15,10 @@ import sys
 import termios
 from collections.abc import Iterator
 from contextlib import aclosing
-from pathlib import Path
-from typing import Any
-
-from traitlets import Unicode
 
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import TimeoutOption
+from cellgate.cli.images import Pictures
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Finished, Gateway, GatewayError, InputRequest
 
@@ -62,15 +59,6 @@ class ConsoleApp(TimeoutOption):
         cellgate console work --images figures
     """
 
-    images = Unicode(help="The folder that pictures are saved in; default: SESSION-images.").tag(
-        config=True, metavar="DIR"
-    )
-
-    aliases: Any = {  # noqa: RUF012
-        "images": "ConsoleApp.images",
-        **TimeoutOption.aliases,
-    }
-
     async def run_command(self) -> int:
         """Prompts until Ctrl-D."""
         (name,) = self.arguments("SESSION")
@@ -79,20 +67,19 @@ class ConsoleApp(TimeoutOption):
         gateway = self.gateway()
         model = await gateway.create_session(name, kernel=self.kernel or None)
         self.print(f"{model.session}: {model.kernel}, isolation {model.isolation}. Ctrl-D leaves.")
-        await Console(gateway, model.session, self._folder(name), self.timeout).run()
+        pictures = self.pictures(name)
+        pictures.prepare()
+        await Console(gateway, model.session, pictures, self.timeout).run()
         return 0
-
-    def _folder(self, session: str) -> Path:
-        return Path(self.images or f"{session}-images").expanduser()
 
 
 class Console:
     """One user at one session's prompt."""
 
-    def __init__(self, gateway: Gateway, session: str, images: Path, timeout: float | None) -> None:
+    def __init__(self, gateway: Gateway, session: str, pictures: Pictures, timeout: float | None) -> None:
         self._gateway = gateway
         self._session = session
-        self._images = images
+        self._pictures = pictures
         self._timeout = timeout
         self._execution: str | None = None
         self._interrupts: set[asyncio.Task[None]] = set()
@@ -125,7 +112,7 @@ class Console:
 
     async def _cell_to_its_end(self, code: str) -> None:
         """Runs a cell. A refusal by the gateway is shown, and the prompt continues."""
-        output = CellOutput(sys.stdout, self._images)
+        output = CellOutput(sys.stdout, self._pictures)
         try:
             await self._cell(code, output)
         except GatewayError as error:

@@ -14,5 +14,10 @@ def printed(text: str) -> str:
     return "".join(letter if _harmless(letter) else ascii(letter)[1:-1] for letter in text)
 
 
+def printed_line(text: str) -> str:
+    """The same for text that must stay on its line, such as the name of a file."""
+    return printed(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def _harmless(letter: str) -> bool:
     return letter in _KEPT or unicodedata.category(letter) not in {"Cc", "Cf", "Cs"}

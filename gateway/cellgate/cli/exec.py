@@ -1,6 +1,7 @@
 """``cellgate exec``: runs one piece of code through the gateway and shows its output as it arrives.
 
 It does with one cell what `run` does with a file's cells; Ctrl-C and timeouts are handled by the same code.
+On a terminal the cell's output passes through ``terminal``, elsewhere it is written as it is.
 """
 
 from __future__ import annotations
@@ -8,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
-from typing import Any
+from types import TracebackType
+from typing import Any, Protocol, Self
 
-from traitlets import Unicode
+from traitlets import Bool, Unicode
 
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import SessionOptions
+from cellgate.cli.escaping import printed
+from cellgate.cli.images import Pictures
+from cellgate.cli.input import Answers, Lines
 from cellgate.cli.notebook_files import Cell, CellFile, CellKind
-from cellgate.cli.run import Run
-from cellgate.cli.screen import Plain, summary
-from cellgate.client import Finished
+from cellgate.cli.run import Run, RunOptions
+from cellgate.cli.screen import Plain, Screen, summary
+from cellgate.cli.tables import as_json
+from cellgate.cli.terminal import CellOutput
+from cellgate.client import Event, Finished
 from cellgate_kernels.errors import InvalidInput
 
 
@@ -27,7 +34,8 @@ class ExecApp(SessionOptions):
     name = "cellgate-exec"
     usage = "CODE [options]"
     description = """
-        Runs CODE as one cell and shows its output as it comes. If CODE is "-", it is read from stdin.
+        Runs CODE as one cell and shows its output as it comes. If CODE is "-", it is read from stdin;
+        otherwise stdin answers the cell's input(), line by line.
 
         Exit code: 0 it ended well, 1 it did not, 2 wrong usage or no gateway, 130 after Ctrl-C.
     """
@@ -36,20 +44,32 @@ class ExecApp(SessionOptions):
         cellgate exec 'x = 5' --session work      keeps the session: variables stay for the next one
         cellgate exec - --session work < step.py
         cellgate exec 'ls -l' --language bash --session work
+        echo Ada | cellgate exec 'print("Hello", input())'
+        cellgate exec '6 * 7' --json              the whole result, for programs
     """
 
     language = Unicode(help="The language of CODE; default: that of the session's kernel.").tag(
         config=True, metavar="NAME"
+    )
+    json = Bool(False, help="Print the result as JSON when the cell has ended, and nothing else.").tag(
+        config=True
     )
 
     aliases: Any = {  # noqa: RUF012
         "language": "ExecApp.language",
         **SessionOptions.aliases,
     }
+    flags = {  # noqa: RUF012
+        "json": (
+            {"ExecApp": {"json": True}},
+            "Print the result as JSON when the cell has ended, and nothing else.",
+        )
+    }
 
     async def run_command(self) -> int:
         """Runs the code; returns 1 if it fails."""
         (code,) = self.arguments("CODE")
+        lines = Lines(sys.stdin.fileno()) if sys.stdin is not None and code != "-" else None
         if code == "-":
             code = await asyncio.to_thread(_read_stdin)
         if not code.strip():
@@ -62,14 +82,25 @@ class ExecApp(SessionOptions):
         elif language is None or self.kernel:
             # Otherwise the execution creates it: an existing one may have another language.
             await gateway.create_session(session, kernel=self.kernel or None)
-        source = CellFile((Cell(CellKind.CODE, code),))
-        run = Run(gateway, session, source, timeout=self.timeout, keep_going=False, language=language)
+        output = self._output()
+        answers = None if lines is None else Answers(gateway, session, lines, output.prompt)
+        options = RunOptions(self.timeout, language=language, answers=answers)
+        run = Run(gateway, session, CellFile((Cell(CellKind.CODE, code),)), options)
         try:
-            with Output(1) as output:
-                return 1 if await run.cells(output) else 0
+            with output:
+                failed = await run.cells(output)
+            if self.json:
+                self.print(as_json(await gateway.result(session, str(run.last_execution), max_text=0)))
+            return 1 if failed else 0
         finally:
             if not self.session:
                 await gateway.delete_session(session)
+
+    def _output(self) -> Output:
+        if self.json:
+            return Silent()
+        pictures = self.pictures(self.session or "exec")
+        return OnTerminal(pictures) if sys.stdout.isatty() else Piped(pictures)
 
 
 def _read_stdin() -> str:
@@ -79,11 +110,92 @@ def _read_stdin() -> str:
         raise InvalidInput(f"stdin is not text: {error}") from error
 
 
-class Output(Plain):
+class Output(Screen, Protocol):
+    """Shows one cell, and the prompts of its input()."""
+
+    def prompt(self, text: str) -> None:
+        """Shows what input() asks."""
+
+
+class Silent:
+    """Shows nothing but prompts, on stderr."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+    def begin(self, number: int, code: str) -> None:
+        """Shows nothing."""
+
+    def event(self, event: Event) -> None:
+        """Shows nothing."""
+
+    def end(self, number: int, finished: Finished) -> None:
+        """Shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Shows nothing."""
+
+    def prompt(self, text: str) -> None:
+        """On stderr: stdout is for the result."""
+        _prompt_on_stderr(text)
+
+
+class Piped(Plain):
     """The cell's output only, and of its end only what the output does not show."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        super().__init__(1, pictures)
 
     def end(self, number: int, finished: Finished) -> None:
         """Writes a line to stderr if the cell did not end by itself, and others that say why."""
         if finished.status not in {"ok", "error"}:
             self.note(summary(finished))
         self.explain(finished)
+
+    def prompt(self, text: str) -> None:
+        """On stderr: stdout is for the cell's output."""
+        _prompt_on_stderr(text)
+
+
+class OnTerminal:
+    """The same on a terminal: with colours and pictures, without what would repaint the user's screen."""
+
+    def __init__(self, pictures: Pictures) -> None:
+        self._output = CellOutput(sys.stdout, pictures, prompts=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+    def begin(self, number: int, code: str) -> None:
+        """Shows nothing: the user has just typed it."""
+
+    def event(self, event: Event) -> None:
+        """An output, filtered."""
+        self._output.event(event)
+
+    def end(self, number: int, finished: Finished) -> None:
+        """Says how the cell ended if its output does not."""
+        self._output.end(finished)
+
+    def note(self, text: str) -> None:
+        """A remark in brackets."""
+        self._output.note(text)
+
+    def prompt(self, text: str) -> None:
+        """Where the cell's output is."""
+        self._output.ask(text)
+
+
+def _prompt_on_stderr(text: str) -> None:
+    sys.stderr.write(printed(text))
+    sys.stderr.flush()

@@ -28,7 +28,7 @@ class ExportApp(CommandApp):
     """
     examples = """
         cellgate export my-session -o my-session.ipynb
-        cellgate export my-session --no-outputs
+        cellgate export my-session --no-outputs -o code.ipynb
         cellgate export my-session --to html
         cellgate export my-session --bundle
     """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.escaping import printed_line
 from cellgate.cli.transfer import transfer
 from cellgate.client import Files
 from cellgate_kernels.errors import InvalidInput
@@ -50,7 +51,9 @@ class FilesApp(CommandApp):
                 await files.remove(words[1])
             case _:
                 async for model in files.list():
-                    self.print(f"{model.size:>12}  {(model.modified or '')[:19]:19}  {model.path}")
+                    self.print(
+                        f"{model.size:>12}  {(model.modified or '')[:19]:19}  {printed_line(model.path)}"
+                    )
         return 0
 
     async def _put(self, files: Files, name: str, path: str | None = None) -> None:

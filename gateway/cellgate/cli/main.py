@@ -56,6 +56,7 @@ class CellgateApp(BaseApp):
         "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),
         "console": ("cellgate.cli.console.ConsoleApp", "A prompt for a session."),
         "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove files of a session."),
+        "packages": ("cellgate.cli.packages.PackagesApp", "List and change the packages of a session."),
         "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions as tools for language models."),
         "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),

@@ -1,8 +1,9 @@
 """Reads notebooks, Python scripts and Markdown files as cells, and puts the outputs back in place.
 
 Scripts are split at ``# %%`` lines as by Jupytext and VS Code; in a Markdown file, fenced blocks in the
-kernel's language are the cells to run. `weave` makes the notebook of a run: the file's text with the cells
-that the gateway recorded. It reads files but talks to no gateway and prints nothing.
+kernel's language are the cells to run, unless they are marked ``no-run``. `weave` makes the notebook of a
+run: the file's text with the cells that the gateway recorded. It reads files but talks to no gateway and
+prints nothing.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ _v4: Any = v4
 
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
+NOT_RUN = "no-run"
+"""A word behind a block's language: the block is for reading only."""
 _OF_A_RUN = frozenset({"cellgate", "execution"})
 """Keys of a cell's metadata that describe one run of it."""
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
@@ -213,6 +216,7 @@ def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
     lines = text.split("\n")
     cells: list[Cell] = []
     skipped: dict[str, list[int]] = {}
+    shown: list[int] = []
     done = 0
     for fence in fences(text):
         assert fence.map is not None
@@ -223,12 +227,18 @@ def _read_markdown(path: Path, *, language: Language, mixed: bool) -> CellFile:
         if block is None or not (own or mixed):
             skipped.setdefault(named or "no language", []).append(first + 1)
             continue
+        if NOT_RUN in fence.info.split()[1:]:
+            shown.append(first + 1)
+            continue
         cells.extend(_text_cell(lines[done:first]))
         code = cell_of(block, fence.content.rstrip("\n"), language.kernel_language)
         cells.append(Cell(CellKind.CODE, code))
         done = end
     cells.extend(_text_cell(lines[done:]))
-    return CellFile(tuple(cells), notices=tuple(_skip_notices(skipped, language)))
+    notices = list(_skip_notices(skipped, language))
+    if shown:
+        notices.append(f"not run, because marked {NOT_RUN}: line {', '.join(map(str, shown))}")
+    return CellFile(tuple(cells), notices=tuple(notices))
 
 
 def _text_cell(lines: Sequence[str]) -> Iterator[Cell]:

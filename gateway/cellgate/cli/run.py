@@ -11,21 +11,37 @@ import contextlib
 import re
 import secrets
 import tempfile
-from contextlib import aclosing
+import time
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import nbformat
-from traitlets import Bool, Unicode
+from traitlets import Bool, List, Unicode
 
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import SessionOptions
+from cellgate.cli.escaping import printed_line
+from cellgate.cli.input import Answers
 from cellgate.cli.notebook_files import Cell, CellFile, read_cells, weave
+from cellgate.cli.run_files import (
+    Sent,
+    Target,
+    bring_back,
+    changed,
+    files_to_send,
+    listed,
+    send,
+    sent_from,
+)
 from cellgate.cli.screen import Screen, make_screen
-from cellgate.client import Finished, Gateway, GatewayError
+from cellgate.client import FileModel, Files, Finished, Gateway, GatewayError, InputRequest
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.specs.languages import parse_language
 
+MOST_NAMED = 20
+"""Files that are named one by one at the end."""
 _GRACE = 15.0  # seconds for a cell to end after Ctrl-C
 
 
@@ -44,12 +60,21 @@ class RunApp(SessionOptions):
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
         Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
         as they come. It stops at the first cell that fails. It respects the tags raises-exception and
-        skip-execution of a notebook's cells.
+        skip-execution of a notebook's cells, and the word no-run behind the language of a block.
 
-        Exit code: 0 all cells ended well, 1 one failed, 2 wrong usage or no gateway, 130 after Ctrl-C.
+        --with and --files send data first: what lies beside FILE or below has the same place in the session,
+        anything else its own name. Then files that the cells make or change are brought back beside FILE, or
+        to --results DIR. Beside FILE only files that were sent are replaced, in DIR any; none that changed
+        here since. What can't be brought back is named, and its session stays. Hidden files stay where they
+        are, unless --with names them.
+
+        Exit code: 0 all cells ended well, 1 one failed or a file was not brought back, 2 wrong usage or no
+        gateway, 130 after Ctrl-C.
     """
     examples = """
         cellgate run analysis.ipynb -o analysis-done.ipynb
+        cellgate run analysis.py --with data.csv  sends its data, and brings back what it makes
+        cellgate run analysis.py --files data --results results
         cellgate run script.py --session work     keeps the session: variables stay for the next run
         cellgate run README.md --timeout 30       check that the examples of a README work
         cellgate run guide.md --all-languages     its blocks of bash and JavaScript too
@@ -61,11 +86,20 @@ class RunApp(SessionOptions):
     output = Unicode(help="Where to write the notebook with the outputs, even if a cell failed.").tag(
         config=True, metavar="FILE"
     )
+    singles = List(Unicode(), help="A file that the cells need.").tag(config=True, metavar="FILE")
+    folders = List(Unicode(), help="A folder with files that the cells need.").tag(config=True, metavar="DIR")
+    results = Unicode(
+        help="Where to bring the files that the cells make or change; default: beside FILE if --with or "
+        "--files is given, otherwise nowhere."
+    ).tag(config=True, metavar="DIR")
     all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "RunApp.output",
+        "with": "RunApp.singles",
+        "files": "RunApp.folders",
+        "results": "RunApp.results",
         "language": "RunApp.language",
         **SessionOptions.aliases,
     }
@@ -85,19 +119,31 @@ class RunApp(SessionOptions):
         total = sum(cell.runs for cell in source.cells)
         if not total:
             raise UsageError("; ".join((f"{path} has no code in {language} to run", *source.notices)))
+        data = self._data(path)
         gateway = self.gateway()
         session = self.session or session_name(path)
         await gateway.create_session(session, kernel=self.kernel or None, language=self.language or None)
-        run = Run(gateway, session, source, timeout=self.timeout, keep_going=self.keep_going)
-        with make_screen(total) as screen:
+        run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going))
+        with make_screen(total, self.pictures(path.stem)) as screen:
             for notice in source.notices:
                 screen.note(notice)
             try:
+                if data is not None:
+                    await data.send(gateway.session(session).files)
                 failed = await run.cells(screen)
             finally:
                 # After Ctrl-C too; a second Ctrl-C exits at once.
-                await self._conclude(run, screen, output)
-        return 1 if failed else 0
+                whole = await self._conclude(run, screen, output, data)
+        return 1 if failed or not whole else 0
+
+    def _data(self, path: Path) -> Data | None:
+        """What to send and where to bring results; None without any of it. Raises UsageError."""
+        if not (self.singles or self.folders or self.results):
+            return None
+        sent = files_to_send(path.parent, self.singles, self.folders)
+        return Data(
+            sent, Path(self.results).expanduser() if self.results else path.parent, bool(self.results)
+        )
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
@@ -110,36 +156,86 @@ class RunApp(SessionOptions):
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
         return Path(name), output
 
-    async def _conclude(self, run: Run, screen: Screen, output: Path | None) -> None:
+    async def _conclude(self, run: Run, screen: Screen, output: Path | None, data: Data | None) -> bool:
+        """Writes what is to be kept and ends the session; False if files had to stay in it."""
+        kept: list[str] = []
         try:
             if output is not None:
                 await run.write(output)
                 screen.note(f"written: {output}")
+            if data is not None:
+                kept = await data.bring_back(screen)
         finally:
-            if not self.session:
+            if kept:
+                screen.note(f"the session stays: cellgate files get {run.session} PATH")
+            elif not self.session:
                 await run.gateway.delete_session(run.session)
             screen.note(f"the record stays: cellgate export {run.session}")
+        return not kept
+
+
+class Data:
+    """The files that a run needs, and those that it makes.
+
+    `folder` gets results; `replaces`: other files there than the sent ones may be replaced too.
+    """
+
+    def __init__(self, sent: list[Sent], folder: Path, replaces: bool) -> None:
+        self._sent = sent
+        self._folder = folder
+        self._replaces = replaces
+        self._hashes: dict[str, str] = {}
+        self._before: dict[str, FileModel] = {}
+        self._files: Files | None = None
+
+    async def send(self, files: Files) -> None:
+        """Sends them, and notes what is there before the first cell."""
+        self._begun = time.time()
+        self._hashes = await send(files, self._sent)
+        self._before = await listed(files)
+        self._files = files
+
+    async def bring_back(self, screen: Screen) -> list[str]:
+        """Brings back what is new or changed, says so, and returns what has to stay."""
+        if self._files is None:  # sending has failed
+            return []
+        models = changed(self._before, await listed(self._files), self._hashes)
+        target = Target(
+            self._folder, sent_from(self._folder, self._sent, self._hashes), self._replaces, self._begun
+        )
+        brought = await bring_back(self._files, models, target)
+        for path in brought.written[:MOST_NAMED]:
+            screen.note(f"brought back: {printed_line(str(self._folder / path))}")
+        if len(brought.written) > MOST_NAMED:
+            screen.note(f"brought back: {len(brought.written) - MOST_NAMED} more")
+        for reason in brought.refused[:MOST_NAMED]:
+            screen.note(f"not brought back: {reason}")
+        if len(brought.refused) > MOST_NAMED:
+            screen.note(f"not brought back: {len(brought.refused) - MOST_NAMED} more")
+        return brought.refused
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How cells are run. `language`: that of all of them, if it is not the kernel's.
+
+    Cells that ask for input get what `answers` gives, or an end of file, as under ``python < /dev/null``.
+    """
+
+    timeout: float | None = None
+    keep_going: bool = False
+    language: str | None = None
+    answers: Answers | None = None
 
 
 class Run:
     """One run of a file's cells in a session."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        session: str,
-        source: CellFile,
-        *,
-        timeout: float | None,
-        keep_going: bool,
-        language: str | None = None,
-    ) -> None:
+    def __init__(self, gateway: Gateway, session: str, source: CellFile, options: RunOptions) -> None:
         self.gateway = gateway
         self.session = session
         self._source = source
-        self._timeout = timeout
-        self._keep_going = keep_going
-        self._language = language
+        self._options = options
         self._executions: list[str | None] = [None] * len(source.cells)
 
     async def cells(self, screen: Screen) -> int:
@@ -154,7 +250,7 @@ class Run:
             if finished.status == "ok" or (finished.status == "error" and cell.may_fail):
                 continue
             failed += 1
-            if not self._keep_going:
+            if not self._options.keep_going:
                 break
         return failed
 
@@ -183,22 +279,32 @@ class Run:
                 await task
 
     async def _cell(self, index: int, cell: Cell, screen: Screen) -> Finished:
-        # No input: a cell that asks for some gets an end of file, as under `python < /dev/null`.
         stream = self.gateway.stream_execute(
             self.session,
             cell.source,
-            timeout=self._timeout,
-            stdin=[],
+            timeout=self._options.timeout,
+            stdin=[] if self._options.answers is None else None,
             on_disconnect="interrupt",
-            language=self._language,
+            language=self._options.language,
         )
-        async with aclosing(stream) as events:
+        async with AsyncExitStack() as stack:
+            events = await stack.enter_async_context(aclosing(stream))
+            answers = self._options.answers
+            if answers is not None:
+                await stack.enter_async_context(answers)
             async for event in events:
                 self._executions[index] = event.execution
                 screen.event(event)
+                if answers is not None and isinstance(event, InputRequest):
+                    answers.ask(event)
                 if isinstance(event, Finished):
                     return event
         raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
+
+    @property
+    def last_execution(self) -> str | None:
+        """The id of the execution that was begun last."""
+        return next((execution for execution in reversed(self._executions) if execution is not None), None)
 
     async def write(self, output: Path) -> None:
         """Writes the notebook: the file's cells with the outputs that the gateway has recorded."""

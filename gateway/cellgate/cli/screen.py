@@ -28,6 +28,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from cellgate.cli.images import SUFFIXES, Picture, Pictures
 from cellgate.client import (
     DisplayData,
     ErrorRaised,
@@ -66,12 +67,12 @@ class Screen(Protocol):
         """A remark about the run."""
 
 
-def make_screen(total: int) -> Screen:
+def make_screen(total: int, pictures: Pictures) -> Screen:
     """A live screen if stdout and stderr are terminals that can move the cursor, else plain lines."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal:
-        return Live(console, total)
-    return Plain(total)
+        return Live(console, total, pictures)
+    return Plain(total, pictures)
 
 
 class Seen:
@@ -97,8 +98,10 @@ class Seen:
 class Plain:
     """Lines only."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, pictures: Pictures) -> None:
         self._total = total
+        self._pictures = pictures
+        self._count: int | None = None
         self._open: TextIO | None = None
         self._seen = Seen()
 
@@ -122,9 +125,11 @@ class Plain:
             stream.write(event.text)
             stream.flush()
             self._open = None if event.text.endswith("\n") else stream
-        elif text := describe(event):
+        elif isinstance(event, Started):
+            self._count = event.execution_count
+        elif shown := present(event, self._pictures, self._count):
             self._end_line()
-            sys.stdout.write(f"{without_colours(text)}\n")
+            sys.stdout.write(shown.sequence or f"{without_colours(shown.note)}\n")
             sys.stdout.flush()
 
     def end(self, number: int, finished: Finished) -> None:
@@ -153,8 +158,10 @@ class Plain:
 class Live:
     """Lines above a progress bar. An unfinished line is shown beside the bar."""
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, pictures: Pictures) -> None:
         self._console = console
+        self._pictures = pictures
+        self._count: int | None = None
         self._total = total
         self._open = ""
         self._seen = Seen()
@@ -200,9 +207,14 @@ class Live:
                 pending = "\r" if self._open.endswith("\r") else ""
                 self._open = _last_overwrite(self._open) + pending
                 self._progress.update(self._task, description=_beside_bar(self._open))
-        elif text := describe(event):
+        elif isinstance(event, Started):
+            self._count = event.execution_count
+        elif shown := present(event, self._pictures, self._count):
             self._end_line()
-            self._print(text)
+            if shown.sequence:
+                self._draw(shown.sequence)
+            else:
+                self._print(shown.note)
 
     def end(self, number: int, finished: Finished) -> None:
         """Moves the bar; a cell that failed gets a line, and so does what no output says of its end."""
@@ -223,6 +235,13 @@ class Live:
             self._print(_last_overwrite(self._open))
             self._open = ""
 
+    def _draw(self, sequence: str) -> None:
+        # The bar would be drawn again in the middle of the picture.
+        self._progress.stop()
+        sys.stdout.write(sequence)
+        sys.stdout.flush()
+        self._progress.start()
+
     def _print(self, text: str) -> None:
         # A Text keeps colours but no other control sequences: a cell can't repaint the user's terminal.
         self._progress.console.print(Text.from_ansi(text))
@@ -240,6 +259,28 @@ def _beside_bar(text: str) -> str:
 def without_colours(text: str) -> str:
     """`text` without terminal control sequences."""
     return _ANSI.sub("", text)
+
+
+def present(event: Event, pictures: Pictures, count: int | None) -> Picture | None:
+    """An output as text or as a picture that is shown; None for an event that shows nothing.
+
+    `count` is the prompt number of its cell.
+    """
+    if isinstance(event, DisplayData) and not isinstance(event, UpdateDisplayData):
+        return present_data(event.data, pictures, count)
+    text = describe(event)
+    return Picture(text) if text else None
+
+
+def present_data(data: Mapping[str, Any], pictures: Pictures, count: int | None) -> Picture | None:
+    """A MIME bundle as text, or as a picture that is shown; None for an empty one."""
+    mime = next((mime for mime in SUFFIXES if isinstance(data.get(mime), str)), None)
+    if mime is None:
+        text = describe_data(data)
+        return Picture(text) if text else None
+    picture = pictures.take(mime, data[mime], count)
+    text = describe_data({mime: data[mime]})
+    return picture if picture.sequence else Picture(f"{text[:-1]} {picture.note}]" if picture.note else text)
 
 
 def describe(event: Event) -> str:

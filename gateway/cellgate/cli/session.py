@@ -14,7 +14,7 @@ from traitlets import Bool, Integer
 
 from cellgate.cli.actions import choose_action, forms_of
 from cellgate.cli.base import UsageError
-from cellgate.cli.escaping import printed
+from cellgate.cli.escaping import printed, printed_line
 from cellgate.cli.sessions import ENDED, ListOptions
 from cellgate.cli.tables import as_json
 from cellgate.cli.watching import watch
@@ -109,7 +109,7 @@ class SessionApp(ListOptions):
             self.print(as_json({**msgspec.to_builtins(model), "unfinished": unfinished}))
             return
         for label, text in _facts(model):
-            self.print(f"{label.ljust(14)} {printed(text)}")
+            self.print(f"{label.ljust(14)} {printed_line(text)}")
         for execution in unfinished:
             self.print(f"{execution.status.ljust(14)} {execution.execution}, since {execution.created_at}")
 
@@ -185,6 +185,8 @@ def _agreed(models: list[SessionModel]) -> bool:
 def _facts(model: SessionModel) -> Iterator[tuple[str, str]]:
     """What is known of a session, as labels and texts."""
     yield "session", model.session
+    if model.title:
+        yield "title", model.title
     yield "owner", model.principal
     gone = model.state in {"dead", ENDED}  # of others the cause says how they began
     yield "state", f"{model.state} ({model.cause})" if gone and model.cause else model.state

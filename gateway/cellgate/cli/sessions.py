@@ -5,7 +5,7 @@ from __future__ import annotations
 from traitlets import Bool, Unicode
 
 from cellgate.cli.base import CommandApp
-from cellgate.cli.escaping import printed
+from cellgate.cli.escaping import printed_line
 from cellgate.cli.tables import as_json, make_table, print_table
 from cellgate.client import SessionModel
 
@@ -67,15 +67,17 @@ class SessionsApp(ListOptions):
 
 def _print(models: list[SessionModel]) -> None:
     headings = ["SESSION", "STATE", "KERNEL", "CELLS", "LAST ACTIVITY (UTC)", "ISOLATION"]
-    table = make_table(*headings, right=("CELLS",))
+    titled = any(model.title for model in models)
+    table = make_table(*headings, *(["TITLE"] if titled else []), right=("CELLS",))
     for model in models:
         last = model.last_activity[:19].replace("T", " ")
         table.add_row(
-            printed(model.session),
+            printed_line(model.session),
             model.state,
-            printed(model.kernel),
+            printed_line(model.kernel),
             str(model.execution_count),
             last,
             model.isolation or "-",
+            *([printed_line(model.title or "-")] if titled else []),
         )
     print_table(table)

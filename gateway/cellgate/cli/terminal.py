@@ -1,19 +1,17 @@
 """A cell's output on the user's terminal, which may set colours and overwrite its own lines, but no more.
 
 A cell is not trusted: of its control sequences only those pass that set colours, erase a line, or move the
-cursor within the cell's own output. Pictures become files. It receives the client's events and knows no
-gateway; ``console`` asks for input and sends the cells.
+cursor within the cell's own output. It receives the client's events and knows no gateway; ``console`` and
+``exec`` ask for input and send the cells.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
-from pathlib import Path
 from typing import TextIO
 
-from cellgate.cli.screen import Seen, describe_data, summary
+from cellgate.cli.images import Pictures
+from cellgate.cli.screen import Seen, present_data, summary
 from cellgate.client import (
     ClearOutput,
     DisplayData,
@@ -36,13 +34,6 @@ _ESCAPE = re.compile(
 _UNFINISHED = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|\][^\x07\x1b]*\x1b?|[PX^_][^\x1b]*\x1b?|[ -/]*)\Z")
 _LONGEST = 4096  # characters of a sequence that may be split between two events
 _RESET = "\x1b[0m"
-_SUFFIXES = {
-    "image/png": ".png",
-    "image/jpeg": ".jpg",
-    "image/gif": ".gif",
-    "image/webp": ".webp",
-    "image/svg+xml": ".svg",
-}
 
 
 class Guard:
@@ -73,16 +64,16 @@ class Guard:
 
 
 class CellOutput:
-    """Shows one cell's events on `screen`; pictures are written to the folder `images`."""
+    """Shows one cell's events on `screen`. `prompts`: results have Jupyter's ``Out[1]:``."""
 
-    def __init__(self, screen: TextIO, images: Path) -> None:
+    def __init__(self, screen: TextIO, pictures: Pictures, *, prompts: bool = True) -> None:
         self._screen = screen
-        self._images = images
+        self._pictures = pictures
+        self._prompts = prompts
         self._guard = Guard()
         self._seen = Seen()
         self._at_start = True
         self._count: int | None = None
-        self._pictures = 0
 
     def event(self, event: Event) -> None:
         """Shows an event; kinds that show nothing are ignored."""
@@ -96,10 +87,10 @@ class CellOutput:
                 self.write("\r\x1b[2K")
             case ErrorRaised():
                 self._line("\n".join(event.traceback) or f"{event.ename}: {event.evalue}")
-            case ExecuteResult():
-                self._line(f"\x1b[31mOut[{event.execution_count}]:\x1b[0m {self._data(event)}")
+            case ExecuteResult() if self._prompts:
+                self._display(event, f"\x1b[31mOut[{event.execution_count}]:\x1b[0m ")
             case DisplayData():
-                self._line(self._data(event))
+                self._display(event)
 
     def write(self, text: str) -> None:
         """Writes a cell's text, filtered."""
@@ -108,6 +99,11 @@ class CellOutput:
         self._screen.flush()
         if allowed:
             self._at_start = allowed.endswith("\n")
+
+    def ask(self, prompt: str) -> None:
+        """Writes a prompt, filtered; the user's answer ends its line."""
+        self.write(prompt)
+        self._at_start = True
 
     def guarded(self, text: str) -> str:
         """`text`, filtered, to be shown by the caller."""
@@ -131,27 +127,14 @@ class CellOutput:
         self.write(f"{text}{_RESET}\n" if text else _RESET)
         self._at_start = True
 
-    def _data(self, event: DisplayData) -> str:
-        mime = next((mime for mime in _SUFFIXES if isinstance(event.data.get(mime), str)), None)
-        if mime is None:
-            text = describe_data(event.data)
-            return f"\n{text}" if isinstance(event, ExecuteResult) and "\n" in text else text
-        saved = self._save(mime, event.data[mime])
-        return f"{describe_data({mime: event.data[mime]})[:-1]} {saved}]"
-
-    def _save(self, mime: str, content: str) -> str:
-        """Writes a picture; returns its name, or why it was not saved."""
-        try:
-            data = content.encode() if mime == "image/svg+xml" else base64.b64decode(content)
-            self._images.mkdir(parents=True, exist_ok=True)
-            while True:
-                self._pictures += 1
-                path = self._images / f"{self._count or 0}-{self._pictures}{_SUFFIXES[mime]}"
-                try:
-                    with path.open("xb") as file:
-                        file.write(data)
-                except FileExistsError:
-                    continue
-                return f"saved: {path}"
-        except (OSError, binascii.Error) as error:
-            return f"not saved: {getattr(error, 'strerror', None) or error}"
+    def _display(self, event: DisplayData, prompt: str = "") -> None:
+        shown = present_data(event.data, self._pictures, self._count)
+        if shown is None or not shown.sequence:
+            text = "" if shown is None else shown.note
+            # What has several lines, such as a table, begins below the prompt.
+            self._line(f"{prompt}\n{text}" if prompt and "\n" in text else f"{prompt}{text}")
+            return
+        if prompt or not self._at_start:
+            self._line(prompt)
+        self._screen.write(shown.sequence)
+        self._screen.flush()

@@ -12,8 +12,8 @@ from typing import TextIO
 
 import msgspec
 
-from cellgate.cli.escaping import printed
-from cellgate.cli.screen import describe, summary, without_colours
+from cellgate.cli.escaping import printed, printed_line
+from cellgate.cli.screen import Seen, describe, summary, without_colours
 from cellgate.cli.terminal import Guard
 from cellgate.client import (
     ConnectionOver,
@@ -31,7 +31,6 @@ from cellgate.client import (
     Started,
     Stream,
 )
-from cellgate.client.loss import describe_loss
 
 RESET = "\x1b[0m"
 
@@ -90,13 +89,17 @@ class Transcript:
         self._screen = screen
         self._terminal = screen.isatty()
         self._guard = Guard()
+        self._seen = Seen()
         self._at_start = True
 
     def show(self, event: Event) -> None:
         """Shows an event; kinds that show nothing are ignored."""
+        self._seen.event(event)
         match event:
             case Started():
                 self._guard = Guard()
+                self._seen = Seen()
+                self._seen.event(event)
                 self._line(_cell(event))
             case Stream():
                 self._write(event.text)
@@ -108,8 +111,8 @@ class Transcript:
                 self._output(f"Out[{_count(event.execution_count)}]: {describe(event)}")
             case Finished():
                 self._note(summary(event))
-                if loss := describe_loss(event.kernel):
-                    self._note(loss)
+                for remark in self._seen.remarks(event):
+                    self._note(remark)
             case _:
                 if note := _remark(event):
                     self._note(note)
@@ -137,7 +140,7 @@ class Transcript:
         self._write(f"{text}\n")
 
     def _note(self, text: str) -> None:
-        self._line(f"[{printed(text)}]")
+        self._line(f"[{printed_line(text)}]")
 
     def _line(self, text: str) -> None:
         """A line of ours."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import uuid
@@ -66,6 +69,111 @@ def test_what_fails_leaves_with_1_and_says_why(shell: Shell, session: str) -> No
     dead = shell.call("exec", "import os; os._exit(3)", "--session", session)
     assert dead.returncode == 1
     assert "\nKernelDied: The kernel exited with code 3.\n" in dead.stderr
+
+
+def test_stdin_answers_input_line_by_line_and_its_end_is_the_end_of_input(shell: Shell, session: str) -> None:
+    shell.call("exec", "ask = lambda: print(repr(input('? ')))", "--session", session)
+    done = shell.call("exec", "ask(); ask()", "--session", session, stdin="Ada\r\nL\u00e9a")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "'Ada'\n'L\u00e9a'\n", "")
+    short = shell.call("exec", "ask(); ask()", "--session", session, stdin="one\n")
+    assert (short.returncode, short.stdout.startswith("'one'\n")) == (1, True)
+    assert "EOFError" in short.stdout
+    # Whatever is not asked for is not read.
+    with shell.start("exec", "6 * 7", "--session", session) as process:
+        assert process.stdout is not None
+        assert process.stdout.read() == "42\n"
+        assert process.wait(60) == 0
+
+
+def test_lines_come_when_they_are_asked_for_and_one_that_never_comes_is_no_hang(
+    shell: Shell, session: str
+) -> None:
+    code = "while (x := input()) != 'end': print(x.upper(), flush=True)"
+    with shell.start("exec", code, "--session", session) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for word in ("a", "b"):
+            process.stdin.write(f"{word}\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == f"{word.upper()}\n"
+        process.stdin.write("end\n")
+        process.stdin.flush()
+        assert process.wait(60) == 0
+    with shell.start("exec", "input()", "--session", session, "--timeout", "1") as process:
+        assert process.wait(60) == 1
+        assert process.stderr is not None
+        assert "timeout (cell_timeout)" in process.stderr.read()
+
+
+def test_input_that_is_not_text_stops_the_cell(shell: Shell, gateway: GatewayProcess, session: str) -> None:
+    with shell.start("exec", "input()", "--session", session) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.buffer.write(b"\xff\n")
+        process.stdin.close()
+        assert process.wait(60) == 2
+        assert process.stderr.read().splitlines()[-1] == "cellgate: stdin is not UTF-8 text"
+    assert gateway.model(session)["state"] == "idle"
+
+
+def test_at_a_terminal_prompts_are_shown_and_passwords_are_not(shell: Shell, session: str) -> None:
+    code = "import getpass; (input('name? '), getpass.getpass('word? '), print('\\x1b[2Jred'))"
+    with shell.terminal("exec", code, "--session", session) as terminal:
+        terminal.until(r"name\? ")
+        terminal.send("Ada\n")
+        terminal.until(r"word\? ")
+        terminal.send("secret\n")
+        terminal.until(r"red\r\n\('Ada', 'secret', None\)\r\n")
+        assert terminal.ended() == 0
+    assert terminal.raw.count(b"secret") == 1
+    assert b"\x1b[2J" not in terminal.raw
+
+
+def test_json_is_the_result_alone(shell: Shell, session: str) -> None:
+    done = shell.call("exec", "print('a' * 300); 1 / 0", "--session", session, "--json")
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (result["status"], result["stdout"], result["error"]["ename"]) == (
+        "error",
+        "a" * 300 + "\n",
+        "ZeroDivisionError",
+    )
+    asked = shell.call("exec", "input()", "--json", stdin="Ada\n")
+    assert json.loads(asked.stdout)["text"] == "'Ada'"
+
+
+PLOT = "from IPython.display import Image; Image(data=__import__('base64').b64decode('{png}'))"
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+def test_pictures_are_shown_saved_or_described(shell: Shell, session: str) -> None:
+    code = PLOT.format(png=PNG)
+    words = ("exec", code, "--session", session)
+    assert shell.call(*words).stdout == "[image/png 1x1]\n"
+    assert not (shell.folder / f"{session}-images").exists()
+    saved = shell.call(*words, "--images", "save").stdout
+    assert saved == f"[image/png 1x1 saved: {session}-images/2-1.png]\n"
+    assert (shell.folder / f"{session}-images" / "2-1.png").read_bytes() == base64.b64decode(PNG)
+    assert (
+        shell.call(*words, "--images", "my figures").stdout == "[image/png 1x1 saved: my figures/3-1.png]\n"
+    )
+    with shell.terminal(*words, KITTY_WINDOW_ID="1") as terminal:
+        assert terminal.ended() == 0
+    assert re.search(rb"\x1b_Ga=T,f=100,q=2,m=0;[A-Za-z0-9+/=]+\x1b\\\r\n", terminal.raw)
+    # One that is asked: it says that it has sixel.
+    with shell.terminal(*words) as terminal:
+        terminal.raw_until(b"\x1b[c")
+        terminal.send("\x1b[?62;4;22c")
+        assert terminal.ended() == 0
+    assert b'\x1bP0;1;0q"1;1;1;1#' in terminal.raw
+    assert b"22c" not in terminal.raw
+    (shell.folder / "plot.py").write_text(code)
+    with shell.terminal("run", "plot.py", KITTY_WINDOW_ID="1") as terminal:
+        assert terminal.ended() == 0
+    assert b"\x1b_Ga=T,f=100,q=2,m=0;" in terminal.raw
+    assert shell.call("run", "plot.py", "--images=save").stdout == (
+        "[image/png 1x1 saved: plot-images/1-1.png]\n"
+    )
 
 
 def test_ctrl_c_interrupts_the_code(shell: Shell, gateway: GatewayProcess, session: str) -> None:

@@ -217,6 +217,14 @@ def test_the_python_blocks_of_a_markdown_file_run(place: Place) -> None:
     ]
 
 
+def test_the_readme_of_the_project_runs(place: Place) -> None:
+    """Its first block is for the reader's own machine, and says so."""
+    readme = Path(__file__).parents[3] / "README.md"
+    done = place.call("run", str(readme))
+    assert (done.returncode, done.stdout) == (0, "35.4\n"), done.stderr
+    assert "not run, because marked no-run: line " in done.stderr
+
+
 def test_a_named_session_stays_and_is_exported_and_listed(place: Place) -> None:
     place.write("first.py", "kept = 41")
     place.write("second.py", "kept + 1")
@@ -402,3 +410,50 @@ def test_a_folder_that_can_t_be_written_is_named(place: Place) -> None:
     done = place.call("export", "unwritable", "-o", "nowhere/out.ipynb")
     assert done.returncode == 2
     assert done.stderr == "cellgate: nowhere/out.ipynb can't be written: No such file or directory\n"
+
+
+def test_a_run_beside_its_data_brings_back_what_it_makes(place: Place) -> None:
+    place.write("data.csv", "n\n1\n2\n")
+    place.write(
+        "sum.py",
+        "# %%\nimport os\nn = open('data.csv').read().split()[1:]\n"
+        "os.makedirs('out'); print(sum(map(int, n)), file=open('out/sum.txt', 'w'))\n"
+        "# %%\nopen('data.csv', 'a').write('3\\n'); open('.hidden', 'w').close()\n",
+    )
+    done = place.call("run", "sum.py", "--with", "data.csv")
+    assert done.returncode == 0, done.stderr
+    assert (place.folder / "out" / "sum.txt").read_text() == "3\n"
+    assert (place.folder / "data.csv").read_text() == "n\n1\n2\n3\n"
+    notes = [line for line in done.stderr.splitlines() if line.startswith("brought back")]
+    assert notes == ["brought back: data.csv", "brought back: out/sum.txt"]
+    assert sorted(path.name for path in place.folder.iterdir()) == ["data.csv", "out", "sum.py"]
+    assert place.state(fresh_session(done.stderr)) == "ended"
+
+    # What is there already was not sent, so it stays; what could not be brought is not lost with its session.
+    again = place.call("run", "sum.py", "--with", "data.csv")
+    assert again.returncode == 1
+    assert "not brought back: out/sum.txt: there is a file of this name, which was not sent" in again.stderr
+    session = fresh_session(again.stderr)
+    assert f"the session stays: cellgate files get {session} PATH" in again.stderr
+    assert place.state(session) == "idle"
+    assert place.call("files", "get", session, "out/sum.txt").stdout == "sum.txt\n"
+    assert (place.folder / "sum.txt").read_text() == "6\n"
+    assert (place.folder / "out" / "sum.txt").read_text() == "3\n"
+
+    for _ in range(2):
+        done = place.call("run", "sum.py", "--with", "data.csv", "--results", "made")
+        assert done.returncode == 0, done.stderr
+    assert (place.folder / "made" / "out" / "sum.txt").read_text() == "9\n"
+    assert (place.folder / "data.csv").read_text().count("3") == 2
+    wrong = place.call("run", "sum.py", "--with", "nowhere.csv")
+    assert (wrong.returncode, wrong.stderr) == (2, "cellgate: --with nowhere.csv: there is no such file\n")
+
+
+def test_a_folder_of_data_is_sent_and_an_existing_session_s_own_files_stay(place: Place) -> None:
+    (place.folder / "nb" / "data").mkdir(parents=True)
+    place.write("nb/data/a.csv", "7")
+    place.write("nb/read.py", "print(open('data/a.csv').read()); open('new', 'w').write('2')")
+    assert place.call("exec", "open('own', 'w').write('1')", "--session", "folders").returncode == 0
+    done = place.call("run", "nb/read.py", "--files", "nb", "--session", "folders")
+    assert (done.returncode, done.stdout) == (0, "7\n1\n"), done.stderr
+    assert sorted(path.name for path in (place.folder / "nb").iterdir()) == ["data", "new", "read.py"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cellgate.cli.images import Handling, Pictures
 from cellgate.cli.screen import Live, Plain, Seen, describe, describe_data, make_screen, summary
 from cellgate.client import (
     DisplayData,
@@ -27,6 +29,8 @@ from cellgate.client import (
 PNG = base64.b64encode(
     b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + struct.pack(">II", 640, 480) + b"\x08"
 ).decode()
+
+DESCRIBED = Pictures(Handling.NONE, Path("nowhere"), None)
 
 
 def event(kind: type[Event], **fields: Any) -> Any:
@@ -91,7 +95,7 @@ def test_a_remark_says_why_a_cell_ended_unless_its_output_does() -> None:
 
 
 def test_plain_output_goes_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
-    with Plain(2) as screen:
+    with Plain(2, DESCRIBED) as screen:
         screen.begin(1, "code")
         screen.event(stream("a\nb"))
         screen.event(stream("warned\n", "stderr"))
@@ -106,14 +110,14 @@ def test_plain_output_goes_where_it_came_from(capsys: pytest.CaptureFixture[str]
 
 
 def test_without_a_terminal_the_screen_is_plain() -> None:
-    assert isinstance(make_screen(1), Plain)
+    assert isinstance(make_screen(1, DESCRIBED), Plain)
 
 
 def live(*texts: str) -> str:
     """What a terminal of 60 columns would have been sent, without the bar's own lines."""
     sent = io.StringIO()
     console = Console(file=sent, force_terminal=True, width=60, color_system="standard", legacy_windows=False)
-    with Live(console, 3) as screen:
+    with Live(console, 3, DESCRIBED) as screen:
         screen.begin(1, "first line\nsecond")
         for text in texts:
             screen.event(stream(text))
