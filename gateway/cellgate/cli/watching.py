@@ -90,17 +90,37 @@ class Transcript:
         self._terminal = screen.isatty()
         self._guard = Guard()
         self._seen = Seen()
+        self._running: str | None = None
         self._at_start = True
 
     def show(self, event: Event) -> None:
         """Shows an event; kinds that show nothing are ignored."""
-        self._seen.event(event)
         match event:
             case Started():
-                self._guard = Guard()
-                self._seen = Seen()
-                self._seen.event(event)
-                self._line(_cell(event))
+                self._begin(event)
+            case Finished():
+                self._end(event)
+            case _:
+                if event.execution == self._running:
+                    self._seen.event(event)
+                self._shown(event)
+
+    def _begin(self, event: Started) -> None:
+        self._running = event.execution
+        self._guard = Guard()
+        self._seen = Seen()
+        self._seen.event(event)
+        self._line(_cell(event))
+
+    def _end(self, event: Finished) -> None:
+        self._note(summary(event))
+        # One that was cancelled while another runs has shown nothing.
+        seen = self._seen if event.execution == self._running else Seen()
+        for remark in seen.remarks(event):
+            self._note(remark)
+
+    def _shown(self, event: Event) -> None:
+        match event:
             case Stream():
                 self._write(event.text)
             case InputRequest():
@@ -109,10 +129,6 @@ class Transcript:
                 self._output(describe(event))
             case ExecuteResult():
                 self._output(f"Out[{_count(event.execution_count)}]: {describe(event)}")
-            case Finished():
-                self._note(summary(event))
-                for remark in self._seen.remarks(event):
-                    self._note(remark)
             case _:
                 if note := _remark(event):
                     self._note(note)
