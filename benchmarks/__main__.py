@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import (
+    asleep,
     attacked,
     churn,
     claims,
@@ -60,6 +61,7 @@ BENCHMARKS = {
     "one_shot": one_shot.measure,
     "files": files.measure,
     "containers": containers.measure,
+    "asleep": asleep.measure,
     "packages": packages.measure,
     "former": former.measure,
     "hostile": hostile.measure,
@@ -73,8 +75,8 @@ BENCHMARKS = {
 }
 OF_USERS = {"load", "attacked", "claims", "neighbour", "principals", "churn", "connections"}
 """These take from three to seventeen minutes each."""
-SPECIAL = {"containers", "packages", "former"} | OF_USERS
-"""The first three need a container engine, a package index, or another checkout."""
+SPECIAL = {"containers", "asleep", "packages", "former"} | OF_USERS
+"""The first need a container engine, root besides, a package index, or another checkout."""
 USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 

@@ -26,6 +26,7 @@ from cellgate.record.space import free
 from cellgate.server import machine
 from cellgate_kernels.errors import BackendUnavailable, ImageMissing
 from cellgate_kernels.provisioners.container import ContainerSettings
+from cellgate_kernels.provisioners.control_group import HIERARCHIES
 from cellgate_kernels.provisioners.docker import check_engine
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
@@ -89,6 +90,7 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
     yield judge_isolation(kernelspecs, sandbox, engine)
     yield find_memory()
     yield find_swap(_text(Path("/proc/swaps")))
+    yield find_control_groups(HIERARCHIES)
     yield find_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     for finding in find_disk(place.data, _text(Path("/proc/mounts"))):
         yield finding
@@ -218,8 +220,24 @@ def find_swap(swaps: str) -> Finding:
         if len(words) >= 3 and words[2].isdecimal():
             kib += int(words[2])
     if not kib:
-        return Finding("swap", Outcome.OK, "none: memory of idle kernels stays where it is")
+        return Finding("swap", Outcome.OK, "none: kernels that sleep (--sleep-after) keep their memory")
     return Finding("swap", Outcome.OK, f"{kib / 1024 / 1024:.1f} GiB")
+
+
+def find_control_groups(hierarchies: Path) -> Finding:
+    """Which version of control groups there is, and whether kernels' groups may be written."""
+    if (hierarchies / "freezer").is_dir():
+        version, folder = 1, hierarchies / "freezer"
+    elif (hierarchies / "cgroup.controllers").is_file():
+        version, folder = 2, hierarchies
+    else:
+        return Finding(
+            "control groups", Outcome.NOTE, "none are seen here: kernels can't sleep (--sleep-after)"
+        )
+    if not os.access(folder, os.W_OK):
+        found = f"version {version}, without the right to write them: kernels can't sleep (--sleep-after)"
+        return Finding("control groups", Outcome.NOTE, found, "That takes root, if you want it.")
+    return Finding("control groups", Outcome.OK, f"version {version}: kernels in containers can sleep")
 
 
 def find_open_files(most: int) -> Finding:

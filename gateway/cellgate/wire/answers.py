@@ -42,7 +42,10 @@ class SessionModel(Value, frozen=True, kw_only=True):
     ] = None
     state: Annotated[
         str,
-        Meta(description="The session's state: `starting`, `idle`, `busy`, `dead`, `ended` or `purging`."),
+        Meta(
+            description="The session's state: `starting`, `idle`, `asleep`, `busy`, `dead`, `ended` or"
+            " `purging`."
+        ),
     ] = ""
     cause: Annotated[
         str | None,

@@ -14,7 +14,7 @@ from cellgate.wire.base import Query
 MOST_COUNTED = 2**53
 """Larger numbers lose precision in some JSON readers."""
 
-State = Literal["starting", "idle", "busy", "dead", "ended"]
+State = Literal["starting", "idle", "asleep", "busy", "dead", "ended"]
 ImagePlace = Literal["inline", "url", "none"]
 After = Annotated[
     int, Meta(ge=0, le=MOST_COUNTED, description="Only entries after this number are returned.")

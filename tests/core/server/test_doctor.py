@@ -14,6 +14,7 @@ from cellgate.server.doctor import (
     Finding,
     Outcome,
     file_system_of,
+    find_control_groups,
     find_disk,
     find_open_files,
     find_swap,
@@ -68,6 +69,14 @@ def test_a_data_folder_that_can_be_made_is_no_problem(tmp_path: Path) -> None:
 )
 def test_swap_is_summed(swaps: str, found: str) -> None:
     assert find_swap(swaps).found.startswith(found)
+
+
+def test_control_groups(tmp_path: Path) -> None:
+    assert find_control_groups(tmp_path).outcome is Outcome.NOTE
+    (tmp_path / "cgroup.controllers").touch()
+    assert find_control_groups(tmp_path).found.startswith("version 2")
+    (tmp_path / "freezer").mkdir()
+    assert find_control_groups(tmp_path).found.startswith("version 1")
 
 
 @pytest.mark.parametrize(("most", "outcome"), [(-1, Outcome.OK), (1024, Outcome.NOTE), (4096, Outcome.OK)])

@@ -1,0 +1,109 @@
+"""Idle sessions with pandas in containers, awake and asleep: how many fit a GiB, and how long waking takes.
+
+It needs root, a container engine with the kernel image, and disk space for a swap file, which it makes and
+takes away again; so it runs only if named. Memory is what the control groups charge: shared pages of the
+image's files count for the first container that reads them. It leaves out the engine's own processes, of
+which there is one for each container, asleep or not.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from docker.api.client import APIClient
+
+from benchmarks.figures import MIB, Figure, at_least, at_most, quantile
+from benchmarks.options import Options, say
+from benchmarks.servers import Server, cellgate
+from benchmarks.sessions import Session
+from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from cellgate_kernels.provisioners.control_group import ControlGroup
+
+SESSIONS = 10
+SWAP = 2048 * MIB
+AFTER = 2.0
+PATIENCE = 120.0
+CELL = "import pandas as pd; frame = pd.DataFrame({'x': range(1000)}); frame.x.sum()"
+
+
+def measure(options: Options) -> Sequence[Figure]:
+    """Memory of a session awake and asleep, and the time of a trivial cell that wakes its kernel."""
+    count = options.count(SESSIONS, 3)
+    with (
+        _swap(),
+        cellgate("docker", "--sleep-after", str(AFTER), "--pool-size", "0", "--memory", "512m") as server,
+        server.client() as client,
+    ):
+        sessions = [Session(client, f"idle-{number}") for number in range(count)]
+        for session in sessions:
+            session.execute(CELL)
+        groups = _groups(server)
+        awake = sum(group.memory_used() for group in groups) / len(groups)
+        say(f"asleep: {awake / MIB:.1f} MiB a session awake")
+        _until_frozen(groups)
+        asleep = sum(group.memory_used() for group in groups) / len(groups)
+        say(f"asleep: {asleep / MIB:.1f} MiB a session asleep")
+        waking = []
+        for session in sessions:
+            began = time.monotonic()
+            session.execute("1+1")
+            waking.append(time.monotonic() - began)
+        warm = []
+        for session in sessions:
+            began = time.monotonic()
+            session.execute("1+1")
+            warm.append(time.monotonic() - began)
+    details = {
+        "sessions": count,
+        "mib_awake": round(awake / MIB, 1),
+        "mib_asleep": round(asleep / MIB, 1),
+        "slowest_wake_ms": round(max(waking) * 1000, 1),
+        "awake_cell_ms": round(quantile(warm, 0.5) * 1000, 1),
+    }
+    return [
+        Figure("idle sessions with pandas in a GiB, asleep against awake", awake / asleep, "x", at_least(8)),
+        Figure("a cell that wakes its kernel, p50", quantile(waking, 0.5), "s", at_most(0.5), details),
+    ]
+
+
+@contextmanager
+def _swap() -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="bench-swap-", dir="/var/tmp") as folder:
+        file = Path(folder) / "swap"
+        with file.open("wb") as made:
+            os.posix_fallocate(made.fileno(), 0, SWAP)
+        file.chmod(0o600)
+        for command in (["mkswap", file], ["swapon", file]):
+            subprocess.run(command, check=True, capture_output=True, timeout=60)
+        try:
+            yield
+        finally:
+            subprocess.run(["swapoff", file], check=True, capture_output=True, timeout=PATIENCE)
+
+
+def _groups(server: Server) -> list[ControlGroup]:
+    client = APIClient()
+    instance = (server.folder / "data" / "instance").read_text()
+    listed = client.containers(filters={"label": f"{INSTANCE_LABEL}={instance}"})
+    processes = [client.inspect_container(entry["Id"])["State"]["Pid"] for entry in listed]
+    client.close()
+    return [group for process in processes if (group := ControlGroup.of(process)) is not None]
+
+
+def _until_frozen(groups: Sequence[ControlGroup]) -> None:
+    """Until all sleep and nothing more is given back."""
+    deadline = time.monotonic() + PATIENCE
+    before = -1
+    while (used := sum(group.memory_used() for group in groups)) != before or not all(
+        group.frozen for group in groups
+    ):
+        if time.monotonic() > deadline:
+            raise TimeoutError("not all kernels sleep")
+        before = used
+        time.sleep(1)
