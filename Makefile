@@ -16,17 +16,25 @@ CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
 
-setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
+setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. ENVIRONMENT=minimal: fewer packages for cells; LOCKED=1: a wheel of it, versions and hashes of .ci/requirements.lock
 
 $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
-	@echo "Setting up in $(VENV) (once; about half a minute)"
+	@echo "Setting up in $(VENV) (once; about a minute)"
 	@echo "  the environment, and uv ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
+# The packages of cells: standard or minimal. Not the variable of that name which many shells have for other things.
+ifneq ($(origin ENVIRONMENT),command line)
+ENVIRONMENT :=
+endif
+# A set-up keeps what was chosen before; another choice needs one, whatever the stamp says.
+CHOICE := $(VENV)/share/cellgate/environment.json
+ANOTHER = $(if $(ENVIRONMENT),$(shell grep -qs '"$(ENVIRONMENT)"' $(CHOICE) || echo FORCE))
+
 # uv shows bars on a terminal; elsewhere one line per step is enough.
-$(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
+$(STAMP): pyproject.toml $(if $(LOCKED),$(LOCK)) $(ANOTHER) $(wildcard $(KERNEL_LISTS)/* kernels/cellgate_kernels/specs/container/*/*) | $(BIN)/uv
 	@echo "  the gateway's own packages ..."
 ifdef LOCKED
 	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --require-hashes --no-build -r $(LOCK)
@@ -35,8 +43,11 @@ else
 	@$(UV) pip install $(QUIET) --python $(BIN)/python --compile-bytecode --editable ".[server,test,check]"
 endif
 	@command -v bwrap >/dev/null || $(MAKE) --no-print-directory bubblewrap
-	@$(BIN)/cellgate setup
+	@$(BIN)/cellgate setup $(if $(ENVIRONMENT),--environment $(ENVIRONMENT))
 	@touch $@
+
+.PHONY: FORCE
+FORCE:
 
 .PHONY: bubblewrap
 bubblewrap: # isolates kernels; the one thing installed outside the checkout, and only where root may
@@ -100,8 +111,9 @@ bench: $(STAMP) ## the figures of docs/reference/benchmarks.md
 # One lock for all platforms and versions of Python; no address of an index gets into it.
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
   --no-emit-find-links --custom-compile-command "make lock"
-lock: | $(BIN)/uv ## renew the locks: the kernel environment's, CI's, the gateway image's, and uv's own
-	@$(COMPILE) -o $(KERNEL_LISTS)/requirements.lock $(KERNEL_LISTS)/requirements.txt
+lock: | $(BIN)/uv ## renew the locks: the kernel environments', CI's, the gateway image's, and uv's own
+	@$(COMPILE) -o $(KERNEL_LISTS)/standard.lock $(KERNEL_LISTS)/standard.txt
+	@$(COMPILE) --constraints $(KERNEL_LISTS)/standard.lock -o $(KERNEL_LISTS)/minimal.lock $(KERNEL_LISTS)/minimal.txt
 	@$(COMPILE) --extra server --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
 	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from traitlets import Unicode
+from traitlets import Enum, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate_kernels.provisioners.container import IMAGE
 from cellgate_kernels.provisioners.engine import SOCKET
+from cellgate_kernels.specs.environments import OWN, Environment, environment_of
 
 CHECK_TIMEOUT = 120.0
 
@@ -35,13 +36,16 @@ class ImageApp(BaseApp):
     name = "cellgate-image"
     usage = "build|check [options]"
     description = """
-        build makes the image of kernels in containers: an interpreter, ipykernel, numpy, pandas, matplotlib
-        and more. It needs a container engine, the network and a few minutes.
+        build makes the image of kernels in containers: "standard" has kernels of Python, bash and JavaScript,
+        what analysts expect, from pandas to plotly and DuckDB, git, curl, jq, unzip, sqlite3, and a font for
+        Chinese, Japanese and Korean; "minimal" has kernels of Python and bash, numpy, pandas and matplotlib.
+        It needs a container engine, the network and a few minutes.
 
         check starts one kernel from the image, runs one cell, and prints what is in it.
     """
     examples = """
         cellgate image build
+        cellgate image build --environment minimal
         cellgate image build --base-image python:3.12-slim-bookworm
         cellgate image check --runtime runsc
     """
@@ -50,7 +54,12 @@ class ImageApp(BaseApp):
     base_image = Unicode(help="The image to build on; default: the one in Dockerfile.kernel.").tag(
         config=True, metavar="NAME"
     )
-    requirements = Unicode(help="The packages of the image; default: Cellgate's own list.").tag(
+    kernel_environment = Enum(
+        [*map(str, Environment), ""],
+        "",
+        help="The packages: standard or minimal; default: those of the image of this name, or standard.",
+    ).tag(config=True, metavar="NAME")
+    requirements = Unicode(help="A list of packages of your own, instead of Cellgate's.").tag(
         config=True, metavar="FILE"
     )
     runtime = Unicode(help="The engine's runtime to check with, such as runsc.").tag(
@@ -61,6 +70,7 @@ class ImageApp(BaseApp):
     aliases = {  # noqa: RUF012
         "image": "ImageApp.image",
         "base-image": "ImageApp.base_image",
+        "environment": "ImageApp.kernel_environment",
         "requirements": "ImageApp.requirements",
         "runtime": "ImageApp.runtime",
         "docker-url": "ImageApp.docker_url",
@@ -81,9 +91,8 @@ class ImageApp(BaseApp):
     def _build(self, console: Console) -> None:
         from cellgate_kernels.provisioners.image import build_image  # noqa: PLC0415 - keeps --help quick
 
-        requirements = Path(self.requirements).expanduser() if self.requirements else None
-        if requirements is not None and not requirements.is_file():
-            raise UsageError(f"--requirements: there is no file {requirements}")
+        requirements = self._packages()
+        console.print(f"packages of {environment_of(requirements) or requirements} ...")
         with console.status("building the kernel image") as status:
             made = build_image(
                 self.docker_url,
@@ -93,6 +102,25 @@ class ImageApp(BaseApp):
                 requirements=requirements,
             )
         console.print(f"image   {self.image}\ndigest  {made}\n\nTry it: cellgate image check")
+
+    def _packages(self) -> Path:
+        """The list of packages that was asked for, or that the image of this name was built of."""
+        from cellgate_kernels.provisioners.image import built_of  # noqa: PLC0415 - keeps --help quick
+
+        if self.kernel_environment and self.requirements:
+            raise UsageError("--environment, or --requirements: not both")
+        if self.requirements:
+            own = Path(self.requirements).expanduser()
+            if not own.is_file():
+                raise UsageError(f"--requirements: there is no file {own}")
+            return own
+        name = self.kernel_environment or built_of(self.docker_url, self.image)
+        if name == OWN:
+            raise UsageError(
+                f"the image {self.image} was built of a list of your own: name it with --requirements, or"
+                " --environment standard"
+            )
+        return Environment(name or Environment.STANDARD).lock
 
     async def _check(self, console: Console) -> None:
         from cellgate_kernels.provisioners.container import ContainerSettings  # noqa: PLC0415

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
-from traitlets import Unicode
+from traitlets import Enum, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
-from cellgate_kernels.specs.install import REQUIREMENTS, create_environment, install_kernelspecs
+from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
+from cellgate_kernels.specs.install import create_environment, install_kernelspecs
 
 
 class SetupApp(BaseApp):
@@ -26,26 +27,35 @@ class SetupApp(BaseApp):
     name = "cellgate-setup"
     usage = "[options]"
     description = """
-        Makes the environment that kernels run in, apart from the gateway's own: kernels of Python, bash and
-        JavaScript, numpy, pandas, matplotlib and more. Then checks whether kernels can be isolated here.
+        Makes the environment that kernels run in, apart from the gateway's own: "standard" has kernels of
+        Python, bash and JavaScript, and what analysts expect, from pandas to plotly and DuckDB; "minimal" has
+        kernels of Python and bash, numpy, pandas and matplotlib. Then checks whether kernels can be isolated.
 
-        You can call it again: what exists is kept. It needs the network, half a minute and about 1 GB. The
-        packages come from the index that pip, or uv, is configured to use.
+        You can call it again: what exists is kept, and so is the choice. It needs the network, about a minute
+        and 1.3 GB (minimal: a third of that). The packages come from the index that pip, or uv, is configured
+        to use.
     """
     examples = """
         cellgate setup
+        cellgate setup --environment minimal
         cellgate setup --requirements my-requirements.txt
     """
 
     prefix = Unicode(
         help="Where to install, in its folder share/cellgate; default: the gateway's own prefix."
     ).tag(config=True, metavar="DIR")
+    kernel_environment = Enum(
+        [*map(str, Environment), ""],
+        "",
+        help="The packages: standard or minimal; default: those of before, or standard.",
+    ).tag(config=True, metavar="NAME")
     requirements = Unicode(
-        help="The packages of the kernel environment; default: Cellgate's own list, with hashes."
+        help="A list of packages of your own, instead of Cellgate's, which have hashes."
     ).tag(config=True, metavar="FILE")
 
     aliases = {  # noqa: RUF012
         "prefix": "SetupApp.prefix",
+        "environment": "SetupApp.kernel_environment",
         "requirements": "SetupApp.requirements",
         **BaseApp.aliases,
     }
@@ -54,10 +64,30 @@ class SetupApp(BaseApp):
         """Runs the setup and exits with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
-        requirements = Path(self.requirements).expanduser() if self.requirements else REQUIREMENTS
-        if not requirements.is_file():
-            raise UsageError(f"--requirements: there is no file {requirements}")
-        raise SystemExit(set_up(Path(self.prefix or sys.prefix).expanduser(), requirements))
+        prefix = Path(self.prefix or sys.prefix).expanduser()
+        raise SystemExit(set_up(prefix, self._wanted(prefix)))
+
+    def _wanted(self, prefix: Path) -> Path:
+        """The list of packages that was asked for, or that the environment was made from before."""
+        if self.kernel_environment and self.requirements:
+            raise UsageError("--environment, or --requirements: not both")
+        if self.kernel_environment:
+            return Environment(self.kernel_environment).lock
+        if self.requirements:
+            own = Path(self.requirements).expanduser()
+            if not own.is_file():
+                raise UsageError(f"--requirements: there is no file {own}")
+            return own
+        try:
+            before = chosen_requirements(prefix)
+        except OSError as error:
+            raise BackendUnavailable(f"The environment's choice can't be read: {error}") from error
+        if before is not None and not before.is_file():
+            raise UsageError(
+                f"the environment in {prefix} was made from {before}, which is not there any more: name a"
+                " list with --requirements, or --environment standard"
+            )
+        return before or Environment.STANDARD.lock
 
 
 def set_up(prefix: Path, requirements: Path) -> int:
@@ -66,6 +96,7 @@ def set_up(prefix: Path, requirements: Path) -> int:
     Raises BackendUnavailable, with the end of uv's output, if the environment can't be created.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
+    chosen = environment_of(requirements)
     with console.status("") as status:
 
         def step(text: str) -> None:
@@ -79,6 +110,7 @@ def set_up(prefix: Path, requirements: Path) -> int:
         except OSError as error:
             raise BackendUnavailable(f"The kernelspecs can't be written: {error}") from error
     console.print(f"kernel environment  {environment}")
+    console.print(f"packages            {chosen or requirements}")
     for spec in specs:
         console.print(f"kernelspec          {spec}")
     try:

@@ -381,11 +381,12 @@ class Spool:
 
 
 def prepare_home(home, here):
-    """Make the home folder and give matplotlib its list of fonts, which takes seconds to build."""
-    cache = home / ".cache" / "matplotlib"
-    cache.mkdir(parents=True, exist_ok=True)
-    for fonts in (here / "matplotlib").glob("fontlist-*.json"):
-        shutil.copyfile(fonts, cache / fonts.name)
+    """Make the home folder, and give matplotlib the list of fonts and the settings that ``fonts.py`` made."""
+    for folder, files in ((".cache", "fontlist-*.json"), (".config", "matplotlibrc")):
+        target = home / folder / "matplotlib"
+        target.mkdir(parents=True, exist_ok=True)
+        for file in (here / "matplotlib").glob(files):
+            shutil.copyfile(file, target / file.name)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import requests
-from docker.errors import DockerException
+from docker.api.client import APIClient
+from docker.errors import DockerException, ImageNotFound
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.engine import explained
 from cellgate_kernels.provisioners.engine_client import connect
+from cellgate_kernels.specs.environments import OWN, environment_of
 
 RECIPE = "Dockerfile.kernel"
-REQUIREMENTS = "image/requirements.lock"
 MATERIAL = (
-    REQUIREMENTS,
     "image/uv.txt",
     "image/bootstrap.py",
     "image/keeper.py",
@@ -31,9 +31,14 @@ MATERIAL = (
     "image/bash_cells.py",
     "image/deno_cells.py",
     "image/forwarder.py",
+    "image/fonts.py",
+    "image/manifest.py",
     "specs/uv_command.py",
+    "specs/compile_packages.py",
 )
-"""The files that the recipe copies, below the package's folder."""
+"""The files that the recipe copies, below the package's folder, besides the list of packages."""
+
+_LABEL = "org.cellgate.environment"
 
 _SILENCE_TIMEOUT = 1800.0
 _TELLING = re.compile(
@@ -46,25 +51,25 @@ def build_image(
     tag: str,
     progress: Callable[[str], None],
     *,
+    requirements: Path,
     base_image: str = "",
-    requirements: Path | None = None,
 ) -> str:
-    """Build the kernel image and name it `tag`; returns its id.
+    """Build the kernel image of the packages in `requirements` and name it `tag`; returns its id.
 
-    `base_image` and `requirements` replace the recipe's own. `progress` gets a line now and then. Raises
-    BackendUnavailable with the end of the builder's output.
+    `base_image` replaces the recipe's own. `progress` gets a line now and then. Raises BackendUnavailable
+    with the end of the builder's output.
     """
-    try:
-        client = connect(url, _SILENCE_TIMEOUT)
-    except (DockerException, requests.RequestException, OSError) as error:
-        raise explained(error, url) from error
+    client = _client(url)
     try:
         replies = client.build(
             fileobj=build_context(requirements),
             custom_context=True,
             dockerfile=RECIPE,
             tag=tag,
-            buildargs={"BASE_IMAGE": base_image} if base_image else {},
+            buildargs={
+                "ENVIRONMENT": _list_name(requirements),
+                **({"BASE_IMAGE": base_image} if base_image else {}),
+            },
             rm=True,
             forcerm=True,
             decode=True,
@@ -84,14 +89,41 @@ def build_image(
         client.close()
 
 
-def build_context(requirements: Path | None = None) -> io.BytesIO:
+def built_of(url: str, tag: str) -> str | None:
+    """What the image of this name was built of: an environment's name, or `OWN`; None if nothing says so.
+
+    Raises BackendUnavailable.
+    """
+    client = _client(url)
+    try:
+        labels = client.inspect_image(tag)["Config"].get("Labels") or {}
+    except ImageNotFound:
+        return None
+    except (DockerException, requests.RequestException, OSError) as error:
+        raise explained(error, url) from error
+    finally:
+        client.close()
+    return labels.get(_LABEL)
+
+
+def _client(url: str) -> APIClient:
+    try:
+        return connect(url, _SILENCE_TIMEOUT)
+    except (DockerException, requests.RequestException, OSError) as error:
+        raise explained(error, url) from error
+
+
+def _list_name(requirements: Path) -> str:
+    return environment_of(requirements) or OWN
+
+
+def build_context(requirements: Path) -> io.BytesIO:
     """The recipe and its material as the tar file that the builder takes."""
     package = Path(__file__).parents[1]
     files = {f"kernels/{package.name}/{name}": package / name for name in MATERIAL}
     packaged = package / "image" / RECIPE
     files[RECIPE] = packaged if packaged.is_file() else package.parents[1] / RECIPE
-    if requirements is not None:
-        files[f"kernels/{package.name}/{REQUIREMENTS}"] = requirements
+    files[f"kernels/{package.name}/image/{_list_name(requirements)}.lock"] = requirements
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, path in files.items():

@@ -24,17 +24,16 @@ from typing import TextIO
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
+from cellgate_kernels.specs.environments import IMAGE, OWN, Environment, choice_of, environment_of
+from cellgate_kernels.specs.manifest import MANIFEST
 from cellgate_kernels.specs.uv_command import (
     UnreadableSettings,
+    compile_command,
     install_words,
     pip_settings,
     uv_command,
     venv_command,
 )
-
-IMAGE = Path(__file__).parents[1] / "image"
-REQUIREMENTS = IMAGE / "requirements.lock"
-"""The versions, with hashes, of what ``requirements.txt`` beside it asks for; ``make lock`` writes it."""
 
 START_UP = ("bootstrap.py", "keeper.py", "programs.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
 """The scripts that start kernels; they are copied to the environment's data folder."""
@@ -53,10 +52,10 @@ def create_environment(
     step: Callable[[str], None],
     detail: Callable[[str], None] = lambda _: None,
     *,
-    requirements: Path = REQUIREMENTS,
+    requirements: Path = Environment.STANDARD.lock,
 ) -> Path:
     """Make the kernel environment with `requirements`, unless a finished one with the same is there; returns
-    its folder.
+    its folder. The choice is kept, even if making it fails: see ``environments``.
 
     `step` receives a description of each step, `detail` uv's output while it works. An environment that was
     not finished, or was made from other requirements, is made again. Raises BackendUnavailable with the end
@@ -68,6 +67,8 @@ def create_environment(
         with (root / "setup.lock").open("w") as lock, (root / "setup.log").open("a") as log:
             _wait_for(lock, step)
             programs = _Programs(root, log, lock, detail)
+            name, choice = choice_of(requirements.absolute())
+            _replace(root / name, choice)
             return _create(root / "environment", requirements.absolute(), programs, step)
     except OSError as error:
         raise BackendUnavailable(f"The kernel environment can't be made in {root}: {error}") from error
@@ -90,6 +91,8 @@ def _create(environment: Path, requirements: Path, programs: _Programs, step: Ca
     except UnreadableSettings as error:
         raise BackendUnavailable(without_secrets(str(error))) from error
     programs.run(*uv_command(words, os.environ, settings))
+    programs.run(compile_command(environment), None)
+    _write_manifest(environment, environment_of(requirements) or OWN)
     stamp.write_text(digest)
     return environment
 
@@ -128,8 +131,8 @@ def install_kernelspec(
 ) -> Path:
     """Write the kernelspec of an environment, based on the container kernelspec `like`; returns its folder.
 
-    Puts the kernels' start-up files into the environment, and matplotlib's list of fonts if it is installed:
-    a fresh sandbox would otherwise spend seconds on it at the first import. Idempotent.
+    Puts the kernels' start-up files into the environment, matplotlib's list of fonts if it is installed (a
+    fresh sandbox would otherwise spend seconds on it at the first import), and the manifest. Idempotent.
     """
     environment = environment.absolute()
     python = environment / "bin" / "python"
@@ -141,7 +144,8 @@ def install_kernelspec(
     imported = [str(shared / name) for name in IMPORTED]
     _ask(python, f"import py_compile\nfor name in {imported!r}: py_compile.compile(name, doraise=True)")
     if like == "python3":
-        _build_font_list(python, shared / "matplotlib")
+        _run(python, str(IMAGE / "fonts.py"), str(shared / "matplotlib"))
+        _write_manifest(environment)
     spec = json.loads((CONTAINER_KERNELSPECS / like / "kernel.json").read_text())
     spec["argv"][:2] = [str(python), str(shared / Path(spec["argv"][1]).name)]
     config = spec.get("metadata", {}).get("kernel_provisioner", {}).get("config", {})
@@ -155,6 +159,13 @@ def install_kernelspec(
     folder.mkdir(parents=True, exist_ok=True)
     _replace(folder / "kernel.json", f"{json.dumps(spec, indent=1)}\n".encode())
     return folder
+
+
+def _write_manifest(environment: Path, *name: str) -> None:
+    """Write what the environment has; without a name it keeps the one that it has."""
+    shared = data_folder(environment)
+    shared.mkdir(parents=True, exist_ok=True)
+    _run(environment / "bin" / "python", str(IMAGE / "manifest.py"), str(shared / MANIFEST), *name)
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -190,19 +201,20 @@ def _links(path: Path) -> Iterator[Path]:
         yield path
 
 
-def _build_font_list(python: Path, cache: Path) -> None:
-    code = "import importlib.util as u\nif u.find_spec('matplotlib'): import matplotlib.font_manager"
-    _ask(python, code, env={"MPLCONFIGDIR": str(cache), "HOME": str(cache)})
+def _ask(python: Path, code: str) -> str:
+    """What the interpreter prints for this code."""
+    return _run(python, "-c", code).strip()
 
 
-def _ask(python: Path, code: str, *, env: Mapping[str, str] | None = None) -> str:
+def _run(python: Path, *words: str) -> str:
+    """The output of the environment's interpreter. Raises BackendUnavailable if it fails."""
     done = subprocess.run(
-        [str(python), "-I", "-c", code], capture_output=True, text=True, check=False, env=env, timeout=300
+        [str(python), "-I", *words], capture_output=True, text=True, check=False, timeout=300
     )
     if done.returncode:
         reason = done.stderr[-500:].strip()
         raise BackendUnavailable(f"The kernel environment's {python} does not work: {reason}")
-    return done.stdout.strip()
+    return done.stdout
 
 
 class _Programs:

@@ -158,11 +158,19 @@ def venv_command(environment: Path, requirements: Path) -> list[str]:
 def install_words(environment: Path, requirements: Path) -> list[str]:
     """uv's words that install `requirements` in an environment.
 
-    With hashes nothing is built from source: a build would download packages without a known hash.
+    With hashes nothing is built from source: a build would download packages without a known hash. Compiling
+    is left to `compile_command`.
     """
     python = str(environment / "bin" / "python")
-    words = ["pip", "install", "--python", python, "--compile-bytecode", "--requirements", str(requirements)]
+    words = ["pip", "install", "--python", python, "--no-compile-bytecode"]
+    words += ["--requirements", str(requirements)]
     return [*words, "--require-hashes", "--no-build"] if is_hashed(requirements) else words
+
+
+def compile_command(environment: Path) -> list[str]:
+    """The command line that compiles an environment's packages."""
+    script = Path(__file__).with_name("compile_packages.py")
+    return [str(environment / "bin" / "python"), "-I", str(script)]
 
 
 def _system_has_certificates() -> bool:
@@ -171,15 +179,19 @@ def _system_has_certificates() -> bool:
 
 
 def main(words: Sequence[str]) -> None:
-    """Become uv."""
-    if words[:1] == ["install"]:
-        environment, requirements = map(Path, words[1:])
-        subprocess.run(venv_command(environment, requirements), check=True)
-        words = install_words(environment, requirements)
+    """Make an environment, or become uv."""
     try:
         settings = pip_settings(sys.executable)
     except UnreadableSettings as error:
         raise SystemExit(str(error)) from error
+    if words[:1] == ["install"]:
+        environment, requirements = map(Path, words[1:])
+        subprocess.run(venv_command(environment, requirements), check=True)
+        command, variables = uv_command(install_words(environment, requirements), os.environ, settings)
+        if code := subprocess.run(command, env=variables, check=False).returncode:
+            raise SystemExit(code)
+        subprocess.run(compile_command(environment), check=True)
+        return
     command, variables = uv_command(words, os.environ, settings)
     os.execve(command[0], command, variables)  # noqa: S606 - no shell is wanted
 

@@ -6,11 +6,12 @@ The set-ups here install nothing but tiny wheels, from an index of the tests' ow
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from cellgate_kernels.specs.catalog import data_folder
 from tests.support.wheels import Index, build_wheel
 
 PATIENCE = 60.0
+ROOT = Path(__file__).parents[3]
 
 
 def cellgate(words: list[str]) -> int:
@@ -96,6 +98,92 @@ def test_steps_are_told_and_a_second_set_up_has_none(
     assert is_finished(tmp_path / "prefix")
     assert cellgate(words) == 0
     assert "making" not in capsys.readouterr().out
+
+
+def choice(prefix: Path) -> object:
+    """What is kept of the choice."""
+    return json.loads((data_folder(prefix) / "environment.json").read_text())
+
+
+def test_a_set_up_that_names_no_list_keeps_the_one_of_before(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = words[:3]
+    assert cellgate(words) == 0
+    assert choice(tmp_path / "prefix") == {"requirements": str(tmp_path / "requirements.txt")}
+    capsys.readouterr()
+    assert cellgate(plain) == 0
+    assert f"packages            {tmp_path}/requirements.txt\n" in capsys.readouterr().out
+    assert is_finished(tmp_path / "prefix")
+    (tmp_path / "requirements.txt").unlink()
+    assert cellgate(plain) == 2
+    assert capsys.readouterr().err == (
+        f"cellgate: the environment in {tmp_path}/prefix was made from {tmp_path}/requirements.txt,"
+        " which is not there any more: name a list with --requirements, or --environment standard\n"
+    )
+    assert is_finished(tmp_path / "prefix")
+
+
+def test_a_choice_is_kept_even_if_it_could_not_be_made(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index of this test has none of the packages."""
+    plain = words[:3]
+    assert cellgate([*plain, "--environment", "minimal"]) == 1
+    assert choice(tmp_path / "prefix") == {"environment": "minimal"}
+    assert cellgate(plain) == 1
+    assert choice(tmp_path / "prefix") == {"environment": "minimal"}
+    assert cellgate([*plain, "--environment", "standard"]) == 1
+    assert choice(tmp_path / "prefix") == {"environment": "standard"}
+
+
+def test_a_choice_that_can_t_be_read_is_not_taken_for_none(
+    tmp_path: Path, environ: Mapping[str, str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = data_folder(tmp_path / "prefix") / "environment.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"environment": "maximal"}')
+    assert cellgate(words[:3]) == 2
+    assert capsys.readouterr().err.startswith(f"cellgate: {path} is damaged (")
+    assert cellgate(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--environment", "maximal"], "--environment"),
+        (["--environment", "minimal", "--requirements", "mine.txt"], "not both"),
+    ],
+)
+def test_a_wrong_choice_changes_nothing(
+    tmp_path: Path, wrong: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cellgate(["setup", "--prefix", str(tmp_path), *wrong]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def made_by(words: Sequence[str]) -> str:
+    """The commands that make would run."""
+    command = ["make", "--dry-run", "--no-print-directory", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_make_sets_up_again_for_another_environment_only(tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "uv").touch()
+    kept = data_folder(venv) / "environment.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text('{"environment":"minimal"}\n')
+    (venv / ".setup-done").touch()
+    setup = f"{venv}/bin/cellgate setup"
+    # With the shell's variable of that name nothing is meant.
+    for words in ((), ("ENVIRONMENT=minimal",)):
+        assert setup not in made_by(["setup", f"VENV={venv}", *words])
+    assert f"{setup} --environment standard\n" in made_by(["setup", f"VENV={venv}", "ENVIRONMENT=standard"])
+    (venv / ".setup-done").unlink()
+    assert f"{setup} \n" in made_by(["setup", f"VENV={venv}"])
 
 
 def test_packages_that_can_t_be_installed_end_in_uv_s_own_words(

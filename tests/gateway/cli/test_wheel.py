@@ -145,7 +145,15 @@ def test_what_needs_the_server_says_how_to_install_it(client: Path, tmp_path: Pa
 
 def test_the_wheel_has_what_is_read_at_run_time(installed: Path) -> None:
     site = next(installed.glob("lib/python*/site-packages"))
-    for name in ("Dockerfile.kernel", "bootstrap.py", "requirements.txt", "requirements.lock", "uv.txt"):
+    for name in (
+        "Dockerfile.kernel",
+        "bootstrap.py",
+        "fonts.py",
+        "manifest.py",
+        "standard.lock",
+        "minimal.lock",
+        "uv.txt",
+    ):
         assert (site / "cellgate_kernels" / "image" / name).is_file(), name
     for package in ("cellgate", "cellgate_kernels"):
         assert (site / package / "py.typed").is_file()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.specs.install import create_environment, install_kernelspec, install_kernelspecs
+from cellgate_kernels.specs.manifest import MANIFEST, Manifest, read_manifest
 
 NOTHING = "# No package, and because of --hash= no pip either: it takes seconds.\n"
 
@@ -30,6 +33,11 @@ def test_an_installed_kernelspec_names_what_its_kernel_needs(kernel_prefix: Path
     interpreter = Path(spec["argv"][0]).resolve()
     assert any(interpreter.is_relative_to(path) for path in [*readable, "/usr"])
     assert list((data_folder(environment) / "matplotlib").glob("fontlist-*.json"))
+    # Another kernelspec for it does not change its name.
+    manifest = read_manifest(data_folder(environment) / MANIFEST)
+    assert manifest is not None
+    assert manifest.environment == "standard"
+    assert "ipykernel" in manifest.packages
 
 
 def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
@@ -48,6 +56,9 @@ def test_languages_without_a_kernel_in_the_environment_have_no_kernelspec(
     requirements = tmp_path / "requirements.txt"
     requirements.write_text(NOTHING)
     bare = create_environment(tmp_path, lambda _: None, requirements=requirements)
+    assert read_manifest(data_folder(bare) / MANIFEST) == Manifest(
+        python=platform.python_version(), environment="own", programs=ANY
+    )
     assert install_kernelspecs(bare, tmp_path) == []
     assert list((data_folder(tmp_path) / "kernels").iterdir()) == []
 

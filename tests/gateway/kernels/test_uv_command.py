@@ -200,6 +200,22 @@ def test_the_index_of_pip_s_configuration_is_asked_and_the_folder_of_the_call_is
     assert list(environment.glob("lib/python*/site-packages/apple/__pycache__/*.pyc"))
 
 
+def test_packages_are_compiled_except_their_tests_and_what_is_no_python(
+    tmp_path: Path, pip_conf: Path, index: Index
+) -> None:
+    modules = {"apple/tests/test_apple.py": b"x = 1", "apple/template.py": b"{{ no python }}"}
+    build_wheel(index.folder, "apple", members={"apple/core.py": b"x = 1", **modules})
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    path = requirements(tmp_path, hashed("apple", index.folder))
+    environment = create_environment(tmp_path, print, requirements=path)
+    packages = (
+        environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    )
+    assert {module for module in modules if (packages / module).is_file()} == set(modules)
+    compiled = {str(each.relative_to(packages)).partition(".")[0] for each in packages.rglob("*.pyc")}
+    assert compiled == {"apple/__pycache__/__init__", "apple/__pycache__/core"}
+
+
 def test_links_alone_are_enough(tmp_path: Path, pip_conf: Path, index: Index) -> None:
     pip_conf.write_text(f"[install]\nno-index = true\nfind-links = {index.folder}\n")
     path = requirements(tmp_path, hashed("apple", index.folder), hashed("pear", index.folder))

@@ -6,29 +6,35 @@ import re
 import tarfile
 from pathlib import Path
 
-from cellgate_kernels.provisioners.image import RECIPE, REQUIREMENTS, build_context
+import pytest
+
+from cellgate_kernels.provisioners.image import RECIPE, build_context
+from cellgate_kernels.specs.environments import Environment
 
 ROOT = Path(__file__).parents[3]
-LOCK = f"kernels/cellgate_kernels/{REQUIREMENTS}"
+IMAGE = "kernels/cellgate_kernels/image"
 
 
-def context(requirements: Path | None = None) -> dict[str, bytes]:
+def context(requirements: Path) -> dict[str, bytes]:
     with tarfile.open(fileobj=build_context(requirements)) as archive:
         return {name: archive.extractfile(name).read() for name in archive.getnames()}  # type: ignore[union-attr]
 
 
-def test_the_builder_gets_what_the_recipe_copies_and_nothing_else() -> None:
+@pytest.mark.parametrize("environment", Environment)
+def test_the_builder_gets_what_the_recipe_copies_and_nothing_else(environment: Environment) -> None:
     """So a build by hand, from the whole checkout, makes the same image."""
-    given = context()
+    given = context(environment.lock)
     assert given == {name: (ROOT / name).read_bytes() for name in given}
     recipe = given.pop(RECIPE).decode()
     copied = [
         word for line in re.findall(r"^COPY (?!--)(.+) \S+$", recipe, re.MULTILINE) for word in line.split()
     ]
-    assert sorted(copied) == sorted(given)
+    assert sorted(word.replace("${ENVIRONMENT}", environment) for word in copied) == sorted(given)
 
 
 def test_an_own_list_stands_in_for_the_lock(tmp_path: Path) -> None:
     own = tmp_path / "own.txt"
     own.write_text("ipykernel\n")
-    assert context(own) == context() | {LOCK: b"ipykernel\n"}
+    usual = context(Environment.STANDARD.lock)
+    del usual[f"{IMAGE}/standard.lock"]
+    assert context(own) == usual | {f"{IMAGE}/own.lock": b"ipykernel\n"}

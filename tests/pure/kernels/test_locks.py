@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
 IMAGE = ROOT / "kernels" / "cellgate_kernels" / "image"
-KERNELS, UV, CI = IMAGE / "requirements.lock", IMAGE / "uv.txt", ROOT / ".ci" / "requirements.lock"
+STANDARD, MINIMAL = IMAGE / "standard.lock", IMAGE / "minimal.lock"
+UV, CI = IMAGE / "uv.txt", ROOT / ".ci" / "requirements.lock"
 GATEWAY = ROOT / "deploy" / "requirements.lock"
 SUPPORTED = ("3.11.0", "3.11.9", "3.12.0", "3.13.0", "3.14.0")
 
@@ -52,12 +53,25 @@ def unmet(wanted: Iterable[str], lock: Path) -> list[str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """A list's requirements without its comments."""
-    return [text for line in path.read_text().splitlines() if (text := line.partition("#")[0].strip())]
+    """A list's requirements without its comments, and those of the list that it includes."""
+    found = []
+    for line in path.read_text().splitlines():
+        text = line.partition("#")[0].strip()
+        if text.startswith("-r "):
+            found += lines_of(path.with_name(text.removeprefix("-r ")))
+        elif text:
+            found.append(text)
+    return found
 
 
-def test_the_kernels_lock_has_what_their_list_asks_for() -> None:
-    assert unmet(lines_of(IMAGE / "requirements.txt"), KERNELS) == []
+@pytest.mark.parametrize("lock", [STANDARD, MINIMAL], ids=str)
+def test_the_kernels_locks_have_what_their_lists_ask_for(lock: Path) -> None:
+    assert unmet(lines_of(lock.with_suffix(".txt")), lock) == []
+
+
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_the_minimal_environment_is_a_part_of_the_standard_one(python: str) -> None:
+    assert chosen(MINIMAL, python).items() < chosen(STANDARD, python).items()
 
 
 def test_the_locks_of_ci_and_of_the_gateway_s_image_have_what_the_project_asks_for() -> None:
@@ -72,7 +86,7 @@ def test_uv_is_the_one_of_ci_s_lock() -> None:
     assert chosen(UV, "3.11.0") == {"uv": chosen(CI, "3.11.0")["uv"]}
 
 
-@pytest.mark.parametrize("lock", [KERNELS, UV, CI, GATEWAY], ids=str)
+@pytest.mark.parametrize("lock", [STANDARD, MINIMAL, UV, CI, GATEWAY], ids=str)
 def test_everything_has_hashes_and_no_index_is_named(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text

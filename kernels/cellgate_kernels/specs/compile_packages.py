@@ -1,0 +1,52 @@
+"""Compiles an environment's packages, except the tests that some of them bring along.
+
+A third of the code is tests, which nobody imports; uv and pip can't leave them out. It has to be done now:
+kernels can't write beside their packages. ``install`` runs this file as a script, by the environment's own
+interpreter, and so does ``uv_command`` for images; it needs nothing but the standard library::
+
+    python compile_packages.py
+"""
+
+from __future__ import annotations
+
+import compileall
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_TESTS = "tests"
+
+
+def compiled_files(folder: Path) -> list[Path]:
+    """The files below a folder of packages that are compiled."""
+    return sorted(path for path in folder.rglob("*.py") if _TESTS not in path.relative_to(folder).parts)
+
+
+def compile_packages(folder: Path, processes: int) -> None:
+    """Compile the packages of a folder. Files that are no valid Python, such as templates, are left alone."""
+    files = compiled_files(folder)
+    # No pool of the standard library: its workers would wait for ever if this process were killed.
+    children = [_begin(files[index::processes]) for index in range(processes)]
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _begin(files: Sequence[Path]) -> int:
+    """Start a process that compiles these files; returns its id."""
+    if child := os.fork():
+        return child
+    try:
+        for path in files:
+            compileall.compile_file(path, quiet=2)
+    finally:
+        os._exit(0)
+
+
+def packages_folder(prefix: Path) -> Path:
+    """Where this version of Python has the packages of an environment."""
+    return prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+
+if __name__ == "__main__":
+    compile_packages(packages_folder(Path(sys.prefix)), os.cpu_count() or 1)

@@ -1,0 +1,75 @@
+"""The kernel environments that Cellgate has lists of packages for, and which one a prefix has.
+
+The choice is kept beside the environment, so that a later ``cellgate setup`` that names none makes the same
+one again. ``install`` makes environments of these lists; the kernel image is made of them too.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.regular import read_regular
+from cellgate_kernels.specs.catalog import data_folder
+
+IMAGE = Path(__file__).parents[1] / "image"
+
+OWN = "own"
+"""What an environment is called that was made of an operator's own list."""
+
+_CHOICE = "environment.json"
+_CHOICE_BYTES = 8192
+
+
+class Environment(StrEnum):
+    """An environment that Cellgate has a list for. ``NAME.txt`` says why each package is in it."""
+
+    STANDARD = "standard"
+    MINIMAL = "minimal"
+
+    @property
+    def lock(self) -> Path:
+        """The versions, with hashes, of what its list asks for; ``make lock`` writes it."""
+        return IMAGE / f"{self.value}.lock"
+
+
+def environment_of(requirements: Path) -> Environment | None:
+    """The environment that a list belongs to; None for an operator's own list."""
+    return next((each for each in Environment if each.lock == requirements), None)
+
+
+class _Choice(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What was chosen: an environment by its name, or a list by its path."""
+
+    environment: Environment | None = None
+    requirements: str | None = None
+
+
+def chosen_requirements(prefix: Path) -> Path | None:
+    """The list that the environment below `prefix` was made from; None if none was made there.
+
+    Raises InvalidInput if the file of the choice is damaged; OSError.
+    """
+    path = data_folder(prefix.absolute()) / _CHOICE
+    try:
+        choice = msgspec.json.decode(read_regular(path, _CHOICE_BYTES), type=_Choice)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is damaged ({error}). Remove it, and choose again") from error
+    if choice.environment is not None:
+        return choice.environment.lock
+    return None if choice.requirements is None else Path(choice.requirements)
+
+
+def choice_of(requirements: Path) -> tuple[str, bytes]:
+    """The name and the content of the file that keeps the choice of this list."""
+    environment = environment_of(requirements)
+    choice: dict[str, Any] = (
+        {"requirements": str(requirements)} if environment is None else {"environment": environment.value}
+    )
+    return _CHOICE, msgspec.json.encode(choice) + b"\n"
