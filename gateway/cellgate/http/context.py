@@ -28,12 +28,14 @@ from cellgate_kernels.threads import ThreadLanes
 class Services:
     """The parts of a running gateway. `keep_alive`: seconds between keep-alives on a quiet stream.
 
+    `open_network`: whether kernels have a network in any case, by the operator's choice of backend.
     `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root.
     """
 
     version: str
     backend: str
     isolation: str
+    open_network: bool
     access: AccessPolicy
     attempts: LoginAttempts
     trail: TrailWriter

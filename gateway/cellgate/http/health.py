@@ -10,7 +10,7 @@ from msgspec import UNSET
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, TEXT, Answer, operation
 from cellgate.principals.principal import Permission
-from cellgate.wire.answers import Ceilings, GatewayInfo, Health, KernelspecModel, Readiness
+from cellgate.wire.answers import Ceilings, EnvironmentModel, GatewayInfo, Health, KernelspecModel, Readiness
 
 
 class HealthHandler(BaseHandler):
@@ -69,10 +69,12 @@ class InfoHandler(BaseHandler):
 
     @operation(
         "About this gateway",
-        Answer(200, "Version, isolation, kernels, limits and packages.", {JSON: GatewayInfo}),
+        Answer(
+            200, "Version, isolation, kernels, what is in them, limits and packages.", {JSON: GatewayInfo}
+        ),
     )
     async def get(self) -> None:
-        """Version, isolation, kernelspecs, default limits, ceilings, packages that may be installed, pool."""
+        """Version, isolation, kernelspecs, what their environments have, limits, packages, network, pool."""
         self.check()
         services = self.services
         specs = {
@@ -93,7 +95,18 @@ class InfoHandler(BaseHandler):
                 },
                 limits=services.manager.default_limits(self.principal.name).to_wire(),
                 ceilings=Ceilings(**services.manager.ceilings(self.principal.name).to_wire()),
+                environment={
+                    name: EnvironmentModel(
+                        name=manifest.environment,
+                        python=manifest.python,
+                        packages=manifest.packages,
+                        programs=manifest.programs,
+                    )
+                    for name, manifest in services.catalog.manifests().items()
+                },
                 packages=allowed,
+                packages_allowed=allowed,
+                open_network=services.open_network,
                 network=services.manager.reachable(self.principal.name),
                 pool=pool,
                 sessions=services.manager.counts(None if self.principal.sees_others else self.owner),

@@ -76,7 +76,7 @@ from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels import trees
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import CellgateError, InvalidInput
 from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
 from cellgate_kernels.leftovers import Leftovers, make_way
 from cellgate_kernels.limits import MIB
@@ -87,6 +87,7 @@ from cellgate_kernels.provisioners.sweep import sweep
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.specs.catalog import KernelspecCatalog
+from cellgate_kernels.specs.manifest import MOST_BYTES, decode_manifest
 from cellgate_kernels.stored import KernelStore, StoredKernel
 from cellgate_kernels.threads import Lane, ThreadLanes
 
@@ -98,6 +99,7 @@ INSTANCE_BYTES = 1024
 PACKAGES = "packages"
 SOCKET_PATH_ROOM = 60
 SWEEP_SECONDS = 5.0
+MANIFEST_SECONDS = 10.0
 SWITCH_SECONDS = 0.0005
 # Handlers limit bodies themselves and answer 413; tornado's limit would cut the connection without an answer.
 MAX_REQUEST_BYTES = 1 << 50
@@ -236,6 +238,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = _launcher(settings, folders, engine, store, stack)
+    if engine is not None:
+        await _read_manifests(engine, launcher.catalog)
     directory, authentication = await _authentication(settings, stack)
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
@@ -354,6 +358,22 @@ async def _engine(
     return engine
 
 
+async def _read_manifests(engine: Engine, catalog: KernelspecCatalog) -> None:
+    """Look into the images for what their environments have; without that a gateway serves as well."""
+    for (image, path), names in catalog.in_images().items():
+        try:
+            async with asyncio.timeout(MANIFEST_SECONDS):
+                data = await engine.read_from_image(image, path, MOST_BYTES + 1)
+            if data is None:
+                continue
+            manifest = decode_manifest(data)
+        except (CellgateError, TimeoutError, ValueError) as error:
+            logger.warning("What is in the image %s can't be read: %s", image, error)
+            continue
+        for name in names:
+            catalog.add_manifest(name, manifest)
+
+
 def _instance(path: Path) -> str:
     """The id that distinguishes this data folder's containers from other gateways' on the same engine."""
     try:
@@ -457,6 +477,7 @@ def _build(
         version=settings.version,
         backend=settings.backend,
         isolation=settings.isolation,
+        open_network=_networked(settings) is not None,
         access=_access(settings, authentication),
         attempts=LoginAttempts(settings.login_attempts),
         trail=TrailWriter(journal),

@@ -535,6 +535,19 @@ class KernelspecModel(Value, frozen=True, kw_only=True):
     language: str
 
 
+class EnvironmentModel(Value, frozen=True, kw_only=True):
+    """What the environment of a kernelspec has, as of when it or its image was made."""
+
+    name: Annotated[
+        str, Meta(description="`standard` or `minimal`; `own` or empty: the operator's own packages.")
+    ] = ""
+    python: Annotated[str, Meta(description="The version of Python.")] = ""
+    packages: Annotated[dict[str, str], Meta(description="The version of each package, by name.")] = {}
+    programs: Annotated[
+        list[str], Meta(description="Well-known programs that cells can run, such as `git`.")
+    ] = []
+
+
 class GatewayInfo(Value, frozen=True, kw_only=True):
     """A gateway's description of itself."""
 
@@ -545,9 +558,27 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
     kernelspecs: dict[str, KernelspecModel] = {}
     limits: dict[str, Any] = {}
     ceilings: Ceilings
-    packages: Annotated[
+    environment: Annotated[
+        dict[str, EnvironmentModel],
+        Meta(
+            description=(
+                "What cells find, by kernelspec of Python; kernelspecs of which the gateway does not know it "
+                "are left out."
+            )
+        ),
+    ] = {}
+    packages_allowed: Annotated[
         list[str], Meta(description="The names of packages that sessions may install; `*` for any.")
     ] = []
+    packages: Annotated[list[str], Meta(description="The same as `packages_allowed`.")] = []
+    open_network: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether all cells reach a network, without asking, by the operator's choice of backend."
+            )
+        ),
+    ] = False
     network: Annotated[
         list[str] | None,
         Meta(

@@ -12,12 +12,14 @@ every 5 seconds at the longest, and the containers that exist are then compared 
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import secrets
 import signal
+import tarfile
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,6 +47,7 @@ LOG_TAIL_BYTES = 8 * 1024
 REMOVAL_PAUSES = (0.5, 2.0, 10.0, 60.0, 300.0)
 """Between attempts to remove a container. Any left are removed when the gateway stops or next starts."""
 MOST_LEFT = 1024
+_TAR_OVERHEAD = 10 * 1024  # bytes that a tar of one file has before the file's
 
 # containerd reports the memory limit and the end in different ways; the first may arrive second.
 _MEMORY_NEWS_TIMEOUT = 0.5
@@ -245,6 +248,20 @@ class Engine:
         log: bytes = await self.call(APIClient.logs, container.name, stdout=False, stderr=True)
         return log[-LOG_TAIL_BYTES:].decode(errors="replace")
 
+    async def read_from_image(self, image: str, path: str, most: int) -> bytes | None:
+        """The file at `path` in an image, at most `most` bytes of it; None if there is no such file.
+
+        Nothing is started. Raises ImageMissing, KernelStartFailed, BackendUnavailable.
+        """
+        name = f"cellgate-{secrets.token_hex(8)}"
+        # Otherwise it would be removed at once, as a container of ours that nobody manages.
+        self._spared.add(name)
+        try:
+            labels = {INSTANCE_LABEL: self.instance}
+            return await self.call(_read_from_image, image, path, most, labels=labels, name=name)
+        finally:
+            self._spared.discard(name)
+
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.share(work, "work on containers")
 
@@ -416,6 +433,33 @@ def _inspect_running(client: APIClient, name: str) -> dict[str, Any]:
     if not inspected["State"]["Running"]:
         raise KernelStartFailed("The kernel's container has ended.")
     return inspected
+
+
+def _read_from_image(
+    client: APIClient, image: str, path: str, most: int, *, labels: Mapping[str, str], name: str
+) -> bytes | None:
+    """The first bytes of a file of an image, read from a container that is never started."""
+    config = {"Image": image, "Entrypoint": ["/none"], "Cmd": [], "Labels": dict(labels)}
+    made = client.create_container_from_config(config, name)["Id"]
+    try:
+        chunks, _ = client.get_archive(made, path)
+        packed = io.BytesIO()
+        with closing(chunks):
+            for chunk in chunks:
+                packed.write(chunk)
+                if packed.tell() > most + _TAR_OVERHEAD:
+                    break
+        packed.seek(0)
+        with tarfile.open(fileobj=packed, mode="r|") as archive:
+            member = archive.next()
+            file = None if member is None else archive.extractfile(member)
+            return None if file is None else file.read(most)
+    except NotFound:
+        return None
+    except tarfile.TarError as error:
+        raise DockerException(f"the engine sent no archive: {error}") from error
+    finally:
+        _remove(client, name)
 
 
 def _remove(client: APIClient, name: str) -> None:

@@ -18,6 +18,7 @@ from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, obse
 
 from cellgate_kernels.errors import InvalidInput, KernelspecNotFound
 from cellgate_kernels.specs.languages import parse_language
+from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
 
 
 def data_folder(prefix: Path) -> Path:
@@ -57,6 +58,7 @@ class KernelspecCatalog(KernelSpecManager):
     def reload(self) -> None:
         """Read the folders again. A kernelspec that can't be read is logged and left out."""
         self._specs: dict[str, KernelSpec] = {}
+        self._manifests: dict[str, Manifest] = {}
         for name, folder in super().find_kernel_specs().items():
             try:
                 spec = KernelSpec.from_resource_dir(folder)
@@ -70,6 +72,35 @@ class KernelspecCatalog(KernelSpecManager):
             }
             spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
             self._specs[name] = spec
+            if self.backend != "docker":
+                self._look_for_manifest(name, spec)
+
+    def _look_for_manifest(self, name: str, spec: KernelSpec) -> None:
+        path = manifest_path(spec)
+        try:
+            manifest = None if path is None else read_manifest(Path(path))
+        except (OSError, ValueError) as error:
+            self.log.warning("The manifest %s can't be read: %s", path, error)
+            return
+        if manifest is not None:
+            self._manifests[name] = manifest
+
+    def in_images(self) -> dict[tuple[str, str], list[str]]:
+        """The names of kernelspecs by image, and path in it, where their manifest would be."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for name, spec in self._specs.items():
+            config = spec.metadata["kernel_provisioner"]["config"]
+            if (path := manifest_path(spec)) is not None and "image" in config:
+                found.setdefault((config["image"], str(path)), []).append(name)
+        return found
+
+    def add_manifest(self, name: str, manifest: Manifest) -> None:
+        """Keep the manifest of a kernelspec whose environment is in an image."""
+        self._manifests[name] = manifest
+
+    def manifests(self) -> dict[str, Manifest]:
+        """What is in the environments of kernelspecs of Python that have a manifest, by kernelspec."""
+        return dict(self._manifests)
 
     def find_kernel_specs(self) -> dict[str, str]:
         """Resource folders by name, as of the last reload."""
