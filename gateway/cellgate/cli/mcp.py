@@ -97,17 +97,18 @@ class McpApp(KernelOption):
         return await (self._serve_http() if self.http else self._serve_stdio())
 
     async def _serve_stdio(self) -> int:
+        from cellgate.mcp.briefing import Wanted, ask_for_briefing  # noqa: PLC0415 - an extra
         from cellgate.mcp.tools import SessionTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks or ".")
-        session = self.gateway().session(
-            self.session or None,
-            kernel=self.kernel or None,
-            language=self.language or None,
-            network=self._network(),
+        wanted = Wanted(self.kernel or None, self.language or None, self._network())
+        gateway = self.gateway()
+        session = gateway.session(
+            self.session or None, kernel=wanted.kernel, language=wanted.language, network=wanted.network
         )
+        told = await ask_for_briefing(gateway, wanted)
         async with session:
-            await SessionTools(session, folder, self.max_text).server(self.version).run_stdio_async()
+            await SessionTools(session, folder, self.max_text).server(self.version, told).run_stdio_async()
         return 0
 
     def _network(self) -> str | None:
@@ -115,7 +116,7 @@ class McpApp(KernelOption):
         return "allow" if self.network == "allow" else None
 
     async def _serve_http(self) -> int:
-        from cellgate.mcp.http import NewSession  # noqa: PLC0415 - an extra, and slow to import
+        from cellgate.mcp.briefing import Wanted  # noqa: PLC0415 - an extra
         from cellgate.mcp.server import Serving, serve  # noqa: PLC0415 - an extra, and slow to import
 
         if self.session:
@@ -128,7 +129,7 @@ class McpApp(KernelOption):
             url=self.address(),
             trust=self.trust(),
             version=self.version,
-            new=NewSession(self.kernel or None, self._network()),
+            new=Wanted(self.kernel or None, network=self._network()),
             notebooks=folder,
             max_text=self.max_text,
             hosts=self.allowed_hosts,

@@ -15,7 +15,6 @@ import hmac
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from mcp_types import INTERNAL_ERROR, INVALID_REQUEST, UNSUPPORTED_PROTOCOL_VERSION
@@ -25,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
+from cellgate.mcp.briefing import Wanted, ask_for_briefing
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.tasks import Supervisor
 
@@ -35,16 +35,8 @@ _SESSION_ID = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
 _ATTEMPTS = 1
 
-Serve = Callable[[Session], ASGIApp]
-"""Creates the MCP application for a gateway session; the application has a lifespan."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewSession:
-    """What a new session is, as `Gateway.session` has it."""
-
-    kernel: str | None = None
-    network: str | None = None
+Serve = Callable[[Session, str], ASGIApp]
+"""Creates the MCP application for a gateway session and its briefing; the application has a lifespan."""
 
 
 class _Client:
@@ -89,7 +81,7 @@ class McpDoor:
         security: TransportSecuritySettings,
         *,
         trust: Trust,
-        new: NewSession,
+        new: Wanted,
         idle: float,
     ) -> None:
         self._url = url
@@ -170,14 +162,11 @@ class McpDoor:
 
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request without a session; if it succeeds, a new session has started."""
-        session = Gateway(self._url, token, trust=self._trust).session(
-            kernel=self._new.kernel, network=self._new.network
-        )
+        gateway = Gateway(self._url, token, trust=self._trust)
+        session = gateway.session(kernel=self._new.kernel, network=self._new.network)
         client = _Client(_hash(token))
         self._clients.add(client)
         ready = asyncio.Event()
-        client.task = self._tasks.start(client.live(session, self._serve(session), ready), "MCP session")
-        client.task.add_done_callback(lambda _: ready.set())
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] < 400:
@@ -188,6 +177,9 @@ class McpDoor:
             await send(message)
 
         try:
+            app = self._serve(session, await ask_for_briefing(gateway, self._new))
+            client.task = self._tasks.start(client.live(session, app, ready), "MCP session")
+            client.task.add_done_callback(lambda _: ready.set())
             await ready.wait()
             await self._forward(client, scope, receive, watched)
         finally:

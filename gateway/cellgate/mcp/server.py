@@ -16,7 +16,8 @@ from mcp.server.transport_security import TransportSecuritySettings
 from starlette.types import ASGIApp
 
 from cellgate.client import Gateway, GatewayError, NotAuthenticated, Session, Trust
-from cellgate.mcp.http import PATH, McpDoor, NewSession
+from cellgate.mcp.briefing import Wanted
+from cellgate.mcp.http import PATH, McpDoor
 from cellgate.mcp.tools import SessionTools
 from cellgate_kernels.errors import InvalidInput
 
@@ -30,7 +31,7 @@ class Serving:
     url: str
     trust: Trust
     version: str
-    new: NewSession
+    new: Wanted
     notebooks: Path | None
     max_text: int
     hosts: Sequence[str]
@@ -49,8 +50,8 @@ async def serve(listener: socket.socket, what: Serving, ready: Callable[[str], o
             f"The gateway at {what.url} does not ask for a token, or is not there: serve on loopback only"
         )
 
-    def application(session: Session) -> ASGIApp:
-        server = SessionTools(session, what.notebooks, what.max_text).server(what.version)
+    def application(session: Session, told: str) -> ASGIApp:
+        server = SessionTools(session, what.notebooks, what.max_text).server(what.version, told)
         # `McpDoor` does these checks and the idle timeout for all sessions.
         free = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         return server.streamable_http_app(

@@ -42,6 +42,8 @@ _SUFFIXES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", "
 _INSTRUCTIONS = """
 Runs code in one isolated Jupyter kernel that keeps its variables and files from call to call. Everything that
 runs is recorded as a notebook. Long texts are cut in the middle; read_output and read_file return the rest.
+"""
+_NETWORK = """
 Code reaches no network, unless the session was given one: then HTTP_PROXY and HTTPS_PROXY name a proxy, which
 programs use by themselves, and whose refusals name the hosts that are allowed. Nothing else is reached.
 """
@@ -58,10 +60,11 @@ class SessionTools:
         self._notebooks = notebooks
         self._max_text = max_text
 
-    def server(self, version: str) -> MCPServer[Any]:
-        """A server that offers the tools."""
+    def server(self, version: str, told: str = "") -> MCPServer[Any]:
+        """A server that offers the tools. `told`: the briefing on the environment, if it is known."""
+        instructions = _INSTRUCTIONS + (f"\n{told}\n" if told else _NETWORK)
         server: MCPServer[Any] = MCPServer(
-            "cellgate", instructions=_INSTRUCTIONS, version=version, log_level="WARNING"
+            "cellgate", instructions=instructions, version=version, log_level="WARNING"
         )
         for tool in (
             self.run_code,

@@ -87,6 +87,19 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
     assert ended
 
 
+async def test_models_are_told_what_cells_find(gateway: GatewayProcess, tmp_path: Path) -> None:
+    told = gateway.get("/v1/info").json()["environment"]["python3"]
+    numpy = told["packages"]["numpy"]
+    async with serving(gateway, tmp_path) as client:
+        instructions = client.instructions or ""
+    assert f"\nPython {told['python']} with numpy {numpy}, pandas " in instructions
+    assert "1 GiB of memory" in instructions
+    assert "Packages can't be added" in instructions
+    assert len(instructions) < 2000
+    async with serving(gateway, tmp_path, "--language", "bash") as client:
+        assert "Python 3" not in (client.instructions or "")
+
+
 async def test_long_texts_are_cut_and_can_be_read_on(
     gateway: GatewayProcess, tmp_path: Path, session: str
 ) -> None:

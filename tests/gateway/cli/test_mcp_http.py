@@ -138,6 +138,8 @@ async def test_two_clients_have_two_sessions_that_end_with_them(
             await asyncio.gather(call(one, "run_code", code="x = 1"), call(other, "run_code", code="x = 2"))
             texts = await asyncio.gather(*(call(client, "run_code", code="x") for client in (one, other)))
             assert texts == ["1", "2"]
+            for client in (one, other):
+                assert "Python 3" in (client.instructions or "")
             await call(one, "write_file", path="mine.txt", text="of one")
             assert await call(other, "list_files") == "[no files]"
             sessions = [await session_of(one), await session_of(other)]
