@@ -7,6 +7,7 @@ import pytest
 from tests.gateway.kernels.test_provisioner_contract import (
     test_a_cancelled_launch_leaves_nothing,
     test_a_cell_runs_and_state_is_kept,
+    test_a_clients_own_variables_for_installers_count,
     test_a_file_beyond_the_limit_is_an_error_in_the_cell,
     test_a_flood_of_log_is_read_and_only_its_end_kept,
     test_a_folder_too_long_for_sockets_fails_the_launch,
@@ -17,6 +18,7 @@ from tests.gateway.kernels.test_provisioner_contract import (
     test_a_program_without_a_path_fails_the_launch,
     test_a_restart_gives_a_new_process_to_the_same_client,
     test_a_variable_that_would_be_more_than_one_is_refused,
+    test_an_installer_without_a_way_out_gives_up_at_once,
     test_an_interrupt_message_ends_a_cell_and_its_children,
     test_kill_wait_and_cleanup_may_be_repeated,
     test_memory_beyond_the_limit_hurts_this_kernel_only,

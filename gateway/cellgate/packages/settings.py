@@ -52,12 +52,12 @@ class PackageSettings:
         if refused:
             raise PackagesNotAllowed(
                 f"Packages that may not be installed here: {', '.join(refused)[:500]}."
-                " The operator of the gateway allows names (ServeApp.packages)"
+                " The operator of the gateway allows names by --allow-package NAME"
             )
 
 
 def not_allowed() -> PackagesNotAllowed:
     """The error of a gateway that allows no packages."""
     return PackagesNotAllowed(
-        "No packages are installed here: the operator of the gateway allows none (ServeApp.packages)"
+        "No packages are installed here: the operator of the gateway allows none (--allow-package NAME)"
     )

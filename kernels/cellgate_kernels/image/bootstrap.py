@@ -6,7 +6,7 @@ start kernels of other languages through it. It is invisible to user code: ``sys
 ``__main__`` and matplotlib's inline backend are as ``python -m ipykernel_launcher`` leaves them. Differences:
 output in the middle of a cell is sent immediately, no history is written, the kernel itself keeps messages
 that its readers have not fetched yet, the debugger is loaded with its first request, ``exit()`` ends the
-kernel within its cell, and two errors are said more plainly.
+kernel within its cell, and three errors are said more plainly.
 """
 
 if __name__ == "__main__":
@@ -18,6 +18,7 @@ import atexit
 import json
 import linecache
 import os
+import re
 import shutil
 import socket
 import struct
@@ -54,6 +55,11 @@ OUTPUT = {
 }
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
+INSTALLS = re.compile(r"\b(?:pip[0-9.]*|uv)\b.*\b(?:install|download|add|sync)\b", re.DOTALL)
+NO_INDEX = (
+    "[cellgate: no package index is reached from here: packages come by the gateway's `packages` route or a"
+    " line `%pip install NAME`, if its operator allows them (cellgate serve --allow-package NAME)]"
+)
 
 
 def main(kernel_class=None):
@@ -78,6 +84,7 @@ def main(kernel_class=None):
         exit_ends_the_kernel(app)
         input_says_how(app.kernel)
         programs_say_their_status(app.shell)
+        installers_say_why(app.shell)
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -225,15 +232,39 @@ def programs_say_their_status(shell):
             shown = subprocess.CalledProcessError(value.returncode, "the program")
             lines = [f"CalledProcessError: {shown}"]
             self._showtraceback(etype, shown, lines)
+            say_why_not_installed(value.cmd)
             return lines
         known, self.custom_exceptions = self.custom_exceptions, ()
         try:
             self.showtraceback((etype, value, tb), tb_offset=tb_offset, running_compiled_code=True)
         finally:
             self.custom_exceptions = known
+        say_why_not_installed(value.cmd)
         return self._last_traceback or []
 
     shell.set_custom_exc((subprocess.CalledProcessError,), handler)
+
+
+def installers_say_why(shell):
+    """Say how packages are got, after an installer that was run by ``!`` or ``%pip`` found no index."""
+    run = shell.system
+
+    def system(command):
+        result = run(command)
+        if shell.user_ns.get("_exit_code"):
+            say_why_not_installed(command)
+        return result
+
+    shell.system = system
+
+
+def say_why_not_installed(command):
+    """Print a sentence if the failed command is one that installs, and may ask no index."""
+    if isinstance(command, bytes):
+        command = command.decode(errors="replace")
+    words = command if isinstance(command, str) else " ".join(map(str, command))
+    if "PIP_NO_INDEX" in os.environ and INSTALLS.search(words):
+        print(NO_INDEX, file=sys.stderr)
 
 
 def application(kernel_class=None):

@@ -26,7 +26,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
@@ -58,6 +59,11 @@ _PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "hb_port": 4, "cont
 
 KEEPER_PORT = 0
 """The number of the socket of the kernel's keeper (``image/keeper.py``), in the place of a channel's port."""
+
+NO_INDEX: Final = MappingProxyType({"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+"""The variables by which pip asks no index; ``image/bootstrap.py`` says how to get packages if it fails."""
+OFFLINE: Final = MappingProxyType({**NO_INDEX, "UV_OFFLINE": "1"})
+"""The variables of a kernel without a way out: without them, installers try for a minute."""
 
 # Libraries size their thread pools by the host's processors unless told otherwise.
 _THREAD_VARIABLES = (
@@ -350,6 +356,8 @@ class CellgateProvisioner(KernelProvisionerBase):
         env = kernel_environment(argv[0], view.home, limits)
         for name, value in self.kernel_spec.env.items():
             env[name] = Template(value).safe_substitute(env)
+        if view.egress and folders.egress is None:
+            env = {**OFFLINE, **env}
         env |= options.get("extra_env") or {}
         if folders.packages is not None:
             env |= packages_environment(view.packages, env)
@@ -419,8 +427,7 @@ def packages_environment(folder: str, env: Mapping[str, str]) -> dict[str, str]:
     return {
         "PYTHONPATH": f"{folder}:{given}" if given else folder,
         "PATH": f"{env.get('PATH', SYSTEM_PATH)}:{folder}/bin",
-        "PIP_NO_INDEX": "1",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        **NO_INDEX,
     }
 
 

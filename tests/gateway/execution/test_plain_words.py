@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import StartGateway
 from tests.support.server import GatewayProcess, together
 
 
@@ -82,6 +83,31 @@ def test_a_blocks_exit_code_is_its_programs(
     blocks = [{"language": "bash", "code": f"(exit {status})"}]
     answer = gateway.post(f"/v1/sessions/{session}/execute-blocks", {"blocks": blocks}).json()
     assert answer["exit_code"] == status
+
+
+INSTALL = "install cellgate-none"
+HOW = "by the gateway's `packages` route or a line `%pip install NAME`, if its operator allows them"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"!pip {INSTALL}",
+        f"%pip {INSTALL}",
+        f"!python -m pip {INSTALL}",
+        f"%%bash\npip {INSTALL}",
+        f"import subprocess\nprint(subprocess.run('pip {INSTALL}'.split(), check=True, stderr=-1))",
+    ],
+)
+def test_pip_without_an_index_says_how_packages_come(
+    start_gateway: StartGateway, sandbox: None, code: str
+) -> None:
+    gateway = start_gateway(backend="sandbox")
+    result = gateway.execute("s", code)
+    assert result["stderr"].count(HOW) == 1
+    assert "--allow-package NAME" in result["stderr"]
+    assert "Retrying" not in result["text"]
+    assert gateway.execute("s", "!pip install pip\n!false")["stderr"] == ""
 
 
 def test_input_without_any_says_how_to_give_some(gateway: GatewayProcess, session: str) -> None:

@@ -315,3 +315,21 @@ async def test_a_kernelspecs_own_variables_are_filled_in(
     kernel = await start_kernel()
     printed = await kernel.print("import os; print(os.environ['CACHE'] == os.environ['HOME'] + '/cache')")
     assert printed == "True\n"
+
+
+async def test_an_installer_without_a_way_out_gives_up_at_once(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    # Where to look instead would make pip ask an index after all: its number of retries must not matter.
+    code = "import os, subprocess, sys\nenv = {**os.environ, 'PIP_RETRIES': '100'}\n"
+    pip = "[sys.executable, '-m', 'pip', 'install', 'cellgate-none']"
+    run = f"done = subprocess.run({pip}, env=env, capture_output=True, text=True)\n"
+    printed = await kernel.print(f"{code}{run}print(done.returncode, done.stderr, os.environ['UV_OFFLINE'])")
+    assert "No matching distribution found for cellgate-none" in printed
+    assert "Retrying" not in printed
+    assert printed.endswith(" 1\n")
+
+
+async def test_a_clients_own_variables_for_installers_count(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel(extra_env={"PIP_NO_INDEX": "0", "UV_OFFLINE": "0"})
+    printed = await kernel.print("import os; print(os.environ['PIP_NO_INDEX'], os.environ['UV_OFFLINE'])")
+    assert printed == "0 0\n"

@@ -182,6 +182,7 @@ def test_without_a_policy_nothing_is_installed(start_gateway: StartGateway) -> N
     gateway = start_gateway()
     answer = install(gateway, "s", "apple")
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
+    assert "--allow-package NAME" in answer.json()["detail"]
     answer = gateway.post("/v1/sessions/s/execute", {"code": "1", "packages": "auto"})
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     answer = gateway.post("/v1/execute", {"code": "1", "packages": "auto"})
@@ -198,6 +199,7 @@ def test_only_allowed_names_may_be_asked_for_and_what_they_need_comes_along(
     answer = install(gateway, "s", "banana", "cherry")
     assert (answer.status, answer.reason) == (403, "packages_not_allowed")
     assert "cherry" in answer.json()["detail"]
+    assert "--allow-package NAME" in answer.json()["detail"]
     assert gateway.get("/v1/sessions/s").status == 404
     assert versions(install(gateway, "s", "banana")) == {"apple": "1.0", "banana": "1.0"}
     result = gateway.execute("s", "%pip install cherry\nprint('ran')")
