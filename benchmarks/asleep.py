@@ -79,8 +79,8 @@ def _swap() -> Iterator[None]:
         with file.open("wb") as made:
             os.posix_fallocate(made.fileno(), 0, SWAP)
         file.chmod(0o600)
-        for command in (["mkswap", file], ["swapon", file]):
-            subprocess.run(command, check=True, capture_output=True, timeout=60)
+        for program in ("mkswap", "swapon"):
+            subprocess.run([program, file], check=True, capture_output=True, timeout=60)
         try:
             yield
         finally:

@@ -6,6 +6,7 @@ It speaks HTTP through ``transport``, returns ``values``, and knows nothing of t
 from __future__ import annotations
 
 import asyncio
+import base64
 import tempfile
 import uuid
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -40,11 +41,13 @@ from cellgate.wire.answers import (
     Me,
     PackageChanges,
     Packages,
+    ProcessList,
+    ProcessModel,
     ReplayReport,
     SessionModel,
     SessionPage,
 )
-from cellgate.wire.events import Event, Finished, Package
+from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords
 
 if TYPE_CHECKING:
@@ -348,6 +351,84 @@ class Gateway(Asynchronous):
         target = session_path(session, "notebook") + "?outputs=false"
         return decode(await self._calls.call("GET", target), dict[str, Any])
 
+    async def run_program(
+        self,
+        session: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+    ) -> ProcessModel:
+        """Runs a program beside the session's cells, in its sandbox, and waits for its end. No shell is used.
+
+        `env` is added to the kernel's variables, `cwd` is a folder of the workspace. `timeout` in seconds;
+        None is the session's `cell_timeout`.
+        """
+        body = given(argv=list(argv), env=env, cwd=cwd, timeout=timeout)
+        path = session_path(session, "processes")
+        return decode(await self._calls.call("POST", path, body, timeout=None), ProcessModel)
+
+    async def start_program(
+        self,
+        session: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        timeout: float | None = None,
+    ) -> ProcessModel:
+        """Starts a program as `run_program` does and doesn't wait; it runs until it, or its session, ends.
+
+        With `stdin` it gets what `write_program` sends.
+        """
+        body = given(argv=list(argv), env=env, cwd=cwd, stdin=stdin, timeout=timeout, wait=False)
+        path = session_path(session, "processes")
+        return decode(await self._calls.call("POST", path, body, timeout=None), ProcessModel)
+
+    async def follow_program(self, session: str, process: str) -> AsyncGenerator[Event]:
+        """Yields all events of a process from its start, as they happen; the last one is `ProcessExited`."""
+        request = self._calls.exchange(
+            "GET", session_path(session, "processes", process), accept="application/x-ndjson"
+        )
+        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
+            async for line in received:
+                event = parse_event(line)
+                if event is None:
+                    continue
+                yield event
+                if isinstance(event, ProcessExited):
+                    return
+        raise gateway_error(0, "connection_lost", "The gateway ended the stream before the process had ended")
+
+    async def process(self, session: str, process: str) -> ProcessModel:
+        """A process of a live session, with its output so far."""
+        path = session_path(session, "processes", process)
+        return decode(await self._calls.call("GET", path), ProcessModel)
+
+    async def processes(self, session: str) -> list[ProcessModel]:
+        """A live session's processes: all that run, and the last that ended."""
+        path = session_path(session, "processes")
+        return decode(await self._calls.call("GET", path), ProcessList).processes
+
+    async def write_program(
+        self, session: str, process: str, data: str | bytes = b"", *, close: bool = False
+    ) -> None:
+        """Sends input to a process that was started with `stdin`; `close` is the end of it."""
+        sent = data.encode() if isinstance(data, str) else data
+        body = {"data_b64": base64.b64encode(sent).decode(), "close": close}
+        await self._calls.call("POST", session_path(session, "processes", process, "input"), body)
+
+    async def signal_program(self, session: str, process: str, signal: str) -> None:
+        """Sends a signal such as ``SIGINT`` to a process and its group."""
+        path = session_path(session, "processes", process, "signal")
+        await self._calls.call("POST", path, {"signal": signal})
+
+    async def end_program(self, session: str, process: str) -> None:
+        """Ends a process: by SIGTERM, and five seconds later by SIGKILL. It is no error if it has ended."""
+        await self._calls.call("DELETE", session_path(session, "processes", process))
+
     async def answer_input(self, session: str, execution: str, value: str) -> None:
         """Sends a line to a cell that is waiting for input (the event `InputRequest`)."""
         await self._calls.call(
@@ -474,6 +555,36 @@ class Session(Asynchronous):
         async with aclosing(self._gateway.events(self.name, after=after)) as events:
             async for event in events:
                 yield event
+
+    async def run_program(
+        self,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        timeout: float | None = None,
+    ) -> ProcessModel:
+        """Runs a program beside its cells and waits for its end; see `Gateway.run_program`."""
+        name = await self.opened()
+        return await self._gateway.run_program(name, argv, env=env, cwd=cwd, timeout=timeout)
+
+    async def start_program(
+        self,
+        *argv: str,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        stdin: bool = False,
+        timeout: float | None = None,
+    ) -> ProcessModel:
+        """Starts a program and doesn't wait for it; see `Gateway.start_program`.
+
+        The methods of `Gateway` follow it, send it input and signals, and end it, by its id.
+        """
+        name = await self.opened()
+        return await self._gateway.start_program(name, argv, env=env, cwd=cwd, stdin=stdin, timeout=timeout)
+
+    async def processes(self) -> list[ProcessModel]:
+        """Its processes: all that run, and the last that ended."""
+        return await self._gateway.processes(self.name)
 
     async def result(self, execution: str, *, max_text: int | None = None) -> Result:
         """An execution's result so far. `max_text` as of `Gateway.execute`."""

@@ -40,6 +40,12 @@ from cellgate.http.v1.me import MeHandler
 from cellgate.http.v1.notebook import BundleHandler, NotebookHandler
 from cellgate.http.v1.output import OutputHandler
 from cellgate.http.v1.packages import PackagesHandler
+from cellgate.http.v1.processes import (
+    ProcessesHandler,
+    ProcessHandler,
+    ProcessInputHandler,
+    ProcessSignalHandler,
+)
 from cellgate.http.v1.replay import ReplayHandler
 from cellgate.http.v1.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
 from cellgate.http.v1.trail import TrailHandler
@@ -48,6 +54,7 @@ from cellgate_kernels.errors import InvalidInput
 Route = tuple[str, type[BaseHandler], dict[str, Any]]
 
 _EXECUTION = "/v1/sessions/{session}/executions/{execution}"
+_PROCESS = "/v1/sessions/{session}/processes/{process}"
 
 TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/healthz", HealthHandler),
@@ -70,6 +77,10 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     (_EXECUTION + "/cancel", CancelHandler),
     (_EXECUTION + "/input", InputHandler),
     (_EXECUTION + "/output/{index}", OutputHandler),
+    ("/v1/sessions/{session}/processes", ProcessesHandler),
+    (_PROCESS, ProcessHandler),
+    (_PROCESS + "/input", ProcessInputHandler),
+    (_PROCESS + "/signal", ProcessSignalHandler),
     ("/v1/sessions/{session}/events", EventsHandler),
     ("/v1/sessions/{session}/ws", EventSocketHandler),
     ("/v1/sessions/{session}/notebook", NotebookHandler),

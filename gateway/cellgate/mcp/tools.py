@@ -69,6 +69,7 @@ class SessionTools:
         for tool in (
             self.run_code,
             self.run_blocks,
+            self.run_program,
             self.read_output,
             self.list_files,
             self.read_file,
@@ -120,6 +121,27 @@ class SessionTools:
         if done.problem is not None:
             content.append(_text(f"[cellgate: the next block did not run: {done.problem.detail}]"))
         return [*content, _text(f"[cellgate: exit code {done.exit_code}]")]
+
+    async def run_program(
+        self, argv: list[str], context: Context, cwd: str | None = None, timeout: float | None = None
+    ) -> Content:
+        """Run a program such as ["git", "status"] and wait for its end, without a shell, beside the kernel.
+
+        It runs even while code runs. `cwd` is a folder of the session's files; `timeout` is in seconds. For
+        a shell's features, run ["bash", "-c", "..."].
+        """
+        async with self._told(), _progress(context):
+            done = await self._session.run_program(*argv, cwd=cwd, timeout=timeout)
+        parts = [
+            shorten(text, self._max_text, "a file that it writes")
+            for text in (done.stdout, done.stderr)
+            if text
+        ]
+        if done.exit_code is not None:
+            parts.append(f"[cellgate: exit code {done.exit_code}]")
+        else:
+            parts.append(f"[cellgate: ended by {done.signal or 'its kernel'}, {done.cause or 'by itself'}]")
+        return [_text("\n".join(parts))]
 
     async def read_output(self, execution: str, start: int = 0, length: int = MAX_TEXT) -> str:
         """Read more of an execution's text that was cut: `length` characters from `start`."""

@@ -142,6 +142,8 @@ class Notebook:
             known["recorded_by"] = facts.recorded_by
         if self._survey.widgets_left_out:
             known["widget_messages_left_out"] = self._survey.widgets_left_out
+        if self._survey.processes:
+            known["processes"] = self._survey.processes
         if facts.packages:
             known["installed_packages"] = [
                 msgspec.to_builtins(facts.packages[name]) for name in sorted(facts.packages)

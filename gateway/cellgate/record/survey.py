@@ -101,7 +101,7 @@ class Survey:
     """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
     `widgets`: the numbers of the rows of widgets, with the outputs that they show; those above a limit are
-    only counted.
+    only counted. `processes`: how many programs were started beside the cells.
     """
 
     def __init__(self) -> None:
@@ -111,6 +111,7 @@ class Survey:
         self.places: dict[str, Place] = {}
         self.widgets: list[int] = []
         self.widgets_left_out = 0
+        self.processes = 0
         self._widget_bytes = 0
         self._shown_last: dict[str, int] = {}
         self._shown_in: dict[str, set[str]] = {}
@@ -132,6 +133,8 @@ class Survey:
                 place.started = row.seq
             elif row.type in _WIDGETS:
                 self._widget(row)
+            elif row.type == "process_started":
+                self.processes += 1
             elif place is not None and (b'"display_id"' in row.body or b'"widget"' in row.body):
                 shown = _decode(row.body)
                 if shown.widget is not None:

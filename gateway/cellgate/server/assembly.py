@@ -258,15 +258,8 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     authentication.follow(_Changes(services, server, authentication))
     acts.start()
     services.trail.start()
-    retention = Retention(journal, services.manager, settings.retention)
-    stack.push_async_callback(retention.close)
-    retention.start()
     _watch_quotas(settings.quotas, services.usage, stack)
-    _sample(services, data, stack)
-    trimmer = Trimmer(services.lanes.bulk)
-    stack.push_async_callback(trimmer.close)
-    trimmer.start()
-    _let_sleep(services, settings.sleep_after, stack)
+    _begin_upkeep(services, settings, stack)
     _announce(settings, url, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -547,18 +540,17 @@ def _watch_quotas(settings: QuotaSettings, usage: Usage, stack: AsyncExitStack) 
     watched.start()
 
 
-def _sample(services: Services, data: Path, stack: AsyncExitStack) -> None:
-    """Start to look at what nobody reports."""
-    sampler = Sampler(services.metrics, data, services.pool.processes, services.lanes.bulk)
-    stack.push_async_callback(sampler.close)
-    sampler.start()
-
-
-def _let_sleep(services: Services, after: float, stack: AsyncExitStack) -> None:
-    """Start to put idle kernels to sleep, if the settings want it."""
-    watch = SleepWatch(services.manager.everybodys, after, services.lanes.sleep)
-    stack.push_async_callback(watch.close)
-    watch.start()
+def _begin_upkeep(services: Services, settings: GatewaySettings, stack: AsyncExitStack) -> None:
+    """Start what goes on beside the requests: old records, samples for metrics, free memory, sleep."""
+    lanes = services.lanes
+    for work in (
+        Retention(services.journal, services.manager, settings.retention),
+        Sampler(services.metrics, settings.data_dir, services.pool.processes, lanes.bulk),
+        Trimmer(lanes.bulk),
+        SleepWatch(services.manager.everybodys, settings.sleep_after, lanes.sleep),
+    ):
+        stack.push_async_callback(work.close)
+        work.start()
 
 
 def _tracer(settings: GatewaySettings, stack: AsyncExitStack) -> Tracer:

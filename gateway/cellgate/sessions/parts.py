@@ -19,6 +19,7 @@ from cellgate.execution.run import Unobserved as UnobservedRuns
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
 from cellgate.principals.usage import Usage
+from cellgate.processes.table import ProcessCounts
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
@@ -77,7 +78,8 @@ class SharedParts:
     encoded on the event loop. `weight_of`: a principal's weight when kernels are short; see
     ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions now. `usage`: what each
     principal uses; by default nobody has quotas. `observer`: counts and traces what happens. Without
-    `secrets` nobody has any, and without `egress` no session gets a network.
+    `secrets` nobody has any, and without `egress` no session gets a network. `processes`: how many programs
+    each principal runs.
     """
 
     pool: KernelPool
@@ -90,6 +92,7 @@ class SharedParts:
     observer: SessionObserver = field(default_factory=Unobserved)
     secrets: SecretSource | None = None
     egress: Egress | None = None
+    processes: ProcessCounts = field(default_factory=ProcessCounts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from cellgate.files.workspace import folder_name, folder_of, new_folder
 from cellgate.principals.quotas import Quotas
 from cellgate.principals.secrets import check_secret_names
 from cellgate.principals.usage import Reservation
+from cellgate.processes.request import ProcessRequest
+from cellgate.processes.run import ProcessRun
 from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
@@ -347,6 +349,14 @@ class SessionManager:
             # It was culled just as this request arrived: a new session takes its place.
             session = await self._session_for(principal, key, language, until)
         return Accepted(session, session.submit(request, idempotency=idempotency, arrived=arrived))
+
+    async def start_process(self, principal: str, key: str, request: ProcessRequest) -> ProcessRun:
+        """Start a program in the principal's session with this key, creating the session if necessary.
+
+        Raises what `get_or_create` and `Session.start_process` do.
+        """
+        session = await self._session_for(principal, key, None, None)
+        return await session.start_process(request)
 
     async def execute_once(
         self, principal: str, body: SessionBody, request: ExecuteRequest, *, record: bool

@@ -53,4 +53,8 @@ class SessionSecrets:
 
     def masker(self) -> MessageMasker:
         """For the messages of a kernel that got `current`."""
-        return MessageMasker(Masker(self._values))
+        return MessageMasker(self.text_masker())
+
+    def text_masker(self) -> Masker:
+        """For other texts of a kernel that got `current`, and of programs beside it."""
+        return Masker(self._values)

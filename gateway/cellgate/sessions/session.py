@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from msgspec import UNSET, structs
@@ -30,17 +31,21 @@ from cellgate.files.workspace import folder_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
 from cellgate.principals.usage import CellPlace
+from cellgate.processes.request import ProcessRequest
+from cellgate.processes.run import ProcessRun
+from cellgate.processes.table import SessionProcesses
 from cellgate.record.rows import SessionRow
 from cellgate.sessions.connections import SessionConnections
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionGrants, SessionKernel
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
+from cellgate.sessions.programs import SessionPrograms
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionState
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Loss
-from cellgate_kernels.errors import CellgateError, DeadlinePassed, GatewayFault
+from cellgate_kernels.errors import CellgateError, DeadlinePassed, GatewayFault, KernelDied
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message
@@ -115,6 +120,15 @@ class Session:
             SessionGrants(spec.secrets, self._proxy(spec, parts)),
         )
         spec.log.overfull = self.slot.hold_back
+        self.processes = SessionProcesses(
+            SessionPrograms(
+                spec.log, spec.store, settings.execution.caps.text, spec.secrets, self.record.begin_idleness
+            ),
+            parts.processes,
+            self.account.name,
+            self._ids,
+        )
+        """The programs beside its kernel."""
         self._stop_door: Callable[[], None] | None = None
         # Hooks that run before a cell is sent and after it has ended.
         self._hooks: tuple[CellHook, ...] = ()
@@ -191,7 +205,7 @@ class Session:
     @property
     def idle_since(self) -> float | None:
         """When the session became idle, by the loop's clock; None while it is in use."""
-        used = self._runs.busy or self.slot.packages.busy or self.door.connections
+        used = self._runs.busy or self.slot.packages.busy or self.door.connections or self.processes.busy
         return None if used else self.record.idle_since
 
     @property
@@ -430,6 +444,7 @@ class Session:
         """
         self._replacing = True
         self._watch_first()
+        self.processes.lose(cause)
         self.door.kernel_gone(asked=cause == "kernel_restarted")
         try:
             try:
@@ -530,9 +545,7 @@ class Session:
         """Raises ShuttingDown, QueueFull, StorageError or PrincipalQuotaExceeded if it takes no new cell."""
         self.check_open()
         self._queue.check_room(room)
-        self.record.check_writable()
-        if self._recorded:
-            self.account.check_record()
+        self._check_recordable()
 
     def _make_run(
         self,
@@ -595,6 +608,30 @@ class Session:
         """
         self.check_open()
         return asyncio.shield(self._begin_restart("kernel_restarted"))
+
+    async def start_process(self, request: ProcessRequest) -> ProcessRun:
+        """Start a program beside the kernel; a kernel that is gone is replaced first.
+
+        Raises ShuttingDown, QueueFull, StorageError, PrincipalQuotaExceeded, InvalidInput, KernelDied and the
+        pool's errors.
+        """
+        self._check_recordable()
+        if not self.slot.alive:
+            await self._begin_restart(self.record.cause or "kernel_exit")
+            self._check_recordable()
+        if (kernel := self.kernel) is None:
+            raise KernelDied("The session has no kernel for a program now")
+        self.record.touch()
+        if request.timeout is None and request.waits:
+            request = replace(request, timeout=self._capped(self.limits.cell_timeout))
+        return await self.processes.start(kernel, request)
+
+    def _check_recordable(self) -> None:
+        """Raises ShuttingDown, StorageError or PrincipalQuotaExceeded if nothing new may begin."""
+        self.check_open()
+        self.record.check_writable()
+        if self._recorded:
+            self.account.check_record()
 
     def _begin_restart(self, cause: str) -> asyncio.Future[None]:
         self._queue.cancel_all(cause)
@@ -792,6 +829,7 @@ class Session:
     async def _detach(self) -> None:
         """Leave kernel and record as they are for the gateway that will adopt the kernel."""
         await self._step(self.slot.packages.close())
+        await self._step(self.processes.close("gateway_shutdown"))
         await self._step(self._tasks.cancel())
         self._report("A session is left to the next gateway")
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
@@ -815,6 +853,7 @@ class Session:
             else:
                 await self._step(self._finish_cancelled(item))
         self._quiet.set()
+        await self._step(self.processes.close(cause))
         await self._step(self.slot.end(keep_files=keep_files))
         await self._step(self._finish_tasks())
         await self._step(self._record_end(cause))

@@ -226,6 +226,46 @@ class Accepted(Value, frozen=True, kw_only=True):
     ] = UNSET
 
 
+# ---- processes --------------------------------------------------------------------------------------------
+
+
+class ProcessModel(Value, frozen=True, kw_only=True):
+    """A program that runs, or ran, beside a session's kernel."""
+
+    process: Annotated[str, Meta(description="The process's id.")]
+    session: Annotated[str, Meta(description="The session's key.")] = ""
+    state: Annotated[str, Meta(description="`running` or `exited`.")] = "running"
+    argv: Annotated[list[str], Meta(description="The program and its arguments.")] = []
+    cwd: Annotated[str, Meta(description="The folder it runs in, relative to the workspace.")] = ""
+    pid: Annotated[int, Meta(description="Its process id inside the kernel's sandbox or container.")] = 0
+    exit_code: Annotated[
+        int | None, Meta(description="Its exit code; null while it runs, or if it did not exit by itself.")
+    ] = None
+    signal: Annotated[
+        str | None, Meta(description="The signal that ended it, such as `SIGTERM`; null if none did.")
+    ] = None
+    cause: Annotated[
+        str | None, Meta(description="Why it was ended, as a stable word; null if it ended by itself.")
+    ] = None
+    stdout: Annotated[
+        str, Meta(description="What it wrote to stdout so far; a long text is cut in the middle.")
+    ] = ""
+    stderr: Annotated[
+        str, Meta(description="What it wrote to stderr so far; a long text is cut in the middle.")
+    ] = ""
+    truncated: Annotated[bool, Meta(description="Whether output is missing from the record too.")] = False
+    started_at: Moment = ""
+    finished_at: Annotated[
+        str | None, Meta(description="When it ended, as an RFC 3339 timestamp in UTC; null while it runs.")
+    ] = None
+
+
+class ProcessList(Value, frozen=True, kw_only=True):
+    """The processes of a live session: all that run, and the last that ended."""
+
+    processes: Annotated[list[ProcessModel], Meta(description="Oldest first.")] = []
+
+
 # ---- files and packages -----------------------------------------------------------------------------------
 
 

@@ -541,6 +541,61 @@ class ConnectionsOver(Event, frozen=True, kw_only=True):
     ] = []
 
 
+ProcessId = Annotated[str, Meta(description="The id of the process.")]
+
+
+class ProcessStarted(Event, frozen=True, kw_only=True):
+    """A program was started beside the kernel. Its events belong to no execution."""
+
+    type: Literal["process_started"] = "process_started"
+    process: ProcessId = ""
+    argv: Annotated[list[str], Meta(description="The program and its arguments.")] = []
+    cwd: Annotated[str, Meta(description="The folder it runs in, relative to the workspace.")] = ""
+    env: Annotated[
+        list[str], Meta(description="The names of environment variables set for it; values are not recorded.")
+    ] = []
+    stdin: Annotated[bool, Meta(description="Whether it gets input.")] = False
+    timeout: Annotated[
+        float | None, Meta(description="Seconds it may run; null if only its session limits that.")
+    ] = None
+    pid: Annotated[int, Meta(description="Its process id inside the kernel's sandbox or container.")] = 0
+
+
+class ProcessOutput(Event, frozen=True, kw_only=True):
+    """A process wrote text to stdout or stderr."""
+
+    type: Literal["process_output"] = "process_output"
+    process: ProcessId = ""
+    name: Annotated[str, Meta(description="The stream that was written to: `stdout` or `stderr`.")] = "stdout"
+    text: Annotated[
+        str, Meta(description="The text as it was written; bytes that are not UTF-8 are replaced.")
+    ] = ""
+
+
+class ProcessExited(Event, frozen=True, kw_only=True):
+    """A process has ended."""
+
+    type: Literal["process_exited"] = "process_exited"
+    process: ProcessId = ""
+    exit_code: Annotated[
+        int | None, Meta(description="Its exit code; null if a signal ended it, or it ended with its kernel.")
+    ] = None
+    signal: Annotated[
+        str | None, Meta(description="The signal that ended it, such as `SIGTERM`; null if none did.")
+    ] = None
+    cause: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "Why it was ended, as a stable word: `timeout`, `terminated`, or why its kernel or session "
+                "ended; null if it ended by itself."
+            )
+        ),
+    ] = None
+    truncated: Annotated[bool, Meta(description="Whether some output was left out.")] = False
+    duration_ms: Annotated[float, Meta(description="How long it ran, in milliseconds.")] = 0.0
+
+
 OF_EXECUTIONS: tuple[type[Event], ...] = (
     Queued,
     Started,
@@ -558,7 +613,14 @@ OF_EXECUTIONS: tuple[type[Event], ...] = (
     PackagesChanged,
     Finished,
 )
-OF_SESSIONS: tuple[type[Event], ...] = (SessionChanged, ConnectionOver, ConnectionsOver)
+OF_SESSIONS: tuple[type[Event], ...] = (
+    SessionChanged,
+    ConnectionOver,
+    ConnectionsOver,
+    ProcessStarted,
+    ProcessOutput,
+    ProcessExited,
+)
 EVENTS = (*OF_EXECUTIONS, *OF_SESSIONS)
 
 

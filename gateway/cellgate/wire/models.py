@@ -219,6 +219,58 @@ class InputBody(Body, frozen=True, forbid_unknown_fields=True):
     value: str
 
 
+class ProcessOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a program is run beside a session's kernel."""
+
+    env: Annotated[
+        dict[str, str] | None,
+        Meta(description="Environment variables, in addition to those of the session's kernel."),
+    ] = None
+    cwd: Annotated[
+        str | None,
+        Meta(description="The folder to run it in, relative to the workspace; if absent, the workspace."),
+    ] = None
+    stdin: Annotated[
+        bool, Meta(description="Whether it gets input by `POST .../input`; else it reads the end at once.")
+    ] = False
+    timeout: Annotated[
+        float | None,
+        Meta(
+            description=(
+                "Seconds it may run. If absent, the session's `cell_timeout` if the answer waits for its "
+                "end, else only the session limits it."
+            ),
+            extra_json_schema={"exclusiveMinimum": 0},
+        ),
+    ] = None
+
+
+class ProcessBody(ProcessOptions, frozen=True, forbid_unknown_fields=True):
+    """A program to run beside a session's kernel."""
+
+    argv: Annotated[
+        list[str],
+        Meta(description='The program and its arguments, such as `["ls", "-l"]`; no shell is used.'),
+    ]
+    wait: Annotated[
+        bool, Meta(description="If false, answer 202 at once instead of waiting for its end.")
+    ] = True
+
+
+class ProcessInputBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Input for a process, as text or as bytes."""
+
+    data: Annotated[str | None, Meta(description="Text to send.")] = None
+    data_b64: Annotated[str | None, Meta(description="Bytes to send, in base64.")] = None
+    close: Annotated[bool, Meta(description="Whether this is the end of its input.")] = False
+
+
+class SignalBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A signal for a process."""
+
+    signal: Annotated[str, Meta(description="The signal's name, such as `SIGINT`.")]
+
+
 class SocketInput(InputBody, frozen=True, forbid_unknown_fields=True):
     """The answer to an execution's input_request."""
 

@@ -58,6 +58,7 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
             *(
                 "run_code",
                 "run_blocks",
+                "run_program",
                 "read_output",
                 "list_files",
                 "read_file",
@@ -146,6 +147,16 @@ async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Pat
         assert "2\n" in text
         assert text.endswith("[cellgate: exit code 3]")
         assert "bad_request" in await refused(client, "run_blocks", markdown="```cobol\n```")
+
+
+async def test_a_program_says_what_it_wrote_and_how_it_ended(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        script = "echo out; echo err >&2; exit 3"
+        text = await call(client, "run_program", argv=["sh", "-c", script])
+        assert text == "out\n\nerr\n\n[cellgate: exit code 3]"
+        text = await call(client, "run_program", argv=["sleep", "600"], timeout=0.2)
+        assert text == "[cellgate: ended by SIGTERM, timeout]"
+        assert "No such file" in await refused(client, "run_program", argv=["no-such-program"])
         assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
 
 

@@ -42,6 +42,7 @@ def used(gateway: GatewayProcess, session: str) -> str:
     gateway.post(f"/v1/sessions/{session}/execute", {"code": "2"}, headers={"Idempotency-Key": "k"})
     gateway.request("PUT", f"/v1/sessions/{session}/files/b", b"1")
     gateway.delete(f"/v1/sessions/{session}/files/b")
+    gateway.post(f"/v1/sessions/{session}/processes", {"argv": ["echo", "hi"]})
     gateway.post(f"/v1/sessions/{session}/restart")
     return session
 

@@ -57,6 +57,7 @@ OF_OPERATORS = {"/metrics", "/v1/audit"}
 """What is about everybody, and nothing for a user."""
 S = "/v1/sessions/{session}"
 X = S + "/executions/{execution}"
+P = S + "/processes/{process}"
 K = "/api/kernels/{kernel}"
 PUBLIC = {
     ("GET", "/healthz"),
@@ -89,6 +90,12 @@ ROWS = [
     Row("POST", X + "/cancel", (RUN,), 409),
     Row("POST", X + "/input", (RUN,), 404, body={"value": "x"}),
     Row("GET", X + "/output/{index}", (READ,)),
+    Row("GET", S + "/processes", (READ,)),
+    Row("POST", S + "/processes", (RUN,), body={"argv": ["true"]}, makes=True),
+    Row("GET", P, (READ,)),
+    Row("DELETE", P, (RUN,), 204),
+    Row("POST", P + "/input", (RUN,), 409, body={"data": "x"}),
+    Row("POST", P + "/signal", (RUN,), 409, body={"signal": "SIGINT"}),
     Row("GET", S + "/events", (READ,)),
     Row("GET", S + "/ws", (READ,), 101, headers=WEBSOCKET),
     Row("GET", S + "/notebook", (READ,)),
@@ -188,6 +195,8 @@ class World:
         )
         assert result.status == 200, result.body
         self.put(owner, key)
+        ran = self.gateway.post(f"/v1/sessions/{key}/processes", {"argv": ["true"]}, token=token)
+        assert ran.status == 200, ran.body
         path = f"{owner}-{key}.ipynb"
         document = self.gateway.post("/api/sessions", {"path": path, "kernel": {"id": key}}, token=token)
         assert document.status == 201, document.body
@@ -196,6 +205,7 @@ class World:
             "kernel": key,
             "execution": result.json()["execution"],
             "index": "0",
+            "process": ran.json()["process"],
             "path": "f.txt",
             "name": "python3",
             "file": "kernel.css",

@@ -1,0 +1,266 @@
+"""One program of a session: follows it to its end, records what it does, and keeps its deadline.
+
+``outputs`` decides what is recorded of its output, ``table`` has the session's programs, and the program
+itself is ``cellgate_kernels.programs``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from signal import Signals
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from cellgate.errors import Conflict, StorageError
+from cellgate.processes.outputs import ProcessOutputs
+from cellgate.processes.request import ProcessRequest
+from cellgate.record.events import EventLog, now
+from cellgate.record.rows import EventRow
+from cellgate.wire.answers import ProcessModel
+from cellgate_kernels.errors import GatewayFault, KernelDied
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.masking import Masker
+from cellgate_kernels.programs import Program, ProgramExit, StreamName
+
+TERMINATED: Final = "terminated"
+TIMEOUT: Final = "timeout"
+PATIENCE: Final = 10.0
+"""Seconds after a request to end that the kernel's keeper gets to report the end."""
+FATE_SECONDS: Final = 5.0
+"""In which the end of a kernel is known after its programs are lost."""
+
+EVENTS: Final = frozenset(("process_started", "process_output", "process_exited"))
+
+
+class ProcessHost(Protocol):
+    """The session, as far as its programs need one."""
+
+    @property
+    def log(self) -> EventLog:
+        """Where their events go."""
+
+    @property
+    def cap(self) -> int:
+        """The most bytes of one program's output that are recorded."""
+
+    def masker(self) -> Masker | None:
+        """Finds the secrets that the session's programs may know; None if there are none."""
+
+    async def room(self) -> None:
+        """Return when more can be recorded."""
+
+    def used(self) -> None:
+        """A program has ended: the session's idle time begins now, if nothing else runs."""
+
+
+class _Mine(msgspec.Struct):
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    exit: ProgramExit | None
+    at: str
+
+
+class ProcessRun:
+    """A program that was started. `follow` must run until it returns; `ended` is done then."""
+
+    def __init__(self, host: ProcessHost, kernel: Kernel, program: Program, request: ProcessRequest) -> None:
+        self.id = f"p-{uuid.uuid4().hex[:12]}"
+        self.request = request
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when its end is recorded, or can't be."""
+        self._host = host
+        self._kernel = kernel
+        self._program = program
+        self._masker = host.masker()
+        self._outputs = ProcessOutputs(host.cap, self._masker)
+        self._cause: str | None = None
+        self._end: _End | None = None
+        self._timers: list[asyncio.TimerHandle] = []
+        self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
+        self._started_at = now()
+        self._first_seq = 0
+        self._failure: StorageError | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._end is None
+
+    def begin(self, guard: Callable[..., Callable[..., None]]) -> None:
+        """Record its start, and start its deadline. Raises StorageError, and then the program ends."""
+        request = self.request
+        mask = (lambda text: text) if self._masker is None else self._masker.text
+        event = self._record(
+            "process_started",
+            argv=[mask(word) for word in request.argv],
+            cwd=mask(request.cwd),
+            env=[name for name, _ in request.env],
+            stdin=request.stdin,
+            timeout=request.timeout,
+            pid=self._program.pid,
+        )
+        self._first_seq = event["seq"]
+        self._guard = guard
+        if request.timeout is not None:
+            self._later(request.timeout, self.terminate, TIMEOUT)
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: object) -> None:
+        guarded_call = self._guard(call, f"process {self.id}")
+        self._timers.append(self._loop.call_later(seconds, guarded_call, *arguments))
+
+    def _record(self, event_type: str, **fields: Any) -> dict[str, Any]:
+        return self._host.log.append(event_type, None, {"process": self.id, **fields})
+
+    async def follow(self) -> None:
+        """Record what it does until it has ended."""
+        found: ProgramExit | None = None
+        try:
+            while not isinstance(told := await self._program.next(), ProgramExit):
+                self._output(told.stream, told.data)
+                with suppress(StorageError):
+                    await self._host.room()
+            found = told
+        except KernelDied:
+            await self._learn_fate()
+        self._finish(found)
+        try:
+            await self._host.log.commit()
+        except StorageError as error:
+            self._failure = error
+        self._over()
+
+    async def _learn_fate(self) -> None:
+        if self._cause is None:
+            await asyncio.wait({self._kernel.exited}, timeout=FATE_SECONDS)
+            exited = self._kernel.exited
+            self._cause = self._cause or (exited.result().cause if exited.done() else "connection_lost")
+
+    def _output(self, name: StreamName, data: bytes) -> None:
+        for piece in self._outputs.more(name, data):
+            self._write(piece.name, piece.text)
+
+    def _write(self, name: StreamName, text: str) -> None:
+        try:
+            self._record("process_output", name=str(name), text=text)
+        except StorageError:
+            self._outputs.leave_out()
+
+    def _finish(self, found: ProgramExit | None) -> None:
+        """Record the end, once."""
+        if self._end is not None:
+            return
+        for timer in self._timers:
+            timer.cancel()
+        self._program.close()
+        for piece in self._outputs.rest():
+            self._write(piece.name, piece.text)
+        self._end = _End(found, now())
+        try:
+            self._record(
+                "process_exited",
+                exit_code=None if found is None else found.code,
+                signal=None if found is None else found.signal_name,
+                cause=self._cause,
+                truncated=self._outputs.truncated,
+                duration_ms=round(1000 * (self._loop.time() - self._began), 3),
+            )
+        except StorageError as error:
+            self._failure = error
+        self._host.used()
+
+    def _over(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def lose(self, cause: str) -> None:
+        """Its kernel or its session ends: so does this, now."""
+        self._cause = self._cause or cause
+        self._finish(None)
+
+    def break_off(self) -> None:
+        """An internal error: nobody follows it any more."""
+        self._cause = self._cause or GatewayFault.reason
+        self._finish(None)
+        self._over()
+
+    # What clients ask for
+
+    async def wait(self) -> None:
+        """Return when it has ended and that is recorded. Raises StorageError when it can't be recorded."""
+        await asyncio.shield(self.ended)
+        if self._failure is not None:
+            raise self._failure
+
+    def terminate(self, cause: str = TERMINATED) -> None:
+        """End it: by SIGTERM, a few seconds later by SIGKILL. Does nothing when it has ended."""
+        if self.running and self._cause is None:
+            self._cause = cause
+            self._program.terminate()
+            self._later(PATIENCE, self.lose, cause)
+
+    def signal(self, number: Signals) -> None:
+        """Send a signal to its process group. Raises Conflict when it has ended."""
+        self._check_running()
+        self._program.signal(number)
+
+    def give_input(self, data: bytes, *, close: bool) -> None:
+        """Send it input, and the end of it. Raises Conflict when it takes none, InvalidInput for too much."""
+        self._check_running()
+        if not self.request.stdin:
+            raise Conflict("This process was started without input; start it with stdin: true")
+        if data:
+            self._program.write(data)
+        if close:
+            self._program.end_input()
+
+    def _check_running(self) -> None:
+        if not self.running:
+            raise Conflict("This process has ended already")
+
+    def model(self, base_url: str = "") -> ProcessModel:
+        """As the wire shows it."""
+        found = None if self._end is None else self._end.exit
+        address = f"GET {base_url}/v1/sessions/{self._host.log.key}/processes/{self.id} as a stream"
+        mask = (lambda text: text) if self._masker is None else self._masker.text
+        return ProcessModel(
+            process=self.id,
+            session=self._host.log.key,
+            state="running" if self.running else "exited",
+            argv=[mask(word) for word in self.request.argv],
+            cwd=mask(self.request.cwd),
+            pid=self._program.pid,
+            exit_code=None if found is None else found.code,
+            signal=None if found is None else found.signal_name,
+            cause=self._cause,
+            stdout=self._outputs.text(StreamName.STDOUT, address),
+            stderr=self._outputs.text(StreamName.STDERR, address),
+            truncated=self._outputs.truncated,
+            started_at=self._started_at,
+            finished_at=None if self._end is None else self._end.at,
+        )
+
+    async def events(self) -> AsyncGenerator[list[EventRow], None]:
+        """Its events from the first to the last, as they are recorded."""
+        async with aclosing(self._host.log.follow(self._first_seq - 1)) as batches:
+            async for rows in batches:
+                mine = [row for row in rows if row.type in EVENTS and _process_of(row) == self.id]
+                if mine:
+                    yield mine
+                if mine and mine[-1].type == "process_exited":
+                    return
+
+
+def _process_of(row: EventRow) -> str:
+    return _DECODER.decode(row.body).process
+
+
+_DECODER: Final = msgspec.json.Decoder(_Mine)

@@ -1,0 +1,132 @@
+"""The programs of one session: how many at once, which there are, and their end with the kernel or session.
+
+``run`` follows each. The programs of a kernel end with it; the session tells why.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from cellgate.errors import NotFound, QueueFull
+from cellgate.processes.request import ProcessRequest
+from cellgate.processes.run import ProcessHost, ProcessRun
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.tasks import Supervisor
+
+MOST_OF_SESSION: Final = 16
+"""Programs of one session that run at once."""
+MOST_OF_PRINCIPAL: Final = 64
+MOST_ENDED: Final = 64
+"""Ended ones that are still listed; the record has all."""
+RETRY_AFTER: Final = 5.0
+
+
+class ProcessCounts:
+    """How many programs of each principal run, in all of its sessions."""
+
+    def __init__(self) -> None:
+        self._running: Counter[str] = Counter()
+
+    def enter(self, principal: str) -> None:
+        """One more. Raises QueueFull when that would be too many."""
+        if self._running[principal] >= MOST_OF_PRINCIPAL:
+            raise QueueFull(
+                f"{MOST_OF_PRINCIPAL} processes of {principal} are running already; end one first",
+                retry_after=RETRY_AFTER,
+            )
+        self._running[principal] += 1
+
+    def leave(self, principal: str) -> None:
+        """One less."""
+        self._running[principal] -= 1
+        if not self._running[principal]:
+            del self._running[principal]
+
+
+class SessionProcesses:
+    """All programs of a session that run, and the last that ended."""
+
+    def __init__(
+        self,
+        host: ProcessHost,
+        counts: ProcessCounts,
+        principal: str,
+        ids: Callable[[], Mapping[str, object]],
+    ) -> None:
+        self._host = host
+        self._counts = counts
+        self._principal = principal
+        self._starting = 0
+        self._runs: dict[str, ProcessRun] = {}
+        self._tasks = Supervisor(ids)
+
+    @property
+    def running(self) -> list[ProcessRun]:
+        """Those that have not ended."""
+        return [run for run in self._runs.values() if run.running]
+
+    @property
+    def busy(self) -> bool:
+        """Whether any runs or is being started."""
+        return bool(self._starting or self.running)
+
+    @property
+    def all(self) -> list[ProcessRun]:
+        """Those that are listed, oldest first."""
+        return list(self._runs.values())
+
+    def find(self, process: str) -> ProcessRun:
+        """The one with this id. Raises NotFound."""
+        run = self._runs.get(process)
+        if run is None:
+            raise NotFound(f"No process {process[:40]!r} in this session")
+        return run
+
+    async def start(self, kernel: Kernel, request: ProcessRequest) -> ProcessRun:
+        """Start a program beside the kernel.
+
+        Raises QueueFull when too many run, InvalidInput for one that can't be started, KernelDied and
+        StorageError; then there is none.
+        """
+        if len(self.running) + self._starting >= MOST_OF_SESSION:
+            raise QueueFull(
+                f"{MOST_OF_SESSION} processes of this session are running already; end one first",
+                retry_after=RETRY_AFTER,
+            )
+        self._counts.enter(self._principal)
+        self._starting += 1
+        try:
+            program = await kernel.start_program(request.spec())
+            run = ProcessRun(self._host, kernel, program, request)
+            try:
+                run.begin(self._tasks.guard)
+            except BaseException:
+                program.close()
+                raise
+        except BaseException:
+            self._counts.leave(self._principal)
+            raise
+        finally:
+            self._starting -= 1
+        run.ended.add_done_callback(lambda _: self._counts.leave(self._principal))
+        self._runs[run.id] = run
+        self._forget_oldest()
+        self._tasks.start(run.follow(), f"process {run.id}", lambda _: run.break_off())
+        return run
+
+    def _forget_oldest(self) -> None:
+        ended = [run.id for run in self._runs.values() if not run.running]
+        for process in ended[: max(0, len(ended) - MOST_ENDED)]:
+            del self._runs[process]
+
+    def lose(self, cause: str) -> None:
+        """The kernel or the session ends: so do all of them, now, and their record."""
+        for run in self.running:
+            run.lose(cause)
+
+    async def close(self, cause: str) -> None:
+        """Like `lose`, and return when nobody follows any of them any more."""
+        self.lose(cause)
+        await self._tasks.finished()
