@@ -15,7 +15,7 @@ ENDED = "ended"
 class ListOptions(CommandApp):
     """A command that lists sessions."""
 
-    state = Unicode(help="Only sessions in this state: starting, idle, busy, dead or ended.").tag(
+    state = Unicode(help="Only sessions in this state: starting, idle, asleep, busy, dead or ended.").tag(
         config=True, metavar="STATE"
     )
     live = Bool(False, help="Only sessions that have not ended.").tag(config=True)

@@ -62,8 +62,8 @@ BEFORE = {
         "cellgate export my-session --bundle -o my-session.zip",
     ],
     "user": ["cellgate user remove alice || true"],
-    "token": ["cellgate user add alice || true"],
-    "secret": ["cellgate user add alice || true"],
+    "token": ["cellgate user remove alice || true", "cellgate user add alice"],
+    "secret": ["cellgate user remove alice || true", "cellgate user add alice"],
 }
 
 
