@@ -237,9 +237,7 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     folders = _folders(settings, store, stack)
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
-    launcher = _launcher(settings, folders, engine, store, stack)
-    if engine is not None:
-        await _read_manifests(engine, launcher.catalog)
+    launcher = await _launcher(settings, folders, engine, store, stack)
     directory, authentication = await _authentication(settings, stack)
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
@@ -379,7 +377,7 @@ def _instance(path: Path) -> str:
         raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
 
 
-def _launcher(
+async def _launcher(
     settings: GatewaySettings,
     folders: KernelFolders,
     engine: Engine | None,
@@ -392,6 +390,8 @@ def _launcher(
     folder = {"kernel_dirs": list(map(str, settings.kernel_dirs))} if settings.kernel_dirs else {}
     config = {} if settings.container is None else asdict(settings.container)
     catalog = KernelspecCatalog(backend=settings.backend, provisioner_config=config, **folder)
+    if engine is not None:
+        await _read_manifests(engine, catalog)
     reception = Reception(settings.manager.session.execution.caps)
     stack.push_async_callback(asyncio.to_thread, reception.close, wait=True)
     return KernelLauncher(
