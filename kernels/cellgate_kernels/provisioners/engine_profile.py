@@ -25,6 +25,7 @@ from cellgate_kernels.provisioners.seccomp import (
     NEW_NAMESPACES,
     OPEN_CALLS,
     OWN_FILES,
+    PERSONALITIES,
     SET_ID,
     SHARED_FILES,
     SOCKET_CALLS,
@@ -86,7 +87,6 @@ _ARCHITECTURE_CALLS = {
 }
 
 _TRACING = ["process_vm_readv", "process_vm_writev", "ptrace"]
-_PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)  # Linux and its 32-bit form, as `setarch` sets them
 
 _ALLOW, _ERRNO = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
 _ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
@@ -111,7 +111,7 @@ def _rules() -> Iterator[dict[str, Any]]:
         yield _allow(names, includes={"arches": [architecture]})
     # Before 4.8 a tracer could change a call after the filter had seen it.
     yield _allow(_TRACING, includes={"minKernel": "4.8"})
-    for value in _PERSONALITIES:
+    for value in PERSONALITIES:
         yield _allow(["personality"], [_equals(0, value)])
     # The flags are clone's first argument; on s390x the second.
     for index, where in ((0, "excludes"), (1, "includes")):
