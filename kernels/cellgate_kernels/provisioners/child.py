@@ -19,7 +19,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ParamSpec
+from typing import ClassVar, ParamSpec, Protocol
 
 from cellgate_kernels.errors import BackendUnavailable, KernelStartFailed
 from cellgate_kernels.limits import ResourceLimits
@@ -48,6 +48,83 @@ _PIPE_BYTES = 64 * 1024
 _FOLLOW_TIMEOUT = 1.0
 
 
+class Supervised(Protocol):
+    """A kernel's process, whoever is its parent."""
+
+    exited: asyncio.Future[KernelExit]
+    started: asyncio.Future[None]
+    inner_pid: int | None
+    oom_score_refused: bool
+
+    @property
+    def pid(self) -> int:
+        """The process's id on this machine, until `exited`."""
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to it; does nothing after its end."""
+
+    def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
+        """End it with all its processes; `exited` completes when they are gone, with `fate` if given. For
+        `first` see `Child`.
+        """
+
+    def log_tail(self) -> str:
+        """The last 8 KiB of its stderr so far."""
+
+
+class Log:
+    """The stderr of a process, of which the end is kept. `guard` is for the loop's callbacks."""
+
+    def __init__(self, guard: Callable[[Callable[[], object]], Callable[[], None]]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._guard = guard
+        self._tail = b""
+        self._resume: asyncio.TimerHandle | None = None
+        self._reader: int | None = None
+
+    def writer(self) -> int:
+        """A descriptor for the process to write to. The caller closes it once the process has it."""
+        self._reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(writer, True)
+        return writer
+
+    @property
+    def tail(self) -> str:
+        """The last 8 KiB so far."""
+        return self._tail.decode(errors="replace")
+
+    def follow(self) -> None:
+        """Read what comes, with a pause after each read."""
+        if self._reader is not None:
+            self._loop.add_reader(self._reader, self._guard(self._readable))
+
+    def _readable(self) -> None:
+        if self.read() and self._reader is not None:
+            self._loop.remove_reader(self._reader)
+            self._resume = self._loop.call_later(_LOG_PAUSE, self._guard(self.follow))
+
+    def read(self) -> bool:
+        """Read what is there; when all writers have closed their end, stop reading and return False."""
+        if self._reader is None:
+            return False
+        with suppress(BlockingIOError):
+            data = os.read(self._reader, _PIPE_BYTES)
+            self._tail = (self._tail + data)[-LOG_TAIL_BYTES:]
+            if not data:
+                self._loop.remove_reader(self._reader)
+                return False
+        return True
+
+    def close(self) -> None:
+        """Stop reading; idempotent."""
+        if self._resume is not None:
+            self._resume.cancel()
+        if self._reader is not None:
+            self._loop.remove_reader(self._reader)
+            os.close(self._reader)
+            self._reader = None
+
+
 class Child:
     """One child process, leader of its own session, with no stdin and stdout.
 
@@ -61,6 +138,8 @@ class Child:
     The system's OOM killer takes the child and its descendants before other processes (proc(5),
     oom_score_adj). `oom_score_refused`: whether the system refused that, as it does for setuid programs.
     """
+
+    expendable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -76,7 +155,6 @@ class Child:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._explain = explain
-        self._tail = b""
         self._status = b""
         self._pidfd: int | None = None
         self._inner_fd: int | None = None
@@ -86,14 +164,13 @@ class Child:
         self._status_fd = status_fd
         self._release_fd = release_fd
         self._lifetime_fd = lifetime_fd
-        self._resume: asyncio.TimerHandle | None = None
         self._insist: asyncio.TimerHandle | None = None
         self._tasks = Supervisor(failed=self._failed)
         self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
         self.started: asyncio.Future[None] = self._loop.create_future()
-        self._log_fd, log_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._log = Log(self._guard)
+        log_writer = self._log.writer()
         try:
-            os.set_blocking(log_writer, True)
             self._process = subprocess.Popen(
                 argv,
                 env=env,
@@ -116,7 +193,7 @@ class Child:
             self._pidfd = os.pidfd_open(self._process.pid)
             self._offer_to_oom_killer(self._process.pid)
             self._loop.add_reader(self._pidfd, self._guard(self._on_exit))
-            self._loop.add_reader(self._log_fd, self._guard(self._on_log))
+            self._log.follow()
             if self._status_fd is not None:
                 self._loop.add_reader(self._status_fd, self._guard(self._on_status))
         except BaseException:
@@ -128,16 +205,16 @@ class Child:
             self.started.set_result(None)
 
     def _guard(self, callback: Callable[P, object]) -> Callable[P, None]:
-        return self._tasks.guard(callback, f"child {self._process.pid}")
+        return self._tasks.guard(callback, "child")
 
     def _failed(self, name: str, error: Exception) -> None:
         """An internal error: the process must not continue, and only its end is still watched."""
         if self._pidfd is None:
             return  # it has ended
         self._fate = self._fate or KernelExit.of_returncode(-signal.SIGKILL)
-        self._stop_timers()
+        self._stop_reading()
         # Closing the other descriptors ends what waits for them in the sandbox.
-        self._close("_log_fd", "_status_fd", "_release_fd", "_inner_fd", "_lifetime_fd")
+        self._close("_status_fd", "_release_fd", "_inner_fd", "_lifetime_fd")
         try:
             self.signal(signal.SIGKILL)
         finally:
@@ -182,7 +259,7 @@ class Child:
 
     def log_tail(self) -> str:
         """The last 8 KiB of the process's stderr so far."""
-        return self._tail.decode(errors="replace")
+        return self._log.tail
 
     def _on_status(self) -> None:
         assert self._status_fd is not None
@@ -208,6 +285,8 @@ class Child:
 
     def _offer_to_oom_killer(self, pid: int) -> None:
         """Raise a process's oom_score_adj, which later children inherit; does nothing when it has ended."""
+        if not self.expendable:
+            return
         try:
             Path(f"/proc/{pid}/oom_score_adj").write_text(str(OOM_SCORE))
         except (FileNotFoundError, ProcessLookupError):
@@ -215,24 +294,6 @@ class Child:
         except PermissionError:
             # A starting setuid program belongs to root. The kernel is just as well isolated without this.
             self.oom_score_refused = True
-
-    def _on_log(self) -> None:
-        if self._read_log():
-            self._loop.remove_reader(self._log_fd)
-            self._resume = self._loop.call_later(_LOG_PAUSE, self._guard(self._read_on))
-
-    def _read_on(self) -> None:
-        self._loop.add_reader(self._log_fd, self._guard(self._on_log))
-
-    def _read_log(self) -> bool:
-        """Read what is there; when all writers have closed their end, stop reading and return False."""
-        with suppress(BlockingIOError):
-            data = os.read(self._log_fd, _PIPE_BYTES)
-            self._tail = (self._tail + data)[-LOG_TAIL_BYTES:]
-            if not data:
-                self._loop.remove_reader(self._log_fd)
-                return False
-        return True
 
     def _on_exit(self) -> None:
         assert self._pidfd is not None
@@ -247,7 +308,7 @@ class Child:
             self._loop.add_reader(self._inner_fd, self._guard(self._finish))
 
     def _finish(self) -> None:
-        self._read_log()
+        self._log.read()
         self._close_fds()
         self._tell_end()
 
@@ -256,14 +317,14 @@ class Child:
         if not self.started.done():
             self.started.set_result(None)
 
-    def _stop_timers(self) -> None:
-        for timer in (self._resume, self._insist):
-            if timer is not None:
-                timer.cancel()
+    def _stop_reading(self) -> None:
+        if self._insist is not None:
+            self._insist.cancel()
+        self._log.close()
 
     def _close_fds(self) -> None:
-        self._stop_timers()
-        self._close("_log_fd", "_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd")
+        self._stop_reading()
+        self._close("_status_fd", "_release_fd", "_pidfd", "_inner_fd", "_lifetime_fd")
 
     def _close(self, *names: str) -> None:
         for name in names:
@@ -274,18 +335,28 @@ class Child:
                 setattr(self, name, None)
 
 
+class Lasting(Child):
+    """A child that others depend on: it is not offered to the OOM killer."""
+
+    expendable = False
+
+
 class ChildProvisioner(CellgateProvisioner):
     """A provisioner whose kernel is a child of this process, which the backend's `_spawn` starts."""
 
-    _child: Child | None = None
+    _child: Supervised | None = None
 
     @abstractmethod
     def _spawn(self, launch: Launch) -> Child:
         """Start the child. Raises BackendUnavailable when a program it needs is not installed."""
 
+    async def _begin(self, launch: Launch) -> Supervised:
+        """The kernel's process. Raises as `_spawn`; when it is cancelled, there is none."""
+        return self._spawn(launch)
+
     async def _start(self, launch: Launch) -> None:
         try:
-            self._child = self._spawn(launch)
+            self._child = await self._begin(launch)
         except OSError as error:
             raise KernelStartFailed(f"The kernel could not be started: {error}") from error
         self._exited = self._child.exited
@@ -327,10 +398,10 @@ def find_program(name: str, package: str) -> str:
     return path
 
 
-def rlimit_arguments(
+def rlimits(
     limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
-) -> list[str]:
-    """A prlimit(1) command line to which the kernel's command is appended.
+) -> dict[str, int]:
+    """A kernel's limits by the names of prlimit(1).
 
     `memory` is RLIMIT_DATA, the private writable memory of each process: RLIMIT_AS would also count address
     space that BLAS only reserves. Memory that V8 reserves for code counts, so `reserved` is added. Shared
@@ -346,8 +417,16 @@ def rlimit_arguments(
         limits_by_name["sigpending"] = PENDING_SIGNALS
     if processes:
         limits_by_name["nproc"] = limits.pids
+    return limits_by_name
+
+
+def rlimit_arguments(
+    limits: ResourceLimits, *, processes: bool, reserved: int = 0, own_user: bool = False
+) -> list[str]:
+    """A prlimit(1) command line to which the kernel's command is appended; see `rlimits`."""
+    named = rlimits(limits, processes=processes, reserved=reserved, own_user=own_user)
     return [
         find_program("prlimit", "util-linux"),
-        *(f"--{name}={most}" for name, most in limits_by_name.items()),
+        *(f"--{name}={most}" for name, most in named.items()),
         "--",
     ]

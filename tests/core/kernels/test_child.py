@@ -32,7 +32,7 @@ async def ended(child: Child) -> int | None:
 
 
 def break_log(child: Child, _: pytest.MonkeyPatch) -> None:
-    child._read_log = failing  # type: ignore[method-assign,assignment]
+    child._log.read = failing  # type: ignore[method-assign,assignment]
 
 
 def break_end(child: Child, patch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ async def test_a_check_where_bubblewrap_is_missing_says_what_to_install(
 def replace_bwrap(monkeypatch: pytest.MonkeyPatch, program: Path) -> None:
     real = find_program
     monkeypatch.setattr(
-        "cellgate_kernels.provisioners.sandbox.find_program",
+        "cellgate_kernels.provisioners.bubblewrap.find_program",
         lambda name, package: str(program) if name == "bwrap" else real(name, package),
     )
 
