@@ -1,0 +1,279 @@
+"""A cgroup for each forked kernel: what all its processes together may use of memory, tasks and processors.
+
+They are made below the cgroup that this process is in, so that whatever limits the gateway limits its kernels
+too, and their sum. Both versions of cgroups are known. With version 1 a controller has a hierarchy of its
+own. With version 2 there is one, in which only groups without processes may pass controllers on: if this
+process and its descendants are alone in their group, they are moved to one below it, which is what systemd's
+``Delegate=yes`` and most containers allow. See cgroups(7).
+
+All calls block; the loop makes them in a thread. A kernel enters its cgroup itself, by descriptors that are
+opened here with this process's rights, before it runs anybody's code.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.limits import ResourceLimits
+
+CONTROLLERS = ("memory", "pids", "cpu")
+GATEWAY = "cellgate-gateway"
+"""The group below its own that the gateway's processes move to, with version 2."""
+
+_PERIOD = 100_000  # microseconds: the kernel's default
+_LEAST_QUOTA = 1_000  # microseconds: the kernel's least
+_PAUSES = (0.0, 0.01, 0.05, 0.2, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """The folder of this process's own cgroup, and which controllers are there."""
+
+    folder: Path
+    version: int
+    controllers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The cgroup of one kernel: a folder in each hierarchy. `descriptors` belong to whoever made it."""
+
+    folders: tuple[tuple[Path, int], ...]
+
+    def open(self) -> list[int]:
+        """Descriptors; whoever writes ``0`` to them is in the cgroup from then on."""
+        names = {1: "tasks", 2: "cgroup.procs"}
+        opened: list[int] = []
+        try:
+            for folder, version in self.folders:
+                opened.append(os.open(folder / names[version], os.O_WRONLY | os.O_CLOEXEC))
+        except BaseException:
+            for descriptor in opened:
+                os.close(descriptor)
+            raise
+        return opened
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the system has ended a process in it because all of them used too much."""
+        for folder, version in self.folders:
+            with suppress(OSError):
+                text = (folder / {1: "memory.oom_control", 2: "memory.events"}[version]).read_text()
+                counts = dict(line.split() for line in text.splitlines() if len(line.split()) == 2)
+                if int(counts.get("oom_kill", 0)) > 0:
+                    return True
+        return False
+
+    def remove(self) -> None:
+        """Remove it. Its processes must have ended. Raises OSError when it can't be removed."""
+        for folder, _ in self.folders:
+            _remove(folder)
+
+
+class Cgroups:
+    """Makes the cgroups of one gateway's kernels, in folders of one name. `close` removes those."""
+
+    def __init__(self, hierarchies: Sequence[Hierarchy], name: str) -> None:
+        self._parents = [(each.folder / name, each) for each in hierarchies]
+
+    @classmethod
+    def find(cls, name: str, root: Path = Path("/")) -> Cgroups:
+        """Those of this process, after one was made for a try.
+
+        Raises BackendUnavailable, saying why, where none can be made for memory, tasks and processors.
+        `name` must be a gateway's own: what an earlier one of that name has left is removed. `root` is where
+        the system's files are.
+        """
+        try:
+            own = hierarchies(
+                (root / "proc/self/cgroup").read_text(), (root / "proc/self/mountinfo").read_text()
+            )
+            own = [_below(each, root) for each in own]
+            missing = set(CONTROLLERS) - {name for each in own for name in each.controllers}
+            if missing:
+                raise BackendUnavailable(f"the system offers no cgroups for {', '.join(sorted(missing))}")
+            found = cls(own, name)
+            found._open()
+            cgroup = found.make("try", ResourceLimits())
+            for descriptor in cgroup.open():
+                os.close(descriptor)
+            cgroup.remove()
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise BackendUnavailable(
+                f"cgroups can't be made here: {error.strerror}{where}; with systemd, the gateway's unit needs"
+                " Delegate=yes"
+            ) from error
+        return found
+
+    def _open(self) -> None:
+        for parent, hierarchy in self._parents:
+            if hierarchy.version == 2:
+                _pass_on(hierarchy.folder, hierarchy.controllers)
+            self._sweep(parent)
+            parent.mkdir(exist_ok=True)
+            if hierarchy.version == 2:
+                _pass_on(parent, hierarchy.controllers)
+
+    @staticmethod
+    def _sweep(parent: Path) -> None:
+        if parent.is_dir():
+            for folder in parent.iterdir():
+                if folder.is_dir():
+                    _remove(folder)
+
+    def make(self, name: str, limits: ResourceLimits, *, reserved: int = 0) -> Cgroup:
+        """A new cgroup with these limits; `reserved` is added to the memory. Raises OSError."""
+        made: list[tuple[Path, int]] = []
+        try:
+            for parent, hierarchy in self._parents:
+                folder = parent / name
+                folder.mkdir()
+                made.append((folder, hierarchy.version))
+                for file, value in _settings(hierarchy, limits, reserved):
+                    _write(folder / file, value)
+        except BaseException:
+            with suppress(OSError):
+                Cgroup(tuple(made)).remove()
+            raise
+        return Cgroup(tuple(made))
+
+    def close(self) -> None:
+        """Remove the folders of this gateway. Raises OSError while there are cgroups in them."""
+        for parent, _ in self._parents:
+            _remove(parent)
+
+
+def hierarchies(own: str, mounts: str) -> list[Hierarchy]:
+    """The hierarchies with the controllers that matter here, from /proc/self/cgroup and mountinfo.
+
+    With version 2 the controllers are not known from these files: all are named that version 1 does not have.
+    """
+    paths: dict[str, str] = {}
+    for line in own.splitlines():
+        _, names, path = line.split(":", 2)
+        for name in names.split(","):
+            paths[name] = path
+    found: list[Hierarchy] = []
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        _, _, _, root, point, *_ = before.split()
+        kind, _, options = after.split(maxsplit=2)
+        mounted = options.split()[-1].split(",")
+        if kind == "cgroup":
+            here = tuple(name for name in CONTROLLERS if name in mounted and name in paths)
+            if here and not any(set(here) & set(each.controllers) for each in found):
+                found.append(Hierarchy(_folder(point, root, paths[here[0]]), 1, here))
+        elif kind == "cgroup2" and "" in paths and not any(each.version == 2 for each in found):
+            found.append(Hierarchy(_folder(point, root, paths[""]), 2, ()))
+    taken = {name for each in found for name in each.controllers}
+    left = tuple(name for name in CONTROLLERS if name not in taken)
+    of_two = [Hierarchy(each.folder, 2, left) for each in found if each.version == 2 and left]
+    return [each for each in found if each.version == 1] + of_two
+
+
+def _folder(point: str, root: str, path: str) -> Path:
+    """Where a cgroup's folder is, if the mount at `point` shows the hierarchy from `root` on."""
+    inside = path.removeprefix(root) if root != "/" and path.startswith(root) else path
+    return Path(point) / inside.lstrip("/")
+
+
+def _below(hierarchy: Hierarchy, root: Path) -> Hierarchy:
+    """The hierarchy as it is found below `root`; with version 2, with the controllers that there are."""
+    folder = root / hierarchy.folder.relative_to("/")
+    names = hierarchy.controllers
+    if hierarchy.version == 2:
+        there = (folder / "cgroup.controllers").read_text().split()
+        names = tuple(name for name in names if name in there)
+    return Hierarchy(folder, hierarchy.version, names)
+
+
+def _settings(hierarchy: Hierarchy, limits: ResourceLimits, reserved: int) -> Iterator[tuple[str, str]]:
+    """The files of one cgroup with what is written to them, in order."""
+    memory = str(limits.memory + reserved)
+    quota = str(max(_LEAST_QUOTA, int(limits.cpus * _PERIOD)))
+    one: Mapping[str, Sequence[tuple[str, str]]] = {
+        "memory": [("memory.limit_in_bytes", memory), ("memory.memsw.limit_in_bytes", memory)],
+        "pids": [("pids.max", str(limits.pids))],
+        "cpu": [("cpu.cfs_period_us", str(_PERIOD)), ("cpu.cfs_quota_us", quota)],
+    }
+    two: Mapping[str, Sequence[tuple[str, str]]] = {
+        "memory": [("memory.max", memory), ("memory.swap.max", "0")],
+        "pids": [("pids.max", str(limits.pids))],
+        "cpu": [("cpu.max", f"{quota} {_PERIOD}")],
+    }
+    for name in hierarchy.controllers:
+        yield from (one if hierarchy.version == 1 else two)[name]
+
+
+_WITHOUT_SWAP = ("memory.memsw.limit_in_bytes", "memory.swap.max")
+"""Files that a system which does not count swap does not have."""
+
+
+def _write(file: Path, value: str) -> None:
+    if file.name in _WITHOUT_SWAP and not file.exists():
+        return
+    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _pass_on(folder: Path, controllers: Sequence[str]) -> None:
+    """Let the groups below `folder` have these controllers; it must have no process itself, or lose it."""
+    file = folder / "cgroup.subtree_control"
+    missing = [name for name in controllers if name not in file.read_text().split()]
+    if not missing:
+        return
+    wanted = " ".join(f"+{name}" for name in missing)
+    try:
+        _write(file, wanted)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        _vacate(folder)
+        _write(file, wanted)
+
+
+def _vacate(folder: Path) -> None:
+    """Move this process and its descendants to a group below `folder`, if nobody else is there."""
+    there = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
+    if any(not _is_ours(pid) for pid in there):
+        raise PermissionError(errno.EPERM, "other programs are in the gateway's cgroup", str(folder))
+    leaf = folder / GATEWAY
+    leaf.mkdir(exist_ok=True)
+    for pid in there:
+        with suppress(ProcessLookupError):
+            _write(leaf / "cgroup.procs", str(pid))
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1 and pid != os.getpid():
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return True  # it has ended
+    return pid == os.getpid()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a cgroup's folder; processes that have just ended are in it for a moment more."""
+    for pause in _PAUSES:
+        time.sleep(pause)
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+        else:
+            return
+    folder.rmdir()
