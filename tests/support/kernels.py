@@ -20,8 +20,11 @@ from docker.api.client import APIClient
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 
+from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.base import CellgateProvisioner
+from cellgate_kernels.provisioners.cgroups import Cgroups
 from cellgate_kernels.provisioners.container import KERNEL_LABEL
+from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 CELL_TIMEOUT = 60.0
@@ -109,6 +112,15 @@ def own_processes() -> list[psutil.Process]:
     return found
 
 
+def zygote_processes(server: ForkServer) -> set[psutil.Process]:
+    """Those of a fork server that are no kernel's."""
+    found: set[psutil.Process] = set()
+    for outer in map(psutil.Process, server.processes()):
+        found |= {outer, *(inner for inner in outer.children())}
+        found |= {zygote for inner in outer.children() for zygote in inner.children()}
+    return found
+
+
 def _snapshot() -> dict[str, set[str]]:
     fds = set()
     for link in Path("/proc/self/fd").iterdir():
@@ -152,13 +164,53 @@ each_backend = pytest.mark.parametrize("backend", ["process", "sandbox"], indire
 """For tests of what the backends do each in their own way; the others are on the sandbox alone."""
 
 
+FORK = "fork"
+"""The sandbox, where kernels are forked."""
+
+
 @pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
     """The sandbox, or what a test is parametrised with."""
     name = str(getattr(request, "param", "sandbox"))
-    if name == "sandbox":
+    if name in ("sandbox", FORK):
         request.getfixturevalue("sandbox")
     return name
+
+
+@pytest.fixture
+def fork_settings() -> ForkSettings:
+    """Of the fork server: nothing but ipykernel is loaded, because that is quicker."""
+    return ForkSettings(modules=())
+
+
+@pytest.fixture
+async def fork_server(
+    backend: str, no_leaks: Path, fork_settings: ForkSettings
+) -> AsyncIterator[ForkServer | None]:
+    """What forks the kernels of a test; None where none are forked."""
+    if backend != FORK:
+        yield None
+        return
+    try:
+        cgroups = Cgroups.find(no_leaks.name)
+    except BackendUnavailable:
+        cgroups = None
+    server = ForkServer([(no_leaks, True)], cgroups, fork_settings)
+    yield server
+    await server.close()
+
+
+class Manager(AsyncKernelManager):
+    """Starts kernels by forking them, if there is a fork server."""
+
+    fork_server: ForkServer | None = None
+
+    async def _async_pre_start_kernel(self, **options: Any) -> tuple[list[str], dict[str, Any]]:
+        if self.fork_server is not None:
+            options["fork_server"] = self.fork_server
+        return await super()._async_pre_start_kernel(**options)
+
+    pre_start_kernel = _async_pre_start_kernel  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -166,7 +218,7 @@ def catalog(backend: str, request: pytest.FixtureRequest) -> KernelspecCatalog:
     if backend in CONTAINERS:
         return KernelspecCatalog(backend="docker", provisioner_config={"runtime": CONTAINERS[backend]})
     folder = request.getfixturevalue("kernel_prefix") / "kernels"
-    return KernelspecCatalog(backend=backend, kernel_dirs=[str(folder)])
+    return KernelspecCatalog(backend="sandbox" if backend == FORK else backend, kernel_dirs=[str(folder)])
 
 
 def containers_of(kernel_ids: Sequence[str]) -> list[str]:
@@ -191,18 +243,22 @@ def context() -> Iterator[zmq.asyncio.Context]:
 
 @pytest.fixture
 async def new_manager(
-    backend: str, catalog: KernelspecCatalog, no_leaks: Path, context: zmq.asyncio.Context
+    backend: str,
+    catalog: KernelspecCatalog,
+    no_leaks: Path,
+    context: zmq.asyncio.Context,
+    fork_server: ForkServer | None,
 ) -> AsyncIterator[Callable[[], AsyncKernelManager]]:
     """Makes managers of kernels that are not started yet; the test is checked for leaks."""
     made: list[AsyncKernelManager] = []
 
     def make() -> AsyncKernelManager:
-        made.append(
-            AsyncKernelManager(
-                kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
-            )
+        manager = Manager(
+            kernel_name="python3", kernel_spec_manager=catalog, context=context, autorestart=False
         )
-        return made[-1]
+        manager.fork_server = fork_server
+        made.append(manager)
+        return manager
 
     yield make
     if backend in CONTAINERS:
@@ -218,7 +274,9 @@ StartKernel = Callable[..., Awaitable[RunningKernel]]
 
 
 @pytest.fixture
-async def start_kernel(new_manager: Callable[[], AsyncKernelManager]) -> AsyncIterator[StartKernel]:
+async def start_kernel(
+    new_manager: Callable[[], AsyncKernelManager], fork_server: ForkServer | None
+) -> AsyncIterator[StartKernel]:
     """Starts kernels and ends them after the test; then none of their processes may exist."""
     running: list[RunningKernel] = []
 
@@ -235,6 +293,9 @@ async def start_kernel(new_manager: Callable[[], AsyncKernelManager]) -> AsyncIt
 
     yield start
     processes = own_processes()
+    if fork_server is not None:
+        zygotes = zygote_processes(fork_server)
+        processes = [process for process in processes if process not in zygotes]
     for kernel in running:
         kernel.client.stop_channels()
         await kernel.manager.shutdown_kernel(now=True)

@@ -27,8 +27,9 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from functools import cache, partial
 from importlib import import_module, reload
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
@@ -37,7 +38,22 @@ SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given
 PRELOAD = "CELLGATE_PRELOAD"
 SPOOL = "CELLGATE_SPOOL"
 EGRESS = "CELLGATE_EGRESS"
+ZYGOTE = "CELLGATE_ZYGOTE"
 TABLE = "application/vnd.dataresource+json"
+
+# What ipykernel loads while it starts, besides what the import of its application loads.
+AT_THE_START = (
+    "faulthandler",
+    "tornado.platform.asyncio",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.logger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "IPython.utils.wildcard",
+    "ipykernel.ipkernel",
+    "pdb",
+)
 
 # The spool's ring: kernels/cellgate_kernels/spool.py reads it with the same values.
 SEGMENTS = 4
@@ -65,11 +81,21 @@ NO_INDEX = (
 def main(kernel_class=None):
     """Run the kernel until it is shut down; `kernel_class` replaces IPython's kernel."""
     # User code may have a module of this name.
-    sys.modules.pop("keeper", None)
-    start_forwarder()
+    keeper = sys.modules.pop("keeper", None)
     here = Path(__file__).resolve().parent
     if sys.path and sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
+    orders = os.environ.pop(ZYGOTE, None)
+    zygote = None if orders is None else zygote_module(here)
+    if zygote is not None:
+        zygote.serve(int(orders), partial(load, here))
+        # From here on this is a forked kernel, behind its walls. Its keeper imports what is beside this file.
+        sys.path.insert(0, str(here))
+        sys.modules["keeper"] = keeper
+        keeper.begin()
+        del sys.path[0], sys.modules["keeper"]
+        zygote.as_if_started()
+    start_forwarder()
     # Interrupts go to the kernel's process group if it leads one: then they reach a cell's children too.
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)
@@ -85,6 +111,8 @@ def main(kernel_class=None):
         input_says_how(app.kernel)
         programs_say_their_status(app.shell)
         installers_say_why(app.shell)
+    if zygote is not None:
+        zygote.show_plots()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -95,6 +123,27 @@ def main(kernel_class=None):
             os._exit(1)
     os.close(log)
     app.start()
+
+
+def zygote_module(here):
+    """``zygote.py`` beside this file, under no name by which user code could import it."""
+    spec = spec_from_file_location("zygote", here / "zygote.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def load(here):
+    """Import what each kernel imports at its start, and make its classes; not the debugger, which it loads
+    later.
+    """
+    prepare_home(Path.home(), here)
+    if find_spec("debugpy") is not None:
+        kernel_with_late_debugger()
+    app_class()
+    for name in AT_THE_START:
+        with suppress(ImportError):
+            import_module(name)
 
 
 def start_forwarder():
@@ -271,36 +320,15 @@ def application(kernel_class=None):
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
     # Not at the top, because they must see sys.path as main() leaves it.
     from ipykernel import kernelapp  # noqa: PLC0415
-    from jupyter_client.session import Session  # noqa: PLC0415
     from traitlets.config import Config  # noqa: PLC0415
 
     folder = os.environ.pop(SPOOL, None)
-    spool = None if folder is None else Spool(folder)
-
-    class SpoolingSession(Session):
-        def serialize(self, msg, ident=None):
-            frames = super().serialize(msg, ident)
-            spool.append(msg, frames)
-            return frames
-
-    class CellgateKernelApp(kernelapp.IPKernelApp):
-        def _session_default(self):
-            return Session(parent=self) if spool is None else SpoolingSession(parent=self)
-
-        def init_iopub(self, context):
-            # 0 means no high-water mark: with a slow reader this process keeps its output, under its own
-            # memory limit, where the default of 1000 messages would drop further output.
-            context.sndhwm = 0
-            super().init_iopub(context)
-
-        def write_connection_file(self, **kwargs):
-            """Does nothing: the file is the gateway's, complete, and often read-only."""
-
     launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
     sys.argv[0] = str(launcher)
     config = Config()
     config.HistoryManager.enabled = False
-    app = CellgateKernelApp.instance(config=config)
+    app = app_class().instance(config=config)
+    app.spool = None if folder is None else Spool(folder)
     if kernel_class is not None:
         app.kernel_class = kernel_class
     elif find_spec("debugpy") is not None:
@@ -311,6 +339,38 @@ def application(kernel_class=None):
     return app
 
 
+@cache
+def app_class():
+    """ipykernel's application with what is ours. Its `spool` is set before it is initialised."""
+    from ipykernel import kernelapp  # noqa: PLC0415
+    from jupyter_client.session import Session  # noqa: PLC0415
+
+    class SpoolingSession(Session):
+        def serialize(self, msg, ident=None):
+            frames = super().serialize(msg, ident)
+            if self.parent.spool is not None:
+                self.parent.spool.append(msg, frames)
+            return frames
+
+    class CellgateKernelApp(kernelapp.IPKernelApp):
+        spool = None
+
+        def _session_default(self):
+            return SpoolingSession(parent=self)
+
+        def init_iopub(self, context):
+            # 0 means no high-water mark: with a slow reader this process keeps its output, under its own
+            # memory limit, where the default of 1000 messages would drop further output.
+            context.sndhwm = 0
+            super().init_iopub(context)
+
+        def write_connection_file(self, **kwargs):
+            """Does nothing: the file is the gateway's, complete, and often read-only."""
+
+    return CellgateKernelApp
+
+
+@cache
 def kernel_with_late_debugger():
     """ipykernel's kernel, which loads debugpy with the first request to debug.
 

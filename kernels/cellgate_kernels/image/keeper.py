@@ -22,6 +22,7 @@ from contextlib import suppress
 LIFETIME = "CELLGATE_LIFETIME"
 KEEPER = "CELLGATE_KEEPER"
 PARENT = "JPY_PARENT_PID"
+ZYGOTE = "CELLGATE_ZYGOTE"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -75,8 +76,11 @@ def leave_if_orphaned():
     poll.register(int(lifetime), 0)
     if poll.poll(0):
         sys.exit("The gateway is gone.")
-    # The pipe, and other descriptors that only the start of the sandbox needed.
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # The pipe, and other descriptors that only the start of the sandbox needed; not what a zygote listens to.
+    spared = int(os.environ.get(ZYGOTE, "2"))
+    for first, last in ((3, spared), (spared + 1, os.sysconf("SC_OPEN_MAX"))):
+        if first < last:
+            os.closerange(first, last)
 
 
 def end_with_parent(parent):

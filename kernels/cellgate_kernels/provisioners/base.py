@@ -152,6 +152,9 @@ class CellgateProvisioner(KernelProvisionerBase):
     isolation: str = "none"
     """``none``, ``sandbox``, ``container`` or ``gvisor``."""
 
+    way: str = "cold"
+    """How the kernel was started: ``cold``, as a program, or as a ``fork`` of one that had its modules."""
+
     readable: List[str] = List(
         Unicode(), help="Host paths that the kernel needs to read: its environment and its interpreter."
     )

@@ -373,7 +373,7 @@ class ChildProvisioner(CellgateProvisioner):
         child = self._child
         if child is None or child.exited.done():
             return None
-        return child.pid if child.inner_pid is None else child.inner_pid
+        return child.inner_pid or child.pid or None
 
     def _end(self) -> None:
         if self._child is not None:

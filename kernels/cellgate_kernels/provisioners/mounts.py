@@ -1,8 +1,8 @@
-"""What a sandboxed kernel sees of the file system: one description of all its mounts.
+"""What a sandboxed kernel sees of the file system: one description, for bubblewrap's kernels and forked ones.
 
 `system_part` is the same for all kernels of a kernelspec; `session_part` comes after it and is one kernel's
 own. Both are steps in order: later ones may be inside earlier ones. `bwrap_words` says them in bubblewrap's
-words.
+words; ``fork_server`` sends the session's part to the child that ``image/zygote.py`` forks.
 
 Pure, except that it looks which of the system's folders and files there are.
 """
@@ -167,6 +167,47 @@ def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Seque
         yield Bind(str(folders.egress), VIEW.egress)
     yield ReadOnly("/run")
     yield ReadOnly("/")
+
+
+# In a zygote's sandbox; image/zygote.py has the same names.
+SESSIONS = "/tmp/sessions"  # noqa: S108
+"""The folders in which sessions' folders are."""
+NOTHING = "/tmp/nothing"  # noqa: S108
+"""An empty file that nobody may read."""
+
+
+def zygote_words(
+    readable: Sequence[str], sessions: Sequence[tuple[str, bool]], descriptors: Mapping[str, int]
+) -> Iterator[str]:
+    """The sandbox of a zygote as arguments of bwrap: the system's part, and all that a child mounts.
+
+    `sessions`: the folders in which sessions' folders are, and whether kernels may write there. `descriptors`
+    are open on what `files` has, and on an empty file for `NOTHING`.
+    """
+    for step in system_part(readable):
+        if isinstance(step, Devices):
+            yield from _bare_devices()
+        else:
+            yield from bwrap_words([step], descriptors)
+    yield from bwrap_words(within_own(readable), descriptors)
+    yield from ("--proc", "/proc", "--dir", "/run", "--dir", WORKSPACE, "--dir", "/tmp/proc")  # noqa: S108
+    yield from ("--perms", "0555", "--dir", "/tmp/empty")  # noqa: S108
+    yield from ("--perms", "0000", "--file", str(descriptors[NOTHING]), NOTHING)
+    for number, (folder, writable) in enumerate(sessions):
+        yield from ("--bind" if writable else "--ro-bind", folder, f"{SESSIONS}/{number}")
+    yield from ("--remount-ro", "/")
+
+
+def _bare_devices() -> Iterator[str]:
+    """/dev without terminals, for which bwrap would make one more user namespace."""
+    yield from ("--tmpfs", "/dev")
+    for name in DEVICES:
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
+    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/proc/kcore", "/dev/core")
+    yield from ("--symlink", "pts/ptmx", "/dev/ptmx", "--dir", "/dev/shm", "--dir", "/dev/pts")  # noqa: S108
+    yield from ("--remount-ro", "/dev")
 
 
 def within_own(readable: Sequence[str]) -> Iterator[Bind]:

@@ -5,9 +5,10 @@ The kernel sees the system's read-only folders, its environment, its interpreter
 sockets in a folder mounted at /run/kernel. There it can only replace sockets by others: we open nothing but
 their fixed names, and remove the folder without following links.
 
-Not limited here, because that takes cgroups: the memory of all its processes together, shared memory,
-processor time, and, when the gateway runs as root, the number of processes. The total size of its files is
-watched.
+With a fork server, kernels that it can fork are forked, behind the same walls and in a cgroup of their own;
+see ``fork_server``. All others are started in bubblewrap. Not limited there, because that takes cgroups: the
+memory of all its processes together, shared memory, processor time, and, when the gateway runs as root, the
+number of processes. The total size of its files is watched.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import os
 import platform
 import signal
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,14 @@ from cellgate_kernels.provisioners.bubblewrap import Files
 from cellgate_kernels.provisioners.child import (
     Child,
     ChildProvisioner,
+    Supervised,
     find_program,
     rlimit_arguments,
 )
 from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
+from cellgate_kernels.provisioners.fork_server import ForkRequest, ForkServer, Lineage, can_fork
 from cellgate_kernels.provisioners.mounts import (
     VIEW,
     WORKSPACE,
@@ -45,6 +49,7 @@ from cellgate_kernels.provisioners.mounts import (
     system_part,
 )
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
+from cellgate_kernels.provisioners.zygote_messages import NotForked
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,8 @@ class SandboxProvisioner(ChildProvisioner):
     """Kernels under bubblewrap >= 0.8. Interrupts work by message only: no signal gets in."""
 
     isolation = "sandbox"
+    _forks: ForkServer | None = None
+    _lineage: Lineage | None = None
     _disks: DiskWatch | None = None
     _watched: Watched | None = None
 
@@ -110,7 +117,10 @@ class SandboxProvisioner(ChildProvisioner):
         return VIEW
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
-        """The launch's keywords. `disk_watch` is the watch that a gateway's kernels share."""
+        """The launch's keywords. `disk_watch` is the watch that a gateway's kernels share, `fork_server` what
+        forks those that can be forked.
+        """
+        self._forks = kwargs.pop("fork_server", None) or self._forks
         self._disks = kwargs.pop("disk_watch", None) or self._disks or DiskWatch()
         return await super().pre_launch(**kwargs)
 
@@ -133,12 +143,39 @@ class SandboxProvisioner(ChildProvisioner):
         if self._disks is not None and self._watched is not None:
             await self._disks.files_given(self._watched)
 
-    def _spawn(self, launch: Launch) -> Child:
+    def _plan(self, cmd: Sequence[str], folders: LaunchFolders, options: Mapping[str, Any]) -> Launch:
+        launch = super()._plan(cmd, folders, options)
+        self._lineage = None
+        if self._forks is not None and can_fork(launch.argv):
+            # What all kernels have that differ in nothing but their owner's choice.
+            common = super()._plan(cmd, replace(folders, egress=None), {"limits": launch.limits})
+            env = {**common.env, **USER, "PWD": WORKSPACE}
+            packages = folders.packages is not None
+            self._lineage = Lineage(launch.argv, tuple(env.items()), tuple(self.readable), packages)
+        return launch
+
+    async def _begin(self, launch: Launch) -> Supervised:
+        self._check_readable()
+        if self._forks is not None and self._lineage is not None:
+            env = {**launch.env, **USER, "PWD": WORKSPACE}
+            wanted = ForkRequest(self._lineage, env, launch.limits, launch.folders, self.reserved)
+            try:
+                child = await self._forks.fork(wanted)
+            except NotForked:
+                self.way = "cold"
+            else:
+                self.way = "fork"
+                return child
+        return self._spawn(launch)
+
+    def _check_readable(self) -> None:
         for path in self.readable:
             if not Path(path).exists():
                 raise KernelStartFailed(
                     f"The kernelspec needs {path}, which is not there. Run `cellgate setup`."
                 )
+
+    def _spawn(self, launch: Launch) -> Child:
         return spawn(launch, self.readable, self.reserved)
 
     def _signal(self, signum: int) -> None:

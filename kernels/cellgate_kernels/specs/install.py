@@ -35,7 +35,15 @@ from cellgate_kernels.specs.uv_command import (
     venv_command,
 )
 
-START_UP = ("bootstrap.py", "keeper.py", "programs.py", "bash_cells.py", "deno_cells.py", "forwarder.py")
+START_UP = (
+    "bootstrap.py",
+    "keeper.py",
+    "programs.py",
+    "bash_cells.py",
+    "deno_cells.py",
+    "forwarder.py",
+    "zygote.py",
+)
 """The scripts that start kernels; they are copied to the environment's data folder."""
 IMPORTED = ("keeper.py", "programs.py")
 """Those of them that the keeper imports."""

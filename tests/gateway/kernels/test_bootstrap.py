@@ -9,12 +9,12 @@ import json
 
 import pytest
 
-from tests.support.kernels import StartKernel
+from tests.support.kernels import FORK, StartKernel
 
 
-@pytest.fixture
-def backend(sandbox: None) -> str:
-    return "sandbox"
+@pytest.fixture(params=["sandbox", FORK])
+def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 async def test_user_code_finds_an_ordinary_kernel(start_kernel: StartKernel) -> None:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.kernels import CELL_TIMEOUT, RunningKernel, StartKernel
+from tests.support.kernels import CELL_TIMEOUT, FORK, RunningKernel, StartKernel
 
 CODE = "x = 6\ny = 7\nx * y"
 LOADED = "import sys; print('debugpy' in sys.modules, 'pydevd' in sys.modules)"
 
 
-@pytest.fixture
-def backend(sandbox: None) -> str:
-    return "sandbox"
+@pytest.fixture(params=["sandbox", FORK])
+def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 class Debugging:

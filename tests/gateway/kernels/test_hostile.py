@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import socket
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,9 +19,10 @@ import pytest
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
 
+from cellgate_kernels.provisioners.fork_server import ForkServer
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.hostile import server_at_a_fixed_port
-from tests.support.kernels import CONTAINERS, RunningKernel, StartKernel, containers_of
+from tests.support.kernels import CONTAINERS, FORK, RunningKernel, StartKernel, containers_of
 
 # Run in a kernel: what each attack came to, as JSON.
 ATTACKS = r"""
@@ -110,24 +112,30 @@ SECRET = "hunter2-of-the-gateway"
 SAID = {"read the gateway's environment", "rights", "interfaces"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["sandbox", FORK])
 def outcome(
-    sandbox: None, kernel_prefix: Path, tmp_path_factory: pytest.TempPathFactory
+    sandbox: None,
+    kernel_prefix: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[dict[str, Any]]:
-    """What all the attacks came to."""
+    """What all the attacks came to, in kernels that were started by themselves and in siblings."""
     catalog = KernelspecCatalog(backend="sandbox", kernel_dirs=[str(kernel_prefix / "kernels")])
-    yield from attacked(catalog, tmp_path_factory.mktemp("gateway"))
+    yield from attacked(catalog, tmp_path_factory.mktemp("gateway"), forked=request.param == FORK)
 
 
-def attacked(catalog: KernelspecCatalog, folder: Path) -> Iterator[dict[str, Any]]:
+def attacked(catalog: KernelspecCatalog, folder: Path, *, forked: bool = False) -> Iterator[dict[str, Any]]:
     """What all the attacks came to, where the gateway's folder and variables hold a secret."""
     (folder / "secret").write_text(SECRET)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CELLGATE_TOKEN", SECRET)
-        yield asyncio.run(attack(catalog, folder))
+        yield asyncio.run(attack(catalog, folder, forked=forked))
 
 
-async def attack(catalog: KernelspecCatalog, folder: Path) -> dict[str, Any]:
+async def attack(catalog: KernelspecCatalog, folder: Path, *, forked: bool) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if forked:
+        options["fork_server"] = ForkServer([(Path(tempfile.gettempdir()), True)])
     context = zmq.asyncio.Context()
     victim, attacker = (
         AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog, context=context)
@@ -142,8 +150,9 @@ async def attack(catalog: KernelspecCatalog, folder: Path) -> dict[str, Any]:
         unix.listen()
         try:
             (folder / "workspace").mkdir()
-            await victim.start_kernel(workspace=folder / "workspace")
-            await attacker.start_kernel()
+            await victim.start_kernel(workspace=folder / "workspace", **options)
+            await attacker.start_kernel(**options)
+            assert attacker.provisioner.way == (FORK if forked else "cold")
             client = attacker.client()
             client.start_channels(hb=False)
             await client.wait_for_ready(timeout=60)
@@ -170,6 +179,8 @@ async def attack(catalog: KernelspecCatalog, folder: Path) -> dict[str, Any]:
                 if manager.provisioner is not None:
                     await manager.shutdown_kernel(now=True)
             context.destroy(linger=0)
+            if forked:
+                await options["fork_server"].close()
 
 
 def test_no_attack_succeeds(outcome: dict[str, Any]) -> None:
@@ -189,10 +200,10 @@ def test_there_are_no_rights_and_no_network(outcome: dict[str, Any]) -> None:
     assert outcome["interfaces"] == ["lo"]
 
 
-@pytest.fixture
-def backend(sandbox: None) -> str:
-    """The one of this machine; containers have a module of their own."""
-    return "sandbox"
+@pytest.fixture(params=["sandbox", FORK])
+def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
+    """Those of this machine; containers have a module of their own."""
+    return str(request.param)
 
 
 async def test_killing_the_first_process_ends_this_kernel_at_most(start_kernel: StartKernel) -> None:

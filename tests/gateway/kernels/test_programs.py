@@ -23,15 +23,15 @@ from cellgate_kernels.programs import (
     StreamName,
     start_program,
 )
-from tests.support.kernels import RunningKernel, StartKernel
+from tests.support.kernels import FORK, RunningKernel, StartKernel
 
 Start = Callable[..., Awaitable[Program]]
 STARTED = struct.pack(">BII", 33, 4, 7)
 
 
-@pytest.fixture(params=["sandbox", "process"])
+@pytest.fixture(params=["sandbox", FORK, "process"])
 def backend(request: pytest.FixtureRequest) -> str:
-    if request.param == "sandbox":
+    if request.param != "process":
         request.getfixturevalue("sandbox")
     return str(request.param)
 

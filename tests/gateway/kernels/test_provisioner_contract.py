@@ -18,17 +18,17 @@ from cellgate_kernels.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit
 from cellgate_kernels.specs.catalog import KernelspecCatalog
-from tests.support.kernels import CONTAINERS, StartKernel
+from tests.support.kernels import CONTAINERS, FORK, StartKernel
 
 NewManager = Callable[[], AsyncKernelManager]
 
 PRINT_FOLDER = "import os; print(os.getcwd(), sorted(os.listdir()))"
 
 
-@pytest.fixture
-def backend(sandbox: None) -> str:
+@pytest.fixture(params=["sandbox", FORK])
+def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
     """The whole contract is for sandboxes here and for containers there; others do the core of it."""
-    return "sandbox"
+    return str(request.param)
 
 
 def with_argv(manager: AsyncKernelManager, *argv: str) -> AsyncKernelManager:

@@ -24,7 +24,7 @@ from cellgate_kernels.provisioners.engine_profile import engine_profile
 from cellgate_kernels.provisioners.seccomp import UNKNOWN_CALLS, sandbox_filter
 from cellgate_kernels.provisioners.set_id import clear_set_id, clear_set_ids
 from cellgate_kernels.provisioners.system_calls import allowed_calls
-from tests.support.kernels import CONTAINERS, StartKernel, containers_of
+from tests.support.kernels import CONTAINERS, FORK, StartKernel, containers_of
 
 x86_64_only = pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
 
@@ -60,10 +60,10 @@ def in_child(function):
 """
 
 
-@pytest.fixture
-def backend(sandbox: None) -> str:
-    """The one of this machine; containers have a module of their own."""
-    return "sandbox"
+@pytest.fixture(params=["sandbox", FORK])
+def backend(sandbox: None, request: pytest.FixtureRequest) -> str:
+    """Those of this machine; containers have a module of their own."""
+    return str(request.param)
 
 
 async def probe(start_kernel: StartKernel, code: str, **options: Any) -> Any:
