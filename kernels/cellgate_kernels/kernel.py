@@ -36,6 +36,7 @@ from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.folders import EGRESS
+from cellgate_kernels.provisioners.fork_server import ForkServer
 from cellgate_kernels.readiness import ready
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -83,6 +84,23 @@ class KernelFolders:
     workspaces: Path
     packages: Path | None = None
     leftovers: Leftovers = field(default_factory=Leftovers)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBackend:
+    """What the kernels of one gateway share of their isolation backend: one connection to the container
+    engine, which watches their disks too, or a watch of disks, and what forks those that can be forked.
+    """
+
+    engine: Engine | None = None
+    fork_server: ForkServer | None = None
+
+    def options(self) -> dict[str, object]:
+        """As keywords of a launch."""
+        if self.engine is not None:
+            return {"engine": self.engine}
+        forks = {} if self.fork_server is None else {"fork_server": self.fork_server}
+        return {"disk_watch": DiskWatch(), **forks}
 
 
 class Manager(AsyncKernelManager):
@@ -336,7 +354,7 @@ class KernelLauncher:
         *,
         start_timeout: float = 60.0,
         preload: Sequence[str] = (),
-        engine: Engine | None = None,
+        shared: SharedBackend | None = None,
         store: KernelStore | None = None,
         reception: Reception | None = None,
     ) -> None:
@@ -348,11 +366,9 @@ class KernelLauncher:
         self._manager_context = zmq.asyncio.Context(context)
         self._folders = folders
         self._start_timeout = start_timeout
-        # One connection to the container engine for all kernels, which watches their disks too.
-        self._backend_options: dict[str, object] = {
-            "leftovers": folders.leftovers,
-            **({"disk_watch": DiskWatch()} if engine is None else {"engine": engine}),
-        }
+        shared = SharedBackend() if shared is None else shared
+        self._fork_server = shared.fork_server
+        self._backend_options: dict[str, object] = {"leftovers": folders.leftovers, **shared.options()}
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
         # By kernelspec and image digest; None where the kernel is not Python.
@@ -362,6 +378,16 @@ class KernelLauncher:
         self._ask_at: dict[KernelProfile, float] = {}
         self._asking: dict[str, asyncio.Lock] = {}
         self._tasks = Supervisor()
+
+    def ways(self) -> dict[str, str]:
+        """How kernels of each kernelspec start now, unless their session asks for what can't be forked:
+        ``fork`` or ``cold``.
+        """
+        names = self.catalog.find_kernel_specs()
+        server = self._fork_server
+        if server is None:
+            return dict.fromkeys(names, "cold")
+        return {name: server.way(self.catalog.get_kernel_spec(name).argv) for name in names}
 
     async def start(self, profile: KernelProfile) -> Kernel:
         """A ready kernel: it has answered kernel_info_request and its iopub messages arrive.

@@ -129,6 +129,13 @@ class ServeApp(IdentityOptions, PackageOptions):
         30.0, min=0.1, help="Seconds that a request waits for a kernel when none is free."
     ).tag(config=True)
     start_timeout = Float(60.0, min=1, help="Seconds that a kernel may take to start.").tag(config=True)
+    fork_server = Bool(
+        True,
+        help=(
+            "Start Python kernels of the backend sandbox as forks of an interpreter that has loaded numpy, "
+            "pandas and matplotlib."
+        ),
+    ).tag(config=True)
     preload = List(Unicode(), help="Modules that warm Python kernels import in advance, such as numpy.").tag(
         config=True, metavar="MODULE"
     )
@@ -316,6 +323,14 @@ class ServeApp(IdentityOptions, PackageOptions):
         "allow-unsandboxed": (
             {"ServeApp": {"allow_unsandboxed": True}},
             "Serve kernels without isolation on an address that other machines can reach.",
+        ),
+        "fork-server": (
+            {"ServeApp": {"fork_server": True}},
+            "Start Python kernels of the backend sandbox as forks of a loaded interpreter.",
+        ),
+        "no-fork-server": (
+            {"ServeApp": {"fork_server": False}},
+            "Start each kernel as a program of its own.",
         ),
         "keep-kernels": (
             {"ServeApp": {"keep_kernels": True}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from cellgate.http.access import AccessPolicy
@@ -50,6 +51,7 @@ class Services:
     jobs: Jobs
     replayer: Replayer
     usage: Usage
+    ways: Callable[[], Mapping[str, str]] = dict
     engine: Engine | None = None
     installer: Installer | None = None
     tracer: Tracer = field(default_factory=Untraced)

@@ -109,6 +109,7 @@ class InfoHandler(BaseHandler):
                 open_network=services.open_network,
                 network=services.manager.reachable(self.principal.name),
                 pool=pool,
+                fork_server=dict(services.ways()),
                 sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
             )
         )

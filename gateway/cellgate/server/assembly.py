@@ -76,13 +76,15 @@ from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels import trees
-from cellgate_kernels.errors import CellgateError, InvalidInput
-from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, runtime_name
+from cellgate_kernels.errors import BackendUnavailable, CellgateError, InvalidInput
+from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, SharedBackend, runtime_name
 from cellgate_kernels.leftovers import Leftovers, make_way
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.provisioners.cgroups import Cgroups
 from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.engine import SOCKET, Engine
+from cellgate_kernels.provisioners.fork_server import ForkServer
 from cellgate_kernels.provisioners.sweep import sweep
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.regular import read_regular
@@ -129,6 +131,7 @@ class GatewaySettings:
     pool: PoolSettings = field(default_factory=PoolSettings)
     warm_kernelspecs: tuple[str, ...] = ("python3",)
     preload: tuple[str, ...] = ()
+    fork_server: bool = True
     start_timeout: float = 60.0
     sleep_after: float = 0.0
     shutdown_grace: float = 10.0
@@ -377,6 +380,31 @@ def _instance(path: Path) -> str:
         raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
 
 
+async def _fork_server(
+    settings: GatewaySettings, folders: KernelFolders, stack: AsyncExitStack
+) -> ForkServer | None:
+    """What forks kernels in sandboxes; None with other backends, and where that is not wanted."""
+    if not settings.fork_server or settings.backend != "sandbox":
+        return None
+    # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
+    name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
+    try:
+        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}")
+    except BackendUnavailable as error:
+        logger.warning(
+            "Kernels get no cgroups of their own, so memory is limited for each process, processors are not:"
+            " %s",
+            error.message,
+        )
+        cgroups = None
+    sessions = [(folders.runtime, True), (folders.workspaces, True)]
+    if folders.packages is not None:
+        sessions.append((folders.packages, False))
+    server = ForkServer(sessions, cgroups)
+    stack.push_async_callback(server.close)
+    return server
+
+
 async def _launcher(
     settings: GatewaySettings,
     folders: KernelFolders,
@@ -400,7 +428,7 @@ async def _launcher(
         folders,
         start_timeout=settings.start_timeout,
         preload=settings.preload,
-        engine=engine,
+        shared=SharedBackend(engine, await _fork_server(settings, folders, stack)),
         # Kernels of the other backends end with the gateway.
         store=None if engine is None else store,
         reception=reception,
@@ -485,6 +513,7 @@ def _build(
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
         usage=usage,
+        ways=launcher.ways,
         engine=engine,
         installer=installer,
         tracer=tracer,

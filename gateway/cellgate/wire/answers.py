@@ -629,6 +629,15 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
         ),
     ] = None
     pool: dict[str, Any] = {}
+    fork_server: Annotated[
+        dict[str, str],
+        Meta(
+            description=(
+                "How kernels of each kernelspec start: as a fork of an interpreter that has loaded their "
+                "libraries (`fork`), or each as a program (`cold`)."
+            )
+        ),
+    ] = {}
     sessions: Annotated[dict[str, int], Meta(description="The number of live sessions in each state.")] = {}
 
 
