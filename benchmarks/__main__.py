@@ -27,6 +27,7 @@ from benchmarks import (
     exports,
     files,
     flood,
+    forks,
     former,
     hostile,
     kernels,
@@ -63,6 +64,7 @@ BENCHMARKS = {
     "containers": containers.measure,
     "asleep": asleep.measure,
     "packages": packages.measure,
+    "forks": forks.measure,
     "former": former.measure,
     "hostile": hostile.measure,
     "load": load.measure,
@@ -75,8 +77,8 @@ BENCHMARKS = {
 }
 OF_USERS = {"load", "attacked", "claims", "neighbour", "principals", "churn", "connections"}
 """These take from three to seventeen minutes each."""
-SPECIAL = {"containers", "asleep", "packages", "former"} | OF_USERS
-"""The first need a container engine, root besides, a package index, or another checkout."""
+SPECIAL = {"containers", "asleep", "packages", "forks", "former"} | OF_USERS
+"""The first need a container engine, root besides, a package index, bubblewrap, or another checkout."""
 USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 

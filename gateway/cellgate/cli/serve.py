@@ -124,7 +124,9 @@ class ServeApp(IdentityOptions, PackageOptions):
     max_kernels = Integer(64, min=1, help="The most kernels that exist at once.").tag(
         config=True, metavar="N"
     )
-    concurrent_starts = Integer(2, min=1, help="The most kernels that start at once.").tag(config=True)
+    concurrent_starts = Integer(
+        0, min=0, help="The most kernels that start at once; 0: 2, or 4 with a fork server."
+    ).tag(config=True)
     claim_timeout = Float(
         30.0, min=0.1, help="Seconds that a request waits for a kernel when none is free."
     ).tag(config=True)
@@ -453,11 +455,14 @@ class ServeApp(IdentityOptions, PackageOptions):
         manager = settings_of_kind(
             ManagerSettings, self, session=session, limits=self._lowered(limits, ceilings)
         )
+        # A fork has little to do besides.
+        forking = self.fork_server and backend.name == "sandbox"
         pool = settings_of_kind(
             PoolSettings,
             self,
             size=self.pool_size,
             burst_size=max(self.burst_size, self.pool_size),
+            concurrent_starts=self.concurrent_starts or (4 if forking else 2),
             refill_pause=0.1,
         )
         return settings_of_kind(
