@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +15,7 @@ from cellgate.client.calls import Calls, Progress, given, ignore_progress, sessi
 from cellgate.client.errors import GatewayError, InvalidInput
 from cellgate.client.transport import Body
 from cellgate.client.values import decode
-from cellgate.wire.answers import FileChange, FileModel, FilePage
+from cellgate.wire.answers import FileChange, FileChanges, FileModel, FilePage
 
 _CHUNK = 1024 * 1024
 _PAGE = 1000
@@ -32,11 +32,11 @@ class Files(Asynchronous):
         # Slashes separate; everything else, dots included, is left to the gateway.
         return f"{session_path(self._session, 'files')}/{quote(path, safe='/~')}"
 
-    async def list(self) -> AsyncGenerator[FileModel]:
-        """All files, by path."""
+    async def list(self, *, folders: bool = False) -> AsyncGenerator[FileModel]:
+        """All files, by path; with `folders`, these too, each with a slash at its path's end."""
         after: str | None = ""
         while after is not None:
-            query = urlencode(given(limit=_PAGE, after=after or None))
+            query = urlencode(given(limit=_PAGE, after=after or None, folders="true" if folders else None))
             path = f"{session_path(self._session, 'files')}?{query}"
             page = decode(await self._calls.call("GET", path), FilePage)
             for model in page.files:
@@ -76,6 +76,15 @@ class Files(Asynchronous):
     async def save(self, path: str, target: Path, progress: Progress | None = None) -> None:
         """Writes the file to `target`, whole or not at all. Raises OSError if `target` can't be written."""
         await self._calls.download(self._path(path), target, progress)
+
+    async def make_folder(self, path: str) -> None:
+        """Makes a folder and those above it; it is no error if it exists."""
+        await self._calls.call("POST", f"{self._path(path)}?mkdir=true")
+
+    async def move(self, path: str, to: str) -> Sequence[FileChange]:
+        """Renames a file or a folder; returns the files at their new paths. Nothing is replaced."""
+        target = f"{self._path(path)}?{urlencode({'move_to': to})}"
+        return decode(await self._calls.call("POST", target), FileChanges).files
 
     async def remove(self, path: str) -> None:
         """Removes a file or an empty folder."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec import structs
+
 from cellgate.errors import QueueFull, ShuttingDown
 from cellgate.files import tree
 from cellgate.files.tree import FileState
@@ -93,11 +95,18 @@ class Listings:
             self._known.popitem(last=False)
 
     async def page(
-        self, session: tuple[str, str], root: Path, *, limit: int, after: str, stop: Stop
+        self,
+        session: tuple[str, str],
+        root: Path,
+        *,
+        limit: int,
+        after: str,
+        stop: Stop,
+        folders: bool = False,
     ) -> FilePage:
         """Up to `limit` files with a path after `after`, by path; fewer if their paths are very long.
 
-        `session`: its principal and its key.
+        `session`: its principal and its key. With `folders`, these too.
 
         The page also says whether all files could be seen; see `tree.scan`.
 
@@ -116,7 +125,7 @@ class Listings:
             stop.set()
         try:
             async with lock, self._turns.turn(session[0]):
-                found = await self._lane.run(self._list, root, limit, after, stop)
+                found = await self._lane.run(self._list, root, limit, after, stop, folders)
         finally:
             stops.remove(stop)
             if not stops:
@@ -129,11 +138,11 @@ class Listings:
             raise ShuttingDown("The listing was stopped")
         return found.page
 
-    def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool]) -> _Found:
+    def _list(self, root: Path, limit: int, after: str, stop: Callable[[], bool], folders: bool) -> _Found:
         everything: dict[str, FileState] = {}
         complete = False
         if not stop():
-            everything, complete = tree.scan(root, stopped=stop)
+            everything, complete = tree.scan(root, stopped=stop, folders=folders)
         found = sorted((f for f in everything.values() if f.path > after), key=lambda f: f.path)
         hasher = _Hasher(self._most, stop)
         models: list[FileModel] = []
@@ -142,6 +151,9 @@ class Listings:
             if stop() or room <= 0:
                 break
             room -= len(file.path)
+            if file.path.endswith("/"):
+                models.append(structs.replace(file_model(file, None), size=0, folder=True))
+                continue
             models.append(file_model(file, self._known.get(file.identity) or hasher.hash(root, file)))
         following = models[-1].path if models and len(found) > len(models) else None
         return _Found(FilePage(files=models, next=following, complete=complete), hasher.hashed)

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cellgate.errors import Conflict, NotFound, not_written
@@ -27,6 +27,8 @@ MAX_PATH = 4096
 MAX_NAME = 255
 MAX_DEPTH = trees.DEEPEST
 MAX_ENTRIES = trees.MOST
+MOST_MOVED = 1000
+"""Files whose new paths one request records."""
 LOOKS = 256
 """A scan checks whether to stop once in this many entries."""
 CHUNK = 1024 * 1024
@@ -177,6 +179,58 @@ def remove(root: Path, parts: Parts) -> None:
             os.unlink(parts[-1], dir_fd=folder)
 
 
+def make_folder(root: Path, parts: Parts) -> bool:
+    """Make a folder and those above it; returns whether it is new. Raises Conflict, InvalidInput."""
+    with _explained(parts), _folder(root, parts[:-1], make=True) as folder:
+        try:
+            os.mkdir(parts[-1], 0o755, dir_fd=folder)
+        except FileExistsError:
+            if stat.S_ISDIR(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False).st_mode):
+                return False
+            raise Conflict(f"{'/'.join(parts)[:200]!r} is there already, and is no folder") from None
+        _give(
+            os.fstat(folder),
+            lambda uid, gid: os.chown(parts[-1], uid, gid, dir_fd=folder, follow_symlinks=False),
+        )
+        return True
+
+
+def move(root: Path, old: Parts, new: Parts) -> list[FileState]:
+    """Rename a file or a folder; returns the state of each file that has another path now.
+
+    Folders above the new path are made. Raises NotFound, Conflict if the new path is taken or a folder has
+    too many files, InvalidInput.
+    """
+    if new[: len(old)] == old:
+        raise InvalidInput("A file or folder can't be moved to itself or below itself")
+    with _explained(old), _folder(root, old[:-1]) as source:
+        found = os.stat(old[-1], dir_fd=source, follow_symlinks=False)
+        if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+            raise InvalidInput(f"{'/'.join(old)[:200]!r} is no regular file and no folder")
+        below = _files_at(root, old)
+        with _explained(new), _folder(root, new[:-1], make=True) as target:
+            with suppress(FileNotFoundError):
+                os.stat(new[-1], dir_fd=target, follow_symlinks=False)
+                raise Conflict(f"{'/'.join(new)[:200]!r} is there already; delete it first")
+            os.rename(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
+    # A renamed file has another identity, those in a renamed folder do not.
+    if not stat.S_ISDIR(found.st_mode):
+        return list(_files_at(root, new).values())
+    prefix = "/".join(new)
+    start = len("/".join(old))
+    return [replace(state, path=prefix + path[start:]) for path, state in below.items()]
+
+
+def _files_at(root: Path, parts: Parts) -> dict[str, FileState]:
+    """The file at this path, or all in the folder there. Raises Conflict for too many."""
+    path = "/".join(parts)
+    everything, complete = scan(root)
+    found = {each: state for each, state in everything.items() if each == path or each.startswith(f"{path}/")}
+    if len(found) > MOST_MOVED or not complete:
+        raise Conflict(f"At most {MOST_MOVED} files are moved at once; move them by a cell")
+    return found
+
+
 def size_of(root: Path, parts: Parts) -> int:
     """The size of the regular file at this path; 0 if there is none."""
     try:
@@ -188,9 +242,15 @@ def size_of(root: Path, parts: Parts) -> int:
 
 
 def scan(
-    root: Path, most: int = MAX_ENTRIES, stopped: Callable[[], bool] = lambda: False
+    root: Path,
+    most: int = MAX_ENTRIES,
+    stopped: Callable[[], bool] = lambda: False,
+    *,
+    folders: bool = False,
 ) -> tuple[dict[str, FileState], bool]:
     """All regular files below `root` by path, and whether the result is complete.
+
+    With `folders`, these too, each with a slash at the end of its path.
 
     At most `most` entries are visited. Entries that can't be read or are too deep are left out, and the
     result is then incomplete. Files whose names are not UTF-8 are left out as well, because no request could
@@ -203,6 +263,8 @@ def scan(
             return files, False
         if entry.is_file and _is_text(entry.path):
             files[entry.path] = _state(entry.path, entry.found)
+        elif folders and entry.is_folder and _is_text(entry.path):
+            files[f"{entry.path}/"] = _state(f"{entry.path}/", entry.found)
     return files, walk.complete
 
 

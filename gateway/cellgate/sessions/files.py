@@ -8,7 +8,7 @@ HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from cellgate.files.ledger import Ledger, Reservation
 from cellgate.files.listing import Listings, Stop
 from cellgate.files.tree import FileState, Parts
 from cellgate.files.upload import Upload
+from cellgate.files.watch import MAX_HASHED
 from cellgate.files.workspace import WorkspaceStore, folder_of
 from cellgate.principals.shares import Shares
 from cellgate.principals.usage import Reservation as Place
@@ -29,6 +30,7 @@ from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FilePage
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane, ThreadLanes
 
@@ -108,12 +110,16 @@ class SessionFiles:
 
     # Reading
 
-    async def page(self, principal: str, key: str, *, limit: int, after: str, stop: Stop) -> FilePage:
-        """Up to `limit` files with a path after `after`, by path."""
+    async def page(
+        self, principal: str, key: str, *, limit: int, after: str, stop: Stop, folders: bool = False
+    ) -> FilePage:
+        """Up to `limit` files with a path after `after`, by path; with `folders`, these too."""
         async with self._root(principal, key) as root:
             pass
         # Hashing takes a while, so the lock is not held: files that are moved in the meantime are left out.
-        return await self._listings.page((principal, key), root, limit=limit, after=after, stop=stop)
+        return await self._listings.page(
+            (principal, key), root, limit=limit, after=after, stop=stop, folders=folders
+        )
 
     async def open(self, principal: str, key: str, parts: Parts) -> tuple[int, FileState]:
         """A descriptor for reading, which the caller closes, and the file's state."""
@@ -226,6 +232,47 @@ class SessionFiles:
             session.touch()
             await session.log.commit()
 
+    async def make_folder(self, principal: str, key: str, parts: Parts) -> bool:
+        """Make a folder, and the session if necessary; returns whether the folder is new.
+
+        It is not recorded: only files are.
+        """
+        session = await self.session(principal, key)
+        async with session.slot.moving:
+            session.check_open()
+            made = await self._lanes.files.run(_make_folder, session.slot.workspace, parts)
+        session.touch()
+        return made
+
+    async def move(self, principal: str, key: str, old: Parts, new: Parts) -> list[FileChange]:
+        """Rename a file or folder; returns the files at their new paths.
+
+        Of a live session each is recorded as deleted there and created here.
+        """
+        session = self._manager.get(principal, check_session_key(key))
+        async with self._root(principal, key) as root:
+            if session is not None:
+                session.check_open()
+                session.record.check_writable()
+            moved = await self._lanes.files.run(tree.move, root, old, new)
+            changes = [
+                FileChange(path=state.path, size=state.size, sha256=sha256, action="created")
+                for state, sha256 in await self._lanes.files.run(_hashed, root, moved)
+            ]
+            if session is not None:
+                start, former = len("/".join(new)), "/".join(old)
+                for state, change in zip(moved, changes, strict=True):
+                    path = former + state.path[start:]
+                    session.slot.watch.know(path, None)
+                    session.slot.watch.know(state.path, state)
+                    gone = {"path": path, "size": None, "sha256": None, "action": "deleted"}
+                    session.log.append("file", None, gone)
+                    session.log.append("file", None, structs.asdict(change))
+        if session is not None:
+            session.touch()
+            await session.log.commit()
+        return changes
+
     async def close(self) -> None:
         """Stop listings and discard uploads in progress."""
         self._listings.close()
@@ -257,3 +304,22 @@ def _check_room(root: Path, staged: Sequence[Staged], limit: int) -> int:
 def _place(staged: Staged, root: Path) -> tuple[FileState, bool]:
     root.mkdir(mode=0o700, exist_ok=True)
     return tree.place(staged.upload.path, root, staged.parts)
+
+
+def _make_folder(root: Path, parts: Parts) -> bool:
+    root.mkdir(mode=0o700, exist_ok=True)
+    return tree.make_folder(root, parts)
+
+
+def _hashed(root: Path, moved: Sequence[FileState]) -> list[tuple[FileState, str | None]]:
+    """The files with their hashes, those of the first `MAX_HASHED` bytes."""
+    left = MAX_HASHED
+    found: list[tuple[FileState, str | None]] = []
+    for state in moved:
+        sha256 = None
+        if state.size <= left:
+            left -= state.size
+            with suppress(CellgateError, OSError):
+                sha256 = tree.digest(root, tree.parse_path(state.path))[1]
+        found.append((state, sha256))
+    return found

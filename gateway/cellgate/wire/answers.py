@@ -280,6 +280,10 @@ class FileModel(Value, frozen=True, kw_only=True):
     sha256: Annotated[
         str | None, Meta(description="The content's SHA-256 in hexadecimal; null until it has been computed.")
     ] = None
+    folder: Annotated[
+        bool | UnsetType,
+        Meta(description="True for a folder, whose path ends with a slash; absent for a file."),
+    ] = UNSET
 
 
 class FilePage(Value, frozen=True, kw_only=True):

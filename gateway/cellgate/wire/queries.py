@@ -140,3 +140,15 @@ class FilesQuery(SessionQuery, frozen=True):
 
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
     after: Annotated[str, Meta(description="The page begins after the file with this path.")] = ""
+    folders: Annotated[bool, Meta(description="Whether to list folders too.")] = False
+
+
+class FileActionQuery(SessionQuery, frozen=True):
+    """What to do with a path: exactly one of these."""
+
+    mkdir: Annotated[
+        Literal["", "true", "1"] | None, Meta(description="Make a folder of this path, and those above it.")
+    ] = None
+    move_to: Annotated[
+        str | None, Meta(description="Rename the file or folder to this path; folders above it are made.")
+    ] = None

@@ -50,6 +50,7 @@ class Row:
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     makes: bool = False
+    query: str = ""
     ends: bool = False
 
 
@@ -125,6 +126,7 @@ ROWS = [
         headers={"Content-Type": "application/octet-stream"},
         makes=True,
     ),
+    Row("POST", S + "/files/{path}", (FILES,), 409, query="mkdir", makes=True),
     Row("DELETE", S + "/files/{path}", (FILES,), 204, ends=True),
     Row("DELETE", S, (RUN,), 204, ends=True),
 ]
@@ -236,7 +238,8 @@ class World:
                 name: value.format(**values) if isinstance(value, str) else value
                 for name, value in body.items()
             }
-        path = row.path.format(**values) + query
+        asked = "&".join(filter(None, (row.query, query.removeprefix("?"))))
+        path = row.path.format(**values) + (f"?{asked}" if asked else "")
         return self.gateway.request(row.method, path, body, token=token, headers=row.headers, timeout=120)
 
     def state(self) -> tuple[str, str, list[dict[str, Any]]]:

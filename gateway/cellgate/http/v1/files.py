@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import ClassVar
 from urllib.parse import quote
 
 from tornado.http1connection import HTTP1Connection
@@ -27,7 +28,7 @@ from cellgate.principals.principal import Permission
 from cellgate.sessions.files import Incoming, Staged
 from cellgate.sessions.session import Session
 from cellgate.wire.answers import FileChange, FileChanges, FilePage
-from cellgate.wire.queries import FilesQuery, SessionQuery
+from cellgate.wire.queries import FileActionQuery, FilesQuery, SessionQuery
 from cellgate_kernels.errors import CellgateError, InvalidInput
 
 MAX_UPLOAD = 1 << 40
@@ -43,6 +44,8 @@ class UploadHandler(BaseHandler):
     """A handler whose body goes to disk. Subclasses define `begin` and `receive`."""
 
     max_body = MAX_UPLOAD
+    uploads: ClassVar[frozenset[str]] = frozenset({"PUT", "POST"})
+    """The methods whose body is an upload."""
 
     def initialize(self, services: Services) -> None:
         """Tornado's hook; see BaseHandler."""
@@ -55,7 +58,7 @@ class UploadHandler(BaseHandler):
         held = super().prepare()
         if held is not None:
             await held
-        if self._refused is not None or self.request.method not in {"PUT", "POST"}:
+        if self._refused is not None or self.request.method not in self.uploads:
             return
         if self._length() > WIDE:
             read_wide(self.request.connection)
@@ -95,9 +98,9 @@ class UploadHandler(BaseHandler):
 
     async def data_received(self, chunk: bytes | memoryview) -> None:  # type: ignore[override]
         """Pass the chunk on, unless the request has been refused; tornado waits for it."""
-        if self.request.method in {"PUT", "POST"}:
+        if self.request.method in self.uploads:
             self.count_body(len(chunk))
-        if self._refused is None and self.request.method in {"PUT", "POST"}:
+        if self._refused is None and self.request.method in self.uploads:
             try:
                 await self.receive(chunk)
             except CellgateError as error:
@@ -160,7 +163,12 @@ class FilesHandler(UploadHandler):
         self.check()
         query = self.query(FilesQuery)
         page = await self.services.files.page(
-            self.owner, key, limit=query.limit, after=query.after, stop=self._stop
+            self.owner,
+            key,
+            limit=query.limit,
+            after=query.after,
+            stop=self._stop,
+            folders=query.folders,
         )
         self.answer(page)
 
@@ -193,6 +201,8 @@ class FilesHandler(UploadHandler):
 
 class FileHandler(UploadHandler):
     """One file."""
+
+    uploads = frozenset({"PUT"})
 
     def begin(self) -> None:
         """Check the path."""
@@ -235,6 +245,31 @@ class FileHandler(UploadHandler):
             self._session, self._incoming, [Staged(self._parts, upload)]
         )
         self.answer(model, 201 if model.action == "created" else 200)
+
+    @operation(
+        "Make a folder, or rename a file or folder",
+        Answer(
+            200, "It was renamed, or the folder exists already: the files at new paths.", {JSON: FileChanges}
+        ),
+        Answer(201, "The folder was made.", {JSON: FileChanges}),
+        description="With `mkdir`, the session is made if necessary. Nothing is ever replaced.",
+        errors=(*STARTS, Conflict),
+        query=FileActionQuery,
+        needs=Permission.FILES,
+    )
+    async def post(self, key: str, path: str) -> None:
+        """Make a folder, or rename; 409 if the path is taken."""
+        self.check()
+        query = self.query(FileActionQuery)
+        if (query.mkdir is None) == (query.move_to is None):
+            raise InvalidInput("Give either mkdir or move_to; PUT uploads a file")
+        files = self.services.files
+        if query.move_to is None:
+            made = await files.make_folder(self.owner, key, parse_path(path))
+            self.answer(FileChanges(files=[]), 201 if made else 200)
+        else:
+            moved = await files.move(self.owner, key, parse_path(path), parse_path(query.move_to))
+            self.answer(FileChanges(files=moved))
 
     @operation(
         "Remove a file, a link or an empty folder",
