@@ -17,8 +17,6 @@ import struct
 import termios
 from contextlib import suppress
 
-from keeper import PR_SET_PDEATHSIG, prctl
-
 HEAD = struct.Struct(">BI")
 NUMBER = struct.Struct(">I")
 NATIVE = struct.Struct("i")
@@ -227,37 +225,30 @@ class Program:
         folder = os.path.join(self.programs.workspace, words[1])  # noqa: PTH118 - as bytes
         try:
             self.child = self.spawn(argv, environment, folder, wants_input)
-        except OSError as error:
-            self.send(FAILED, os.strerror(error.errno or 0).encode())
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None) or errno.EINVAL
+            self.send(FAILED, os.strerror(number).encode())
             self.returncode = 0
             return
         self.keeper.children[self.child] = self.ended
         self.send(STARTED, NUMBER.pack(self.child))
 
     def spawn(self, argv, environment, folder, wants_input):
-        """Fork and execute; returns the pid. Raises OSError, also the one that the child met."""
+        """Start it; returns the pid. Raises OSError, ValueError."""
         opened = []
         try:
             stdin, self.stdin = pipe(opened) if wants_input else (os.open(os.devnull, os.O_RDONLY), None)
             opened.append(stdin)
             stdout_end, stdout = pipe(opened)
             stderr_end, stderr = pipe(opened)
-            failure, failed = pipe(opened)
-            child = os.fork()
-            if child == 0:
-                become(argv, environment, folder, (stdin, stdout, stderr), failed)
-        except OSError:
+            # There is no way to say it for the program alone, and all that is done here names whole paths.
+            os.chdir(folder)
+            child = execute(argv, environment, (stdin, stdout, stderr))
+        except (OSError, ValueError):
             self.stdin = None
             close(*opened)
             raise
-        close(stdin, stdout, stderr, failed)
-        told = os.read(failure, NUMBER.size)
-        close(failure)
-        if told:
-            os.waitpid(child, 0)
-            close(stdout_end, stderr_end, *(() if self.stdin is None else (self.stdin,)))
-            self.stdin = None
-            raise OSError(*NUMBER.unpack(told), "")
+        close(stdin, stdout, stderr)
         for end in (stdout_end, stderr_end, self.stdin):
             if end is not None:
                 os.set_blocking(end, False)
@@ -375,21 +366,32 @@ class Program:
         self.programs.running.discard(self)
 
 
-def become(argv, environment, folder, streams, failed):
-    """In the child: become the program. Never returns."""
-    try:
-        os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in IGNORED_HERE:
-            signal.signal(number, signal.SIG_DFL)
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.chdir(folder)
-        os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell is wanted
-    except BaseException as error:  # noqa: BLE001 - the process ends here
-        os.write(failed, NUMBER.pack(getattr(error, "errno", None) or errno.EINVAL))
-    finally:
-        os._exit(127)
+def execute(argv, environment, streams):
+    """Start a program in a session of its own with these standard streams; returns the pid.
+
+    By posix_spawn, which copies nothing of this process. Raises OSError, ValueError.
+    """
+    actions = [(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)]
+    refused = None
+    for path in places(argv[0], environment):
+        try:
+            return os.posix_spawn(
+                path, argv, environment, file_actions=actions, setsid=True, setsigdef=IGNORED_HERE
+            )
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            refused = refused or error
+    raise refused or FileNotFoundError(errno.ENOENT, "")
+
+
+def places(program, environment):
+    """Where a program may be: a path as it is, a name in each folder of its own PATH."""
+    if b"/" in program or not program:
+        return [program]
+    folders = environment.get(b"PATH", b"").split(b":")
+    found = [folder + b"/" + program for folder in folders if folder]
+    return [path for path in found if os.access(path, os.F_OK)]
 
 
 def pipe(opened):

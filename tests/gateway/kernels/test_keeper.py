@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,12 @@ def family(kernel: RunningKernel, name: str) -> list[psutil.Process]:
     number = kernel.provisioner.process
     assert number is not None
     first = psutil.Process(number)
-    return [p for p in (first, *first.children(recursive=True)) if p.name() == name]
+    found = []
+    for process in (first, *first.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            if process.name() == name:
+                found.append(process)
+    return found
 
 
 def processes(kernel: RunningKernel) -> tuple[psutil.Process, psutil.Process]:
@@ -58,7 +64,10 @@ async def test_orphans_belong_to_the_keeper_and_leave_no_zombies(start_kernel: S
     kernel = await start_kernel()
     keeper, python = processes(kernel)
     await kernel.run(DAEMON)
-    (daemon,) = family(kernel, "sleep")
+    async with asyncio.timeout(30):
+        while not (sleeping := family(kernel, "sleep")):  # noqa: ASYNC110 - it becomes one a moment later
+            await asyncio.sleep(0.02)
+    (daemon,) = sleeping
     assert daemon.ppid() == keeper.pid
     assert python.ppid() == keeper.pid
     daemon.kill()
