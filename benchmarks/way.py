@@ -41,7 +41,7 @@ TOKEN = "way"
 OURS = tuple(Path(module.__file__ or "").parent for module in (cellgate, cellgate_kernels))
 CELL = "print('a'); 1 + 1"
 WARM_UP = 5
-CELLS = 5
+CELLS = 15
 """As many are counted, one after the other."""
 
 

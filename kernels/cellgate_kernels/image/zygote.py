@@ -39,6 +39,13 @@ SESSIONS = "/tmp/sessions"  # noqa: S108 - provisioners/mounts.py mounts them th
 NEW_PROC = "/tmp/proc"  # noqa: S108
 NOTHING = ("/tmp/nothing", "/tmp/empty")  # noqa: S108 - an empty file and folder, read-only
 
+WHILE_LOADING = {
+    # As for a kernel that draws into its notebook; forked kernels set it themselves.
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    # pyarrow, which pandas imports, has an allocator that would start a thread to give memory back in.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
 # linux/sched.h, linux/mount.h, linux/fcntl.h, linux/prctl.h, linux/if.h
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -106,8 +113,7 @@ def load_modules(load, modules):
         asked.add(os.fsdecode(name) if isinstance(name, bytes) else name)
         return encode(name)
 
-    # As for a kernel that draws into its notebook; forked kernels set it themselves.
-    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
+    os.environ.update(WHILE_LOADING)
     os.environ.encodekey = recorded
     failed = []
     try:
@@ -119,7 +125,8 @@ def load_modules(load, modules):
                 failed.append(name)
     finally:
         os.environ.encodekey = encode
-        del os.environ["MPLBACKEND"]
+        for name in WHILE_LOADING:
+            del os.environ[name]
     return sorted(name for name in asked if isinstance(name, str)), failed
 
 

@@ -91,7 +91,19 @@ _NAMESPACES = (
 # Variables that the interpreter and compiled libraries read before any Python code runs, by their beginnings.
 _READ_EARLY = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OMP_", "KMP_", "GOMP_", "OPENBLAS_"),
-    *("GOTO_", "MKL_", "BLIS_", "VECLIB_", "NUMEXPR_", "LOKY_", "NPY_", "NUMPY_"),
+    *(
+        "GOTO_",
+        "MKL_",
+        "BLIS_",
+        "VECLIB_",
+        "NUMEXPR_",
+        "LOKY_",
+        "NPY_",
+        "NUMPY_",
+        "ARROW_",
+        "JE_",
+        "MIMALLOC_",
+    ),
 )
 
 # Seconds.
@@ -183,7 +195,9 @@ class ForkServer:
         """A forked kernel behind its walls, as it begins to start. Raises NotForked; then nothing is left."""
         made: list[ForkedChild] = []
         try:
-            await self._tasks.complete(self._fork(wanted, made), "fork a kernel")
+            self._check_folders(wanted.folders)
+            zygote = await self._zygote(wanted.lineage)
+            await self._tasks.complete(self._fork(zygote, wanted, made), "fork a kernel")
         except BaseException as error:
             for child in made:
                 child.kill()
@@ -199,9 +213,7 @@ class ForkServer:
             self._told.add(why)
             logger.log(level, "A kernel is started by itself, as others may be for the same reason: %s", why)
 
-    async def _fork(self, wanted: ForkRequest, made: list[ForkedChild]) -> None:
-        self._check_folders(wanted.folders)
-        zygote = await self._zygote(wanted.lineage)
+    async def _fork(self, zygote: Zygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
         env = dict(wanted.env)
         zygote.check_variables(env)
         program = sandbox_filter(platform.machine())

@@ -120,9 +120,11 @@ def test_it_dies_alone(gateway: GatewayProcess) -> None:
 
 
 def test_it_takes_input_variables_limits_and_a_kernel(gateway: GatewayProcess) -> None:
-    code = "import os, resource; print(input(), os.environ['A'], resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    code = (
+        "import os, resource; print(input(), os.environ['A'], resource.getrlimit(resource.RLIMIT_FSIZE)[0])"
+    )
     result = one_shot(
-        gateway, code, stdin=["line"], env={"A": "b"}, limits={"memory": "512m"}, kernel="python3"
+        gateway, code, stdin=["line"], env={"A": "b"}, limits={"disk": "512m"}, kernel="python3"
     ).json()
     assert result["stdout"] == f"line b {512 * 1024 * 1024}\n"
     asked = one_shot(gateway, "input()").json()

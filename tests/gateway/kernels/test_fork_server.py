@@ -127,6 +127,21 @@ async def test_plots_are_drawn_into_the_notebook(start_kernel: StartKernel) -> N
     assert "image/svg+xml" in (await kernel.run(code)).of_type("display_data")[0]["data"]
 
 
+PARQUET = """
+import pandas, threading
+frame = pandas.DataFrame({"number": range(200_000), "text": ["a", "b"] * 100_000})
+frame.to_parquet("frame.parquet")
+again = pandas.read_parquet("frame.parquet")
+print(again.groupby("text").number.sum().tolist(), len(again))
+"""
+
+
+async def test_libraries_with_threads_of_their_own_work(start_kernel: StartKernel) -> None:
+    kernel = await start_kernel()
+    assert kernel.provisioner.way == "fork"
+    assert await kernel.print(PARQUET) == "[9999900000, 10000000000] 200000\n"
+
+
 RANDOM = """
 import json, random, secrets, tempfile, uuid, numpy
 print(json.dumps([
