@@ -236,6 +236,8 @@ class Kernel:
         path = self._provisioner.keeper_socket
         if path is None or not self.alive:
             raise KernelDied("The kernel has ended")
+        # Its keeper sleeps as it does.
+        self.wake()
         return await start_program(path, spec)
 
     async def shutdown(self) -> None:

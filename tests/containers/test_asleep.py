@@ -142,6 +142,23 @@ def test_an_interrupt_a_restart_and_an_end_of_sleeping_kernels(start: Start, con
     assert gateway.stop() == 0
 
 
+def test_a_program_wakes_its_kernel_and_keeps_it_awake(start: Start, groups: Groups) -> None:
+    gateway = start()
+    gateway.execute("s", "x = 1")
+    (group,) = groups(gateway)
+    until_asleep(gateway, "s")
+    answer = gateway.post("/v1/sessions/s/processes", {"argv": ["echo", "awake"]})
+    assert answer.json()["stdout"] == "awake\n"
+    until_asleep(gateway, "s")
+    running = gateway.post("/v1/sessions/s/processes", {"argv": ["sleep", str(4 * AFTER)], "wait": False})
+    assert running.status == 202, running.body
+    path = f"/v1/sessions/s/processes/{running.json()['process']}"
+    while gateway.get(path).json()["state"] == "running":
+        assert not group.frozen
+        time.sleep(0.1)
+    until_asleep(gateway, "s")
+
+
 def test_a_sleeping_kernel_that_is_killed_is_found_dead(
     start: Start, containers: Containers, client: APIClient
 ) -> None:
