@@ -236,7 +236,7 @@ async def test_a_sandbox_that_can_not_be_made_is_explained_once_and_in_short(
     broken.chmod(0o755)
     real = find_program
     monkeypatch.setattr(
-        "cellgate_kernels.provisioners.sandbox.find_program",
+        "cellgate_kernels.provisioners.bubblewrap.find_program",
         lambda name, package: str(broken) if name == "bwrap" else real(name, package),
     )
     with pytest.raises(KernelStartFailed) as failure:
