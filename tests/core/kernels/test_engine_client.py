@@ -12,6 +12,7 @@ from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.image import build_image
 from cellgate_kernels.provisioners.sweep import sweep
+from cellgate_kernels.specs.environments import Environment
 
 
 @pytest.fixture(params=["missing", "dead"])
@@ -44,7 +45,7 @@ async def test_opening_an_engine_leaves_no_socket(url: str) -> None:
 def test_building_an_image_leaves_no_socket(url: str) -> None:
     before = sockets()
     with pytest.raises(BackendUnavailable) as kept:
-        build_image(url, "cellgate/none", print)
+        build_image(url, "cellgate/none", print, requirements=Environment.MINIMAL.lock)
     assert sockets() == before
     assert url in kept.value.message
 

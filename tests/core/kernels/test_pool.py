@@ -718,7 +718,11 @@ async def test_a_kernel_that_died_this_very_moment_is_not_handed_out() -> None:
 async def test_kernels_that_die_while_warm_are_replaced_with_a_delay_until_one_lives() -> None:
     launcher = DyingLauncher(times=5)
     pool = new_pool(launcher, size=1, retry_delay=0.001)
-    await warmed(pool, 1)
+    pool.start()
+    # Each is warm for a turn or two before it dies.
+    await until(lambda: len(launcher.started) == 6)
+    await until(lambda: pool.statistics() == PoolStatistics(1, 0, 0, 0, 0))
+    await turns()
     assert len(launcher.started) == 6
     assert launcher.most == 1
     await close(pool, launcher)
