@@ -190,7 +190,7 @@ def test_a_cell_that_the_spool_could_not_hold_is_marked_as_cut(start: Start) -> 
     (workspace / "go").touch()
     until((workspace / "away").exists, "the cell does not go on without a gateway")
     successor = start(gateway.data_dir)
-    result = successor.ended("s", execution)
+    result = successor.ended("s", execution, "?max_text=0")
     assert (result["status"], result["truncated"]) == ("ok", True)
     shown = [output.get("data", {}).get("text/plain", "")[-2:] for output in result["outputs"]]
     assert shown[0] == ""

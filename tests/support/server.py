@@ -193,11 +193,11 @@ class GatewayProcess:
         assert isinstance(result, dict)
         return result
 
-    def ended(self, session: str, execution: str) -> dict[str, Any]:
+    def ended(self, session: str, execution: str, query: str = "") -> dict[str, Any]:
         """The result of an execution, once it has ended."""
 
         def ended() -> dict[str, Any] | None:
-            result = self.result(session, execution)
+            result = self.result(session, execution, query)
             return None if result["status"] in {"queued", "running"} else result
 
         return until(ended, "the execution has not ended")

@@ -15,6 +15,7 @@ Like everything in this folder it imports nothing of the gateway. Linux 5.12 or 
 """
 
 import array
+import builtins
 import ctypes
 import fcntl
 import gc
@@ -118,6 +119,8 @@ def load_modules(load, modules):
     failed = []
     try:
         load()
+        # pandas asks for it as it is loaded, and would lay out its tables for a terminal.
+        builtins.get_ipython = ShellOfAKernel
         for name in modules:
             try:
                 import_module(name)
@@ -127,7 +130,14 @@ def load_modules(load, modules):
         os.environ.encodekey = encode
         for name in WHILE_LOADING:
             del os.environ[name]
+        vars(builtins).pop("get_ipython", None)
     return sorted(name for name in asked if isinstance(name, str)), failed
+
+
+class ShellOfAKernel:
+    """As much of a kernel's shell as says that it is one."""
+
+    kernel = None
 
 
 def status():

@@ -418,6 +418,9 @@ def kernel_environment(program: str, home: str, limits: ResourceLimits) -> dict[
         "PYTHONHASHSEED": HASH_SEED,
         "PATH": f"{Path(program).parent}:{SYSTEM_PATH}",
         "SHELL": "/bin/sh",
+        # pyarrow's own pool, which pandas uses for texts, reserves 1 GiB of writable memory with its first
+        # array; where memory is limited for each process (RLIMIT_DATA), that is all there is.
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
     } | dict.fromkeys(_THREAD_VARIABLES, threads)
 
 

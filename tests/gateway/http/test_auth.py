@@ -277,7 +277,7 @@ def words(header: str | None) -> set[str]:
         ("/v1/sessions/x", {"GET", "DELETE"}),
         ("/v1/sessions/x/execute", {"POST"}),
         ("/v1/sessions/x/files", {"GET", "POST"}),
-        ("/v1/sessions/x/files/a/b.csv", {"GET", "HEAD", "PUT", "DELETE"}),
+        ("/v1/sessions/x/files/a/b.csv", {"GET", "HEAD", "POST", "PUT", "DELETE"}),
         ("/api/sessions/x", {"GET", "PATCH", "DELETE"}),
     ],
 )

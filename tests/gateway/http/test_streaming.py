@@ -261,7 +261,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(gateway: GatewayProcess, se
         readable = follow(gateway, session)
         assert next(readable)["type"] == "session"
         for number in range(2):
-            result = gateway.execute(session, FLOOD if number == 0 else "'next'")
+            result = gateway.execute(session, FLOOD if number == 0 else "'next'", "?max_text=0")
             assert result["status"] == "ok"
             if number == 0:
                 whole = result["stdout"]

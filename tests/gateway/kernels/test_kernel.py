@@ -136,7 +136,8 @@ def make_deaf(catalog: KernelspecCatalog) -> None:
         "    app.iopub_socket = iostream.BackgroundSocket(app.iopub_thread)\n"
         "    app.iopub_thread.start()\n"
         "kernelapp.IPKernelApp.init_iopub = init\n"
-        f"sys.argv[0] = {bootstrap!r}; runpy.run_path(sys.argv[0], run_name='__main__')"
+        f"sys.argv[0] = {bootstrap!r}; sys.path.insert(0, {str(Path(bootstrap).parent)!r})\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     set_program(catalog, "-c", deaf, "-f", "{connection_file}")
 

@@ -136,7 +136,8 @@ def test_a_cell_that_outlasts_the_grace_is_ended_with_the_cause(
         gateway.process.send_signal(number)
         result, events = answer.result(30), stream.result(30)
     assert (result["status"], result["cause"]) == ("interrupted", "gateway_shutdown")
-    assert result["text"] == "begun\n"
+    said = "[cellgate: This cell was ended early: interrupted (gateway_shutdown).]"
+    assert result["text"] == f"begun\n{said}"
     assert events[-1]["type"] == "finished"
     assert (events[-1]["status"], events[-1]["cause"]) == ("interrupted", "gateway_shutdown")
     has_ended(gateway, kernels)

@@ -59,7 +59,7 @@ def test_metrics_are_prometheus_text_and_follow_what_happens(gateway: GatewayPro
         *("warm", "starting", "in_use", "ending")
     }
     assert {state for name, *labels in before if name == "cellgate_sessions" for state in labels} == {
-        *("starting", "idle", "busy", "dead", "ended")
+        *("starting", "idle", "asleep", "busy", "dead", "ended")
     }
     held = gateway.hold(session)
     gateway.get("/v1/sessions/..")

@@ -149,7 +149,10 @@ def test_a_sessions_limits_reach_the_kernel(gateway: GatewayProcess, session: st
     assert model["limits"]["lifetime"] == 86400
     shown = "import resource as r; print(r.getrlimit(r.RLIMIT_DATA), r.getrlimit(r.RLIMIT_FSIZE))"
     inside = gateway.execute(session, shown)["stdout"]
-    assert inside == f"({512 * MIB}, {512 * MIB}) ({100 * MIB}, {100 * MIB})\n"
+    memory, _, *size = map(int, re.findall(r"\d+", inside))
+    # A forked kernel shares what its zygote has, up to a quarter of a gigabyte, and may have as much besides.
+    assert 512 * MIB <= memory < 768 * MIB
+    assert size == [100 * MIB, 100 * MIB]
     too_much = gateway.execute(session, "bytearray(600_000_000)")
     assert (too_much["status"], too_much["error"]["ename"]) == ("error", "MemoryError")
 
@@ -195,7 +198,7 @@ def test_lists_come_in_pages_by_order_of_making_and_by_state(gateway: GatewayPro
             gateway.delete(f"/v1/sessions/{key}")
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "state=asleep", "after=.."])
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "state=lost", "after=.."])
 def test_a_list_refuses_what_it_does_not_know(gateway: GatewayProcess, query: str) -> None:
     assert gateway.get(f"/v1/sessions?{query}").reason == "bad_request"
 
