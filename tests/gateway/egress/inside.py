@@ -265,7 +265,9 @@ def see_adoption(gateway: Gateway, policy: Path, seen: dict[str, Any]) -> None:
     gateway.open("kept", network="allow")
     gateway.run("kept", FETCH + "import os, time")
     execution = gateway.process.submit("kept", WITHOUT_A_GATEWAY)
-    until(lambda: "with" in gateway.process.result("kept", execution)["stdout"], "the cell doesn't print")
+    # Events are durable when they are read; a live result may be ahead of the record, and is lost by a kill.
+    recorded = partial(gateway.process.recorded, "kept")
+    until(lambda: any("with" in event.get("text", "") for event in recorded()), "the cell doesn't print")
     workspace = gateway.process.workspace("kept")
     gateway.process.kill()
     (workspace / "killed").touch()
