@@ -181,14 +181,9 @@ class Gateway(Asynchronous):
         ``continue`` or ``interrupt``, decides what happens to the cell then.
         """
         body = given(code=code, on_disconnect=on_disconnect) | cell_options(options)
-        request = self._calls.exchange(
-            "POST", session_path(session, "execute"), body=encode(body), accept="application/x-ndjson"
-        )
-        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
-            async for line in received:
-                event = parse_event(line)
-                if event is None:
-                    continue
+        path = session_path(session, "execute")
+        async with aclosing(self._streamed("POST", path, encode(body))) as received:
+            async for event in received:
                 yield event
                 if isinstance(event, Finished):
                     return
@@ -272,10 +267,11 @@ class Gateway(Asynchronous):
         A lost connection is resumed where it broke off, so each event comes exactly once, in order. Use
         `contextlib.aclosing` to leave the iteration early.
         """
+        path = session_path(session, "events")
         failures = 0
         while True:
             try:
-                async with aclosing(self._events(session, after)) as received:
+                async with aclosing(self._streamed("GET", f"{path}?after={after}")) as received:
                     async for event in received:
                         yield event
                         after = event.seq
@@ -287,10 +283,9 @@ class Gateway(Asynchronous):
                     raise
             await asyncio.sleep(RETRY_PAUSE * 2 ** (failures - 1))
 
-    async def _events(self, session: str, after: int) -> AsyncGenerator[Event]:
-        request = self._calls.exchange(
-            "GET", f"{session_path(session, 'events')}?after={after}", accept="application/x-ndjson"
-        )
+    async def _streamed(self, method: str, path: str, body: bytes | None = None) -> AsyncGenerator[Event]:
+        """The events of one answer, as they arrive, without keep-alives."""
+        request = self._calls.exchange(method, path, body=body, accept="application/x-ndjson")
         async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
             async for line in received:
                 if (event := parse_event(line)) is not None:
@@ -389,14 +384,9 @@ class Gateway(Asynchronous):
 
     async def follow_program(self, session: str, process: str) -> AsyncGenerator[Event]:
         """Yields all events of a process from its start, as they happen; the last one is `ProcessExited`."""
-        request = self._calls.exchange(
-            "GET", session_path(session, "processes", process), accept="application/x-ndjson"
-        )
-        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
-            async for line in received:
-                event = parse_event(line)
-                if event is None:
-                    continue
+        path = session_path(session, "processes", process)
+        async with aclosing(self._streamed("GET", path)) as received:
+            async for event in received:
                 yield event
                 if isinstance(event, ProcessExited):
                     return
