@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from cellgate_kernels.provisioners.cgroups import groups_of
+
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -50,13 +52,10 @@ def _folders(groups: Path | None, controller: str) -> Iterator[Path]:
     if groups is None:
         return
     # In a container the path may be the host's, while the files of the group are at the root.
-    for line in _text(Path("/proc/self/cgroup")).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        root = groups / controller if controllers else groups
-        inner = Path(path.lstrip("/"))
+    ours = groups_of(_text(Path("/proc/self/cgroup")))
+    for name in ours.keys() & {controller, ""}:
+        root = groups / name
+        inner = Path(ours[name].lstrip("/"))
         yield from (root / part for part in (inner, *inner.parents) if ".." not in part.parts)
 
 

@@ -150,16 +150,26 @@ class Cgroups:
             _remove(parent)
 
 
+def groups_of(text: str) -> dict[str, str]:
+    """The paths of a process's cgroups by controller, from its /proc/PID/cgroup.
+
+    That of version 2 has the empty name.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        for name in names.split(","):
+            found[name] = path
+    return found
+
+
 def hierarchies(own: str, mounts: str) -> list[Hierarchy]:
     """The hierarchies with the controllers that matter here, from /proc/self/cgroup and mountinfo.
 
     With version 2 the controllers are not known from these files: all are named that version 1 does not have.
     """
-    paths: dict[str, str] = {}
-    for line in own.splitlines():
-        _, names, path = line.split(":", 2)
-        for name in names.split(","):
-            paths[name] = path
+    paths = groups_of(own)
     found: list[Hierarchy] = []
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")

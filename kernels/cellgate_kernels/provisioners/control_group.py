@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cellgate_kernels.provisioners.cgroups import groups_of
 from cellgate_kernels.provisioners.disk import state_of
 
 HIERARCHIES = Path("/sys/fs/cgroup")
@@ -46,8 +47,8 @@ class ControlGroup:
     ) -> ControlGroup | None:
         """The group of a process, if we are in another one and see its files; None otherwise."""
         try:
-            theirs = _groups(proc / str(process) / "cgroup")
-            ours = _groups(proc / "self" / "cgroup")
+            theirs = groups_of((proc / str(process) / "cgroup").read_text())
+            ours = groups_of((proc / "self" / "cgroup").read_text())
         except OSError:
             return None
         unified = not {"freezer", "memory"} <= theirs.keys()
@@ -122,14 +123,3 @@ class ControlGroup:
                     raise
                 if self.unified:
                     return
-
-
-def _groups(path: Path) -> dict[str, str]:
-    """By controller, the path of the group; version 2 has the empty name. Raises OSError."""
-    found = {}
-    for line in path.read_text().splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        for controller in controllers.split(","):
-            found[controller] = group
-    return found
