@@ -11,7 +11,7 @@ KERNEL_LISTS := kernels/cellgate_kernels/image
 GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt tests/clients/programs/package.json
 
-.PHONY: run setup test test-fast test-all fuzz clients check bench lock reference clean
+.PHONY: run setup test test-fast test-all fuzz clients check bench lock vendor reference clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -21,9 +21,16 @@ setup: $(STAMP) ## the set-up alone; the command is then .venv/bin/cellgate. ENV
 $(BIN)/uv: $(KERNEL_LISTS)/uv.txt
 	@echo "Setting up in $(VENV) (once; about a minute)"
 	@echo "  the environment, and uv ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import pip, tomllib' 2>/dev/null || $(MAKE) --no-print-directory environment
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
+
+# One that was left without pip, as venv does where Debian's python3-venv is missing, or of an older Python, is made anew.
+.PHONY: environment
+environment:
+	@$(PYTHON) -c 'import tomllib' 2>/dev/null || { \
+	  echo "Python 3.11 or newer is needed, and $(PYTHON) is none. Name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
 
 # The packages of cells: standard or minimal. Not the variable of that name which many shells have for other things.
 ifneq ($(origin ENVIRONMENT),command line)
@@ -117,6 +124,9 @@ lock: | $(BIN)/uv ## renew the locks: the kernel environments', CI's, the gatewa
 	@$(COMPILE) --extra server --extra test --extra check -o $(LOCK) pyproject.toml .ci/requirements.in
 	@$(COMPILE) --extra server --constraints $(LOCK) -o $(GATEWAY_LOCK) pyproject.toml deploy/requirements.in
 	@echo uv | $(COMPILE) --no-annotate --constraints $(LOCK) -o $(KERNEL_LISTS)/uv.txt -
+
+vendor: $(STAMP) ## renew the console's third-party files, as tests/support/vendoring/package.json says; needs npm
+	@$(BIN)/python -m tests.support.vendor
 
 reference: $(STAMP) ## write the pages of docs/reference that are made from the code
 	@$(BIN)/python -m tests.support.reference_pages

@@ -19,14 +19,17 @@ import psutil
 from benchmarks import (
     asleep,
     attacked,
+    branches,
     churn,
     claims,
     connections,
     containers,
     cpu,
+    environments,
     exports,
     files,
     flood,
+    forked_cells,
     forks,
     former,
     hostile,
@@ -42,6 +45,8 @@ from benchmarks import (
     roundtrip,
     sockets,
     starts,
+    undo,
+    viewers,
     wire,
     wire_flood,
 )
@@ -66,7 +71,11 @@ BENCHMARKS = {
     "containers": containers.measure,
     "asleep": asleep.measure,
     "packages": packages.measure,
+    "environments": environments.measure,
     "forks": forks.measure,
+    "forked_cells": forked_cells.measure,
+    "branches": branches.measure,
+    "undo": undo.measure,
     "former": former.measure,
     "hostile": hostile.measure,
     "load": load.measure,
@@ -76,11 +85,23 @@ BENCHMARKS = {
     "principals": principals.measure,
     "churn": churn.measure,
     "connections": connections.measure,
+    "viewers": viewers.measure,
 }
 OF_USERS = {"load", "attacked", "claims", "neighbour", "principals", "churn", "connections"}
 """These take from three to seventeen minutes each."""
-SPECIAL = {"containers", "asleep", "packages", "forks", "former"} | OF_USERS
-"""The first need a container engine, root besides, a package index, bubblewrap, or another checkout."""
+SPECIAL = {
+    "containers",
+    "asleep",
+    "packages",
+    "environments",
+    "forks",
+    "forked_cells",
+    "branches",
+    "undo",
+    "former",
+    "viewers",
+} | OF_USERS
+"""The first need a container engine, root besides, a package index, bubblewrap, another checkout, or time."""
 USUAL = [name for name in BENCHMARKS if name not in SPECIAL]
 
 

@@ -1,9 +1,10 @@
-"""Idle sessions with pandas in containers, awake and asleep: how many fit a GiB, and how long waking takes.
+"""Idle sessions with pandas, awake and asleep: how many fit a GiB, and how long waking takes.
 
-It needs root, a container engine with the kernel image, and disk space for a swap file, which it makes and
-takes away again; so it runs only if named. Memory is what the control groups charge: shared pages of the
-image's files count for the first container that reads them. It leaves out the engine's own processes, of
-which there is one for each container, asleep or not.
+In sandboxes, and in containers. It needs root, bubblewrap, a container engine with the kernel image, and disk
+space for a swap file, which it makes and takes away again; so it runs only if named. Memory is what the
+control groups charge, page tables and the like included. What forked kernels share with their zygote is not
+in it; pages of the image's files count for the first container that reads them; the engine's own processes,
+one for each container, asleep or not, are left out.
 """
 
 from __future__ import annotations
@@ -25,40 +26,41 @@ from benchmarks.sessions import Session
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from cellgate_kernels.provisioners.control_group import ControlGroup
 
-SESSIONS = 10
+SESSIONS = {"sandbox": 40, "docker": 10}
 SWAP = 2048 * MIB
-AFTER = 2.0
+AFTER = 30.0
 PATIENCE = 120.0
 CELL = "import pandas as pd; frame = pd.DataFrame({'x': range(1000)}); frame.x.sum()"
 
 
 def measure(options: Options) -> Sequence[Figure]:
-    """Memory of a session awake and asleep, and the time of a trivial cell that wakes its kernel."""
-    count = options.count(SESSIONS, 3)
+    """Memory of a session awake and asleep, and the time of a trivial cell that wakes its kernel.
+
+    `--backend` does not matter.
+    """
+    with _swap():
+        return [figure for backend in SESSIONS for figure in _measure(backend, options)]
+
+
+def _measure(backend: str, options: Options) -> Iterator[Figure]:
+    count = options.count(SESSIONS[backend], 3)
     with (
-        _swap(),
-        cellgate("docker", "--sleep-after", str(AFTER), "--pool-size", "0", "--memory", "512m") as server,
+        cellgate(backend, "--sleep-after", str(AFTER), "--pool-size", "0", "--memory", "512m") as server,
         server.client() as client,
     ):
         sessions = [Session(client, f"idle-{number}") for number in range(count)]
         for session in sessions:
             session.execute(CELL)
-        groups = _groups(server)
-        awake = sum(group.memory_used() for group in groups) / len(groups)
-        say(f"asleep: {awake / MIB:.1f} MiB a session awake")
+        groups = _groups(server) if backend == "docker" else _groups_below(server)
+        awake = _memory(groups)
+        if any(group.frozen for group in groups):
+            raise RuntimeError("some sleep already")
+        say(f"asleep: {awake / MIB:.1f} MiB a session awake, {backend}")
         _until_frozen(groups)
-        asleep = sum(group.memory_used() for group in groups) / len(groups)
-        say(f"asleep: {asleep / MIB:.1f} MiB a session asleep")
-        waking = []
-        for session in sessions:
-            began = time.monotonic()
-            session.execute("1+1")
-            waking.append(time.monotonic() - began)
-        warm = []
-        for session in sessions:
-            began = time.monotonic()
-            session.execute("1+1")
-            warm.append(time.monotonic() - began)
+        asleep = _memory(groups)
+        say(f"asleep: {asleep / MIB:.1f} MiB a session asleep, {backend}")
+        waking = [_elapsed(session) for session in sessions]
+        warm = [_elapsed(session) for session in sessions]
     details = {
         "sessions": count,
         "mib_awake": round(awake / MIB, 1),
@@ -66,10 +68,20 @@ def measure(options: Options) -> Sequence[Figure]:
         "slowest_wake_ms": round(max(waking) * 1000, 1),
         "awake_cell_ms": round(quantile(warm, 0.5) * 1000, 1),
     }
-    return [
-        Figure("idle sessions with pandas in a GiB, asleep against awake", awake / asleep, "x", at_least(8)),
-        Figure("a cell that wakes its kernel, p50", quantile(waking, 0.5), "s", at_most(0.5), details),
-    ]
+    yield Figure(f"{backend}: idle sessions in a GiB, asleep against awake", awake / asleep, "x", at_least(8))
+    yield Figure(
+        f"{backend}: a cell that wakes its kernel, p50", quantile(waking, 0.5), "s", at_most(0.5), details
+    )
+
+
+def _elapsed(session: Session) -> float:
+    began = time.monotonic()
+    session.execute("1+1")
+    return time.monotonic() - began
+
+
+def _memory(groups: Sequence[ControlGroup]) -> float:
+    return sum(group.memory_used() for group in groups) / len(groups)
 
 
 @contextmanager
@@ -94,6 +106,12 @@ def _groups(server: Server) -> list[ControlGroup]:
     processes = [client.inspect_container(entry["Id"])["State"]["Pid"] for entry in listed]
     client.close()
     return [group for process in processes if (group := ControlGroup.of(process)) is not None]
+
+
+def _groups_below(server: Server) -> list[ControlGroup]:
+    processes = [child.pid for child in server.process.children(recursive=True)]
+    found = [group for process in processes if (group := ControlGroup.of(process)) is not None]
+    return list(dict.fromkeys(found))
 
 
 def _until_frozen(groups: Sequence[ControlGroup]) -> None:

@@ -45,9 +45,9 @@ def _first_results(forking: Server, starting: Server, options: Options) -> Itera
         say(f"forks: forked {spent[0][-1] * 1000:.0f} ms, started {spent[1][-1] * 1000:.0f} ms")
     forked, started = (quantile(samples, 0.5) for samples in spent)
     yield Figure("session with pandas and pyplot to its first result, p50", forked * 1000, "ms", at_most(110))
-    yield Figure("  against one whose kernel is started by itself", forked / started, "x", at_most(0.1))
+    yield Figure("  against one whose kernel is started cold", forked / started, "x", at_most(0.1))
     yield Figure("  forked, p50", forked * 1000, "ms", details=summary(spent[0]))
-    yield Figure("  started by itself, p50", started * 1000, "ms", details=summary(spent[1]))
+    yield Figure("  started cold, p50", started * 1000, "ms", details=summary(spent[1]))
 
 
 def _first_result(server: Server, name: str) -> float:

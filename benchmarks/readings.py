@@ -34,9 +34,12 @@ _SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One reading. `unique`: bytes of memory that nobody else has; `processes`: the kernels' too."""
+    """One reading. `memory`: bytes that are no file's; `processes`: the kernels' too.
 
-    unique: int
+    Pages of files are left out: whether they count as the gateway's own depends on who else has them mapped.
+    """
+
+    memory: int
     descriptors: int
     tasks: int
     threads: int
@@ -46,7 +49,7 @@ class Reading:
     @property
     def counts(self) -> dict[str, int]:
         """All but the memory."""
-        return {name: value for name, value in asdict(self).items() if name != "unique"}
+        return {name: value for name, value in asdict(self).items() if name != "memory"}
 
 
 def read(server: Server, options: Options, alike: Reading | None = None) -> Reading:
@@ -62,17 +65,17 @@ def read(server: Server, options: Options, alike: Reading | None = None) -> Read
         found = _read(server)
         above = alike is not None and any(found.counts[name] > count for name, count in alike.counts.items())
         if not above or time.monotonic() > deadline:
-            say(f"  {found.unique / MB:.1f} MB, {found.counts}")
+            say(f"  {found.memory / MB:.1f} MB, {found.counts}")
             return found
 
 
 def growth(before: Reading, after: Reading, name: str) -> Sequence[Figure]:
     """How much more there is after than before. Memory has a target in MB and one in per cent."""
-    more = (after.unique - before.unique) / MB
+    more = (after.memory - before.memory) / MB
     details = {"before": asdict(before), "after": asdict(after)}
     return [
         Figure(f"{name}: growth of memory", more, "MB", at_most(MOST_GROWTH), details),
-        Figure("  in per cent", more * MB / before.unique * 100, "%", at_most(MOST_SHARE)),
+        Figure("  in per cent", more * MB / before.memory * 100, "%", at_most(MOST_SHARE)),
         *(
             Figure(f"  more {what} than before", after.counts[what] - before.counts[what], "", at_most(0))
             for what in before.counts
@@ -100,7 +103,7 @@ def _read(server: Server) -> Reading:
     process = server.process
     folders = sum(len(names) for _, names, _ in os.walk(server.folder))
     return Reading(
-        unique=server.unique(),
+        memory=server.anonymous(),
         descriptors=process.num_fds(),
         tasks=tasks,
         threads=process.num_threads(),

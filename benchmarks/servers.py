@@ -85,9 +85,16 @@ class Server:
 
     def peak(self) -> int:
         """The peak resident memory of the server's process since `reset_peak`, in bytes."""
+        return self._status("VmHWM")
+
+    def anonymous(self) -> int:
+        """Bytes of the server's memory that are no file's: its heap, above all."""
+        return self._status("RssAnon")
+
+    def _status(self, name: str) -> int:
         text = Path("/proc", str(self.process.pid), "status").read_text()
         status = dict(line.split(":", 1) for line in text.splitlines())
-        return int(status["VmHWM"].split()[0]) * 1024
+        return int(status[name].split()[0]) * 1024
 
     def last_words(self) -> str:
         """Whether its process runs, and the end of its output: for errors."""

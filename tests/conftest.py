@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import psutil
 import pytest
 from docker.api.client import APIClient
+from tornado.ioloop import IOLoop
 from xdist.scheduler import LoadScopeScheduling
 
 from cellgate_kernels.errors import BackendUnavailable
@@ -27,10 +28,11 @@ from cellgate_kernels.specs.catalog import data_folder
 from cellgate_kernels.threads import Lane
 from tests.fuzz.budget import Fuzz
 from tests.support.commands import INSTALLED
+from tests.support.free_ports import free_port
 from tests.support.requirements import require
 from tests.support.server import GatewayProcess
 
-pytest_plugins = ["tests.support.kernels"]
+pytest_plugins = ["tests.support.kernels", "tests.support.sleepers"]
 
 NO_ENGINE = "unix:///nonexistent/docker.sock"
 """`auto` is then the sandbox where there is one; containers have tests of their own."""
@@ -44,8 +46,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-seconds", type=float, default=0, help="how long each fuzz target runs")
 
 
+LONG = ("tests/containers/", "tests/clients/")
+"""Folders of tests that take many times as long as others: they start an engine's containers, or browsers."""
+
+
+def is_short(item: pytest.Item) -> bool:
+    """Whether a test is over in a moment; those that are not have a time of their own, or are in `LONG`."""
+    return item.get_closest_marker("timeout") is None and not item.nodeid.startswith(LONG)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A fuzz target may take its seconds on top of the usual timeout."""
+    """A fuzz target may take its seconds on top of the usual timeout.
+
+    Tests that take long come first, else in their random order: of those that run side by side none has much
+    left to do when the others have nothing.
+    """
+    items.sort(key=is_short)
     seconds, usual = config.getoption("--fuzz-seconds"), float(config.getini("timeout"))
     for item in items:
         assert isinstance(item, pytest.Function)
@@ -89,15 +105,61 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+_OPEN = pytest.StashKey[set[str]]()
+"""What this process had open at the end of the test before."""
+
+
+def _open_files() -> set[str]:
+    """What this process has open: number and name, which of a socket is unique."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the listing's own
+            found.add(f"{link.name} {link.readlink()}")
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """A test that leaves a socket, a file, a loop or a process open fails itself.
+
+    Python warns of it when the object is destroyed, and of one in a circle whenever garbage happens to be
+    collected: in some later test of the same process. ``-X tracemalloc=10`` shows where it was opened.
+    """
+    yield
+    if isinstance(item, pytest.Function):
+        item.funcargs.clear()  # else pytest keeps the fixtures' values for a moment longer
+    for loop in [loop for loop in IOLoop._ioloop_for_asyncio if loop.is_closed()]:
+        del IOLoop._ioloop_for_asyncio[loop]  # tornado forgets a test's loop only when it sees the next one
+    if not _open_files() - item.config.stash.get(_OPEN, set()):
+        return  # most tests: looking is a hundred times cheaper than collecting
+    left: list[str] = []
+    usual = sys.unraisablehook
+    sys.unraisablehook = lambda raised: left.append(f"{raised.exc_value!r} in {raised.object!r}")
+    try:
+        gc.collect()
+    finally:
+        sys.unraisablehook = usual
+    item.config.stash[_OPEN] = _open_files()
+    if left:
+        pytest.fail("\n".join(["the test left behind:", *left]), pytrace=False)
+
+
 def pytest_configure() -> None:
-    """A job in the background ignores SIGINT, and so would the programs that tests start and interrupt."""
+    """What holds in this process for all tests.
+
+    A job in the background ignores SIGINT, and so would the programs that tests start and interrupt. No
+    random example is bad because the machine has other things to do while it is made or tried.
+    """
+    patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    hypothesis.settings.register_profile("patient", patient)
+    hypothesis.settings.load_profile("patient")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def assert_nothing_left(gateway: GatewayProcess, kernels: list[psutil.Process]) -> None:
     """After a gateway's end there is no kernel, no socket folder and no announcement of it."""
-    _, alive = psutil.wait_procs(kernels, timeout=10)
+    _, alive = psutil.wait_procs(kernels, timeout=60)
     assert not alive, f"processes left: {alive}"
     assert not (gateway.data_dir / "run").exists()
     assert not (gateway.data_dir / "gateway.json").exists()
@@ -125,12 +187,10 @@ def serving(data_dir: Path, backend: str = "process", **options: Any) -> Iterato
         process.kill()
 
 
-@pytest.fixture
-def free_port() -> int:
+@pytest.fixture(name="free_port")
+def a_free_port() -> int:
     """A port of the loopback interface on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

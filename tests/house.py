@@ -1,5 +1,5 @@
-"""The house rules that no linter checks: a docstring opens each module, tasks have owners, and what is given
-to a constructor is grouped by meaning.
+"""The house rules that no linter checks: a docstring opens each module, tasks have owners, what is given to a
+constructor is grouped by meaning, and people are told the system's errors in words.
 
 Run by ``make check``. It reads source text only and imports nothing of the project.
 """
@@ -7,6 +7,7 @@ Run by ``make check``. It reads source text only and imports nothing of the proj
 from __future__ import annotations
 
 import ast
+import builtins
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,18 @@ GROUPED = "gateway"
 MOST_GIVEN = 6
 """Parameters of a constructor besides `self`; more are values of their own, such as settings or parts."""
 
+TELLER = "in_words"
+"""What tells people of the system's errors; ``str`` of one has its number, as in "[Errno 2]"."""
+TELLER_PLACE = "kernels/cellgate_kernels/errors.py"
+ALONE = "kernels/cellgate_kernels/image/"
+"""Programs that import nothing of ours. They tell the system's words by `strerror`."""
+LOGGING = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+SYSTEM = frozenset(
+    name for name, value in vars(builtins).items() if isinstance(value, type) and issubclass(value, OSError)
+) | {"RequestException", "gaierror", "SSLError", "herror"}
+"""Names of errors that are the system's."""
+BROAD = frozenset({"Exception", "BaseException"})
+
 
 def problems(path: Path) -> Iterator[str]:
     """What is wrong in one file."""
@@ -45,6 +58,8 @@ def problems(path: Path) -> Iterator[str]:
         yield f"{path}: the module has no docstring"
     if path.parts[0] in SUPERVISED and not path.as_posix().startswith(UNSUPERVISED):
         yield from unsupervised(path, tree)
+    if path.parts[0] in SUPERVISED and path.as_posix() != TELLER_PLACE:
+        yield from numbered(path, tree)
     if path.parts[0] == GROUPED:
         yield from ungrouped(path, tree)
 
@@ -71,6 +86,59 @@ def unsupervised(path: Path, tree: ast.AST) -> Iterator[str]:
             place = CALLBACK_OF[name]
             if len(node.args) <= place or not _is_guarded(node.args[place]):
                 yield f"{path}:{node.lineno}: {name}: guard the callback by cellgate_kernels.tasks"
+
+
+def numbered(path: Path, tree: ast.AST) -> Iterator[str]:
+    """The system's errors in texts for people, as they are: those caught, and those that a function gets."""
+    alone = path.as_posix().startswith(ALONE)
+    teller = "its strerror" if alone else f"cellgate_kernels.errors.{TELLER}"
+    for name, scope in _errors_in(tree, broad=not alone):
+        for node in ast.walk(scope):
+            if any(_is_name(told, name) for told in _told(node)) or (
+                not alone
+                and isinstance(node, ast.Attribute)
+                and node.attr == "strerror"
+                and _is_name(node.value, name)
+            ):
+                line = getattr(node, "lineno", 0)
+                yield f"{path}:{line}: an error of the system, told with its number: use {teller}"
+
+
+def _errors_in(tree: ast.AST, *, broad: bool) -> Iterator[tuple[str, ast.AST]]:
+    """The names of errors that may be the system's, each with the code in which it has that name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            if node.name is not None and _may_be_system(node.type, broad):
+                yield node.name, node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            for each in [*given.posonlyargs, *given.args, *given.kwonlyargs]:
+                if _may_be_system(each.annotation, broad):
+                    yield each.arg, node
+
+
+def _may_be_system(type_: ast.expr | None, broad: bool) -> bool:
+    """Whether a type of errors has the system's. A constant may hold any; so may what all are, if `broad`."""
+    nodes = () if type_ is None else ast.walk(type_)
+    named = {_name(node) for node in nodes if isinstance(node, ast.Name | ast.Attribute)}
+    return any(
+        name in SYSTEM or (name.isupper() and len(name) > 1) or (broad and name in BROAD) for name in named
+    )
+
+
+def _told(node: ast.AST) -> Iterator[ast.expr]:
+    """The expressions that this node makes a text of, or that a log does; also the choices of an `or`."""
+    given: list[ast.expr] = []
+    if isinstance(node, ast.FormattedValue):
+        given = [node.value]
+    elif isinstance(node, ast.Call) and (_name(node.func) in LOGGING | {"str", "repr", "format", "print"}):
+        given = list(node.args)
+    for each in given:
+        yield from each.values if isinstance(each, ast.BoolOp) else [each]
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def _name(node: ast.expr) -> str:

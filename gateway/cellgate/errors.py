@@ -12,10 +12,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 
+from cellgate.wire.events import Obstacle
 from cellgate.wire.problems import Problem, QuotaState, StreamProblem, problem, stream_problem
-from cellgate_kernels.errors import CellgateError, GatewayFault, InvalidInput, KernelDied, PoolExhausted
+from cellgate_kernels.errors import (
+    CannotBranch,
+    CellgateError,
+    GatewayFault,
+    InvalidInput,
+    KernelBusy,
+    KernelDied,
+    PoolExhausted,
+    PortUnanswered,
+    in_words,
+)
 from cellgate_kernels.trees import NO_OPEN_FILES
 
 
@@ -104,6 +115,12 @@ class EnvironmentDiffers(Conflict):
     reason = "environment_differs"
 
 
+class BadProgramAnswer(CellgateError):
+    """A program inside a session does not answer as HTTP has it, or not in time."""
+
+    reason = "bad_program_answer"
+
+
 class JobFailed(CellgateError):
     """Output of user code could not be converted or compared."""
 
@@ -120,6 +137,10 @@ class QuotaExceeded(CellgateError):
     """The request would exceed a limit of the session."""
 
     reason = "quota_exceeded"
+
+
+class SnapshotsFull(QuotaExceeded):
+    """The files of a checkpoint have no room beside those of the others."""
 
 
 class PrincipalQuotaExceeded(CellgateError):
@@ -281,10 +302,14 @@ _STATUS: dict[type[CellgateError], HTTPStatus] = {
     NotAcceptable: HTTPStatus.NOT_ACCEPTABLE,
     Conflict: HTTPStatus.CONFLICT,
     KernelDied: HTTPStatus.CONFLICT,
+    KernelBusy: HTTPStatus.CONFLICT,
+    CannotBranch: HTTPStatus.CONFLICT,
     QuotaExceeded: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     PrincipalQuotaExceeded: HTTPStatus.FORBIDDEN,
     PrincipalQuotaExceededForNow: HTTPStatus.TOO_MANY_REQUESTS,
     TooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    PortUnanswered: HTTPStatus.BAD_GATEWAY,
+    BadProgramAnswer: HTTPStatus.BAD_GATEWAY,
     JobFailed: HTTPStatus.UNPROCESSABLE_ENTITY,
     PackagesNotAllowed: HTTPStatus.FORBIDDEN,
     NetworkNotAllowed: HTTPStatus.FORBIDDEN,
@@ -335,7 +360,11 @@ def _kinds(kind: type[CellgateError]) -> Iterator[type[CellgateError]]:
 
 def problem_of(error: CellgateError) -> Problem:
     """The error as the body of a response."""
-    return problem(error.reason, status_of(error), error.message, quota_of(error))
+    told = problem(error.reason, status_of(error), error.message, quota_of(error))
+    if isinstance(error, CannotBranch):
+        found = [Obstacle(kind=each.kind, name=each.name) for each in error.obstacles]
+        return structs.replace(told, obstacles=found)
+    return told
 
 
 def stream_problem_of(error: CellgateError, *, command: str | int | UnsetType = UNSET) -> StreamProblem:
@@ -363,7 +392,7 @@ def not_written(error: OSError, full: str, failed: str) -> StorageError:
     if is_full(error):
         return StorageFull(full)
     kind = NoOpenFiles if error.errno in NO_OPEN_FILES else StorageError
-    return kind(f"{failed}: {error.strerror or error}")
+    return kind(f"{failed}: {in_words(error, file=False)}")
 
 
 @contextmanager

@@ -59,6 +59,8 @@ class _Reading:
         self.channel = channel
         self.frames = frames
         self.size = size
+        self.is_masked = False
+        """Whether values of secrets are replaced in that thread."""
         self.future: Future[Message | None] | None = None
 
     def give_up(self) -> None:
@@ -337,6 +339,7 @@ class KernelConnection:
             socket.pause()
         # Nothing else of this kernel is read in the meantime, so the masker is used by one thread at a time.
         mask = None if self._masker is None else self._masker.mask
+        reading.is_masked = mask is not None
         reading.future = self._reception.read(
             self._share, self._signer, reading.channel, reading.frames, room, mask
         )
@@ -364,7 +367,7 @@ class KernelConnection:
                 message = self._pass_over(routed)
                 self._tell(message)
             else:
-                self._tell(future.result(), is_masked=True)
+                self._tell(future.result(), is_masked=reading.is_masked)
         except MalformedMessage as error:
             self._note_malformed(error)
         finally:

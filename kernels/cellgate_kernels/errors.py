@@ -10,6 +10,9 @@ A message is public: it says what happened and what to do, and contains no secre
     │   └── ImageMissing        image_missing        the engine does not have the kernel image
     ├── KernelStartFailed       kernel_start_failed  one kernel did not become ready
     ├── KernelDied              kernel_died          the kernel ended while it was needed
+    ├── KernelBusy              busy                 the kernel runs a cell, so it can't be branched now
+    ├── CannotBranch            cannot_branch        what a kernel has can't be forked
+    ├── PortUnanswered          port_unanswered      nothing answers on a port inside the sandbox
     ├── PoolExhausted           pool_exhausted       all capacity is in use; try later
     │   └── DeadlinePassed      pool_exhausted       the caller would not wait any longer
     └── GatewayFault            internal_error       a bug in the gateway
@@ -17,7 +20,11 @@ A message is public: it says what happened and what to do, and contains no secre
 
 from __future__ import annotations
 
-from typing import ClassVar
+import os
+import re
+from typing import ClassVar, Final
+
+from cellgate_kernels.branching import Obstacle, way_round
 
 
 class CellgateError(Exception):
@@ -64,6 +71,31 @@ class KernelDied(CellgateError):
     reason = "kernel_died"
 
 
+class KernelBusy(CellgateError):
+    """The kernel runs a cell, or is being branched already; nothing was changed."""
+
+    reason = "busy"
+
+
+class CannotBranch(CellgateError):
+    """The kernel can't be branched because of `obstacles`, of which there is at least one.
+
+    Nothing was changed.
+    """
+
+    reason = "cannot_branch"
+
+    def __init__(self, obstacles: tuple[Obstacle, ...]) -> None:
+        super().__init__(f"The kernel can't be branched as it is. {way_round(obstacles)}")
+        self.obstacles = obstacles
+
+
+class PortUnanswered(CellgateError):
+    """No program answers on a port of a kernel's sandbox."""
+
+    reason = "port_unanswered"
+
+
 class PoolExhausted(CellgateError):
     """All capacity is in use and none became free in time. `retry_after` is in seconds."""
 
@@ -90,3 +122,20 @@ class GatewayFault(CellgateError):
 
     def __init__(self, message: str = "The gateway failed at this; its log says why") -> None:
         super().__init__(message)
+
+
+_NUMBER: Final = re.compile(r"\[Errno -?\d+\] ?", re.IGNORECASE)
+
+
+def in_words(error: BaseException, *, file: bool = True) -> str:
+    """An error as people are told it: without the system's number, and with the file unless that is named.
+
+    For the system's errors, and whatever is caught beside them; ``tests/house.py`` sees to it that none of
+    these is told otherwise.
+    """
+    if not isinstance(error, OSError):
+        return str(error) or type(error).__name__
+    # asyncio and requests put the system's own text into theirs.
+    words = _NUMBER.sub("", error.strerror or str(error)) or type(error).__name__
+    named = error.filename if file else None
+    return f"{words} ({os.fsdecode(named)})" if isinstance(named, (str, bytes, os.PathLike)) else words

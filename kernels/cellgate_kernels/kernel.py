@@ -11,8 +11,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,53 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from cellgate_kernels.asleep import Sleep
+from cellgate_kernels.branch_request import FEATURE, Made, Order, ask_for_branch
+from cellgate_kernels.branching import (
+    BRANCHES,
+    MOST_SEED,
+    Branched,
+    BranchSpec,
+    BranchWorkspace,
+    Obstacle,
+    ObstacleKind,
+)
+from cellgate_kernels.checkpoints import HeldFork
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.environment import Environment, accept, ask
-from cellgate_kernels.errors import CellgateError, GatewayFault, KernelDied, KernelStartFailed
+from cellgate_kernels.errors import (
+    CannotBranch,
+    CellgateError,
+    GatewayFault,
+    InvalidInput,
+    KernelDied,
+    KernelStartFailed,
+    in_words,
+)
+from cellgate_kernels.held import Held, Origin, tie
+from cellgate_kernels.kept import Kept, keep
 from cellgate_kernels.kernel_info import known_info
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.masking import Masker
 from cellgate_kernels.messages import Channel, Message
-from cellgate_kernels.programs import Program, ProgramSpec, start_program
+from cellgate_kernels.ports import PortStreams, connect_port
+from cellgate_kernels.programs import Program, ProgramSpec, end_other_kernels, start_program
 from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, last_words
 from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.provisioners.disk_watch import DiskWatch
 from cellgate_kernels.provisioners.engine import Engine
-from cellgate_kernels.provisioners.folders import EGRESS
-from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.provisioners.folders import EGRESS, LaunchFolders
+from cellgate_kernels.provisioners.fork_server import ForkServer, can_fork
+from cellgate_kernels.provisioners.shared_containers import Seat, SharedContainers, Sharers
+from cellgate_kernels.provisioners.sharing import (
+    BranchPlace,
+    BranchProvisioner,
+    SharedSandbox,
+    branch_connection,
+    keeper_of,
+)
+from cellgate_kernels.provisioners.zygote_messages import NotForked
+from cellgate_kernels.questions import FEATURE as TELLS_VARIABLES
 from cellgate_kernels.readiness import ready
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
@@ -65,6 +98,8 @@ class KernelProfile:
     secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     egress: bool = False
     """Whether it can connect to a socket that its owner makes in the folder `Kernel.egress`."""
+    principal: str = ""
+    """Whose other kernels it may share a container with; empty where each has one of its own."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -90,10 +125,13 @@ class KernelFolders:
 class SharedBackend:
     """What the kernels of one gateway share of their isolation backend: one connection to the container
     engine, which watches their disks too, or a watch of disks, and what forks those that can be forked.
+
+    `containers`: those that hold the kernels of one principal each; None where each kernel has one.
     """
 
     engine: Engine | None = None
     fork_server: ForkServer | None = None
+    containers: SharedContainers | None = None
 
     def options(self) -> dict[str, object]:
         """As keywords of a launch."""
@@ -139,8 +177,20 @@ class Kernel:
         self.packages = packages
         self.hash_seed: str | None = None
         """The ``PYTHONHASHSEED`` that it was started with, if known."""
+        self.can_branch = False
+        """Whether it said at its start that it can be branched; see `branch`."""
+        self.tells_variables = False
+        """Whether it said at its start that it tells of its variables; see ``questions``."""
+        self.branched: Branched | None = None
+        """How it was branched off; None for a kernel that was started."""
         self.exited: asyncio.Future[KernelExit] = provisioner.exited
         """Completed once, when the kernel's process has ended. Shield it when you await it."""
+        folders, view = provisioner.place
+        self._inner_workspace = view.workspace
+        self._branches = folders.branches
+        self._branch: Callable[[Kernel, BranchSpec], Awaitable[Kernel]] | None = None
+        self._checkpoint: Callable[[Kernel, bool], Awaitable[HeldFork]] | None = None
+        self._branching = 0
         self._manager = manager
         self._provisioner = provisioner
         self._store = store
@@ -194,9 +244,40 @@ class Kernel:
         """Whether it is frozen, or about to be; the next message to it wakes it."""
         return self._sleep is not None and not self._sleep.over
 
+    @property
+    def shares_sandbox_with(self) -> tuple[str, ...]:
+        """The ids of the other live kernels in its sandbox or container: its branches, its parent, theirs."""
+        sandbox = self._sandbox
+        return () if sandbox is None else sandbox.others(self.id)
+
+    @property
+    def shares_workspace_with(self) -> tuple[str, ...]:
+        """Those of them that use its workspace folder too. While there are any, don't move the folder away.
+
+        `discard` removes it with the last of them.
+        """
+        sandbox = self._sandbox
+        return () if sandbox is None else sandbox.others_in(self.workspace, self.id)
+
+    @property
+    def _has_sandbox_alone(self) -> bool:
+        sandbox = self._sandbox
+        return not self._branching and (sandbox is None or not (sandbox.others(self.id) or sandbox.held))
+
+    @property
+    def _sandbox(self) -> SharedSandbox | None:
+        sharing = self._provisioner.sharing
+        return sharing if isinstance(sharing, SharedSandbox) else None
+
     def control_group(self) -> ControlGroup | None:
-        """The control group that it has to itself, if it has one that we see. Blocks for a moment."""
-        process = self.process
+        """The control group that it has to itself, if it has one that we may freeze. Blocks for a moment.
+
+        Kernels that share a sandbox with others or with held forks have none, and so they don't sleep.
+        """
+        if not self._has_sandbox_alone or self._provisioner.has_neighbours:
+            return None
+        # A frozen gVisor answers its engine no more, so nothing but a gateway could end it, if there is one.
+        process = None if self.isolation == "gvisor" else self.process
         return None if process is None else ControlGroup.of(process)
 
     async def sleep(self, group: ControlGroup, lane: Lane) -> bool:
@@ -206,10 +287,16 @@ class Kernel:
         """
         if not self.alive or self.connection.closed or self.asleep:
             return self.asleep
+        if not self._has_sandbox_alone:
+            return False
         if self._sleep is not None:
             await self._sleep.close()
         self._sleep = Sleep(group, self.connection, lane)
         return await self._sleep.begin()
+
+    def is_disturbed(self) -> bool:
+        """Whether it sleeps and must be woken, because a process of it was ended. Blocks for a moment."""
+        return self._sleep is not None and self._sleep.is_disturbed()
 
     def wake(self) -> None:
         """Let it go on if it sleeps."""
@@ -227,18 +314,81 @@ class Kernel:
         """
         return self.connection.ask(Channel.CONTROL, "interrupt_request", {})
 
+    async def branch(self, spec: BranchSpec) -> Kernel:
+        """A second live kernel with everything that this one has in memory, by a fork of its process.
+
+        For this one, the kernel's user calls ``KernelPool.branch``, which counts the new one too. It runs in
+        this one's sandbox or container, so it must belong to the same principal; `shares_sandbox_with`. It
+        has an id, a connection, a profile and a workspace as every other kernel, and ends by itself, in any
+        order. `packages` and `egress` are the same folders as this one's. Connections, `listen` and secrets'
+        masks are not inherited.
+
+        Don't let a cell begin until this has returned: one that runs is not disturbed, and KernelBusy is
+        raised. Raises CannotBranch with what stands in the way; KernelStartFailed when the branch did not
+        become ready, KernelDied when this kernel has ended. Then nothing is left of the branch, and this
+        kernel goes on as before.
+        """
+        if self._branch is None:
+            raise self._no_branches()
+        check_seed(spec)
+        with self._forking():
+            return await self._branch(self, spec)
+
+    async def checkpoint(self, *, anyway: bool = False) -> HeldFork:
+        """Keep everything that this kernel has in memory, by a fork of its process that waits.
+
+        For this one, the kernel's user calls ``KernelPool.checkpoint``. `anyway`: in spite of obstacles.
+        Don't let a cell begin until this has returned: one that runs is not disturbed, and KernelBusy is
+        raised. Raises as `branch` does; then nothing is left, and this kernel goes on as before.
+        """
+        if self._checkpoint is None:
+            raise self._no_branches()
+        with self._forking():
+            return await self._checkpoint(self, anyway)
+
+    @contextmanager
+    def _forking(self) -> Iterator[None]:
+        """Keep it awake while it is forked. Raises CannotBranch or KernelDied if it can't be."""
+        if not self.can_branch:
+            raise self._no_branches()
+        if not self.alive or self.connection.closed:
+            raise KernelDied("The kernel has ended")
+        self._branching += 1
+        try:
+            self.wake()
+            yield
+        finally:
+            self._branching -= 1
+
+    def _no_branches(self) -> CannotBranch:
+        return CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
+
     async def start_program(self, spec: ProgramSpec) -> Program:
         """Start a program beside the kernel, in its sandbox; it ends with the kernel at the latest.
 
         Raises InvalidInput for one that can't be started, KernelDied when the kernel is gone or has no
         keeper.
         """
+        path = self._awake_keeper()
+        if self.branched is not None:
+            # The keeper starts it in the workspace of the sandbox's first kernel, unless told otherwise.
+            spec = replace(spec, folder=f"{self._inner_workspace}/{spec.folder}")
+        return await start_program(path, spec)
+
+    async def connect_port(self, port: int) -> PortStreams:
+        """Connect to a program that listens on a port inside the kernel's sandbox, whoever started it.
+
+        Raises PortUnanswered when there is none, KernelDied when the kernel is gone or has no keeper.
+        """
+        return await connect_port(self._awake_keeper(), port)
+
+    def _awake_keeper(self) -> str:
+        """Where the kernel's keeper takes requests. It sleeps as the kernel does. Raises KernelDied."""
         path = self._provisioner.keeper_socket
         if path is None or not self.alive:
             raise KernelDied("The kernel has ended")
-        # Its keeper sleeps as it does.
         self.wake()
-        return await start_program(path, spec)
+        return path
 
     async def shutdown(self) -> None:
         """Kill the kernel and remove everything but its workspace folder. Concurrent calls share one end.
@@ -250,20 +400,27 @@ class Kernel:
             self._shutdown = self._tasks.share(self._end(), f"shutdown {self.id}")
         await outcome(self._shutdown, GatewayFault)
 
-    async def discard(self, *, spare_files: bool = False) -> None:
+    async def discard(self, *, spared: Collection[Path] = ()) -> None:
         """Shut down, and remove the folders of its packages and its files with everything left in them.
 
-        With `spare_files` the workspace stays, because its files could not be saved elsewhere.
+        The `spared` folders stay, because what is in them could not be saved elsewhere. Folders that
+        others in its sandbox use too are removed with the last of them.
         """
-        folders = [self.packages, None if spare_files else self.workspace]
         try:
             await self.shutdown()
         finally:
-            await self._provisioner.remove(*filter(None, folders))
+            sandbox = self._sandbox
+            if sandbox is None:
+                own = [self.packages, self._branches, self.workspace]
+                unused = [folder for folder in own if folder is not None and folder not in spared]
+            else:
+                unused = sandbox.leave_folders(self.id, spared)
+            await self._provisioner.remove(*unused)
 
     def detach(self) -> None:
         """Close the connection only: the kernel keeps running, for the next gateway to adopt."""
-        self.wake()
+        if self._sleep is not None:
+            self._sleep.leave()
         self.connection.close()
         self._provisioner.detach()
 
@@ -286,11 +443,13 @@ class Kernel:
             hash_seed=self.hash_seed,
             secrets=tuple(name for name, _ in self.profile.secrets),
             egress=self.profile.egress,
+            can_branch=self.can_branch,
+            tells_variables=self.tells_variables,
         )
         try:
             await asyncio.to_thread(self._store.save, stored)
         except OSError as error:
-            logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, error)
+            logger.warning("Kernel %s would not survive a crash of the gateway: %s", self.id, in_words(error))
 
     async def _end(self) -> None:
         """Each step runs even if the one before it failed, because a kernel must reach its end."""
@@ -306,6 +465,12 @@ class Kernel:
                     self._store.remove(self.id)
 
 
+def check_seed(spec: BranchSpec) -> None:
+    """Raises InvalidInput for a seed that not every generator takes."""
+    if spec.seed is not None and not 0 <= spec.seed <= MOST_SEED:
+        raise InvalidInput(f"A seed is a number from 0 to {MOST_SEED}")
+
+
 def _thaw(process: int | None) -> None:
     """Let a kernel go on that a gateway put to sleep and left behind when it was killed."""
     group = None if process is None else ControlGroup.of(process)
@@ -313,7 +478,12 @@ def _thaw(process: int | None) -> None:
         try:
             group.thaw()
         except OSError as error:
-            logger.debug("A kernel's control group can't be written: %s", error)
+            logger.debug("A kernel's control group can't be written: %s", in_words(error))
+
+
+def _says_that_it_has(feature: str, told: Mapping[str, Any]) -> bool:
+    features = told.get("supported_features")
+    return isinstance(features, list) and feature in features
 
 
 def runtime_name(kernel_id: str) -> str:
@@ -338,11 +508,11 @@ async def _end_manager(manager: AsyncKernelManager) -> None:
     except TimeoutError:
         logger.error("Kernel %s did not end within %s s of being killed", manager.kernel_id, SHUTDOWN_TIMEOUT)
     except OSError as error:
-        logger.error("Kernel %s could not be killed: %s", manager.kernel_id, error)
+        logger.error("Kernel %s could not be killed: %s", manager.kernel_id, in_words(error))
     try:
         await manager._async_cleanup_resources()
     except OSError as error:
-        logger.error("Not all that kernel %s had could be given back: %s", manager.kernel_id, error)
+        logger.error("Not all that kernel %s had could be given back: %s", manager.kernel_id, in_words(error))
 
 
 class KernelLauncher:
@@ -370,6 +540,7 @@ class KernelLauncher:
         self._start_timeout = start_timeout
         shared = SharedBackend() if shared is None else shared
         self._fork_server = shared.fork_server
+        self._containers = shared.containers
         self._backend_options: dict[str, object] = {"leftovers": folders.leftovers, **shared.options()}
         # Read and removed by the bootstrap of Python kernels before user code runs.
         self._preload = {"CELLGATE_PRELOAD": ",".join(preload)} if preload else {}
@@ -385,11 +556,46 @@ class KernelLauncher:
         """How kernels of each kernelspec start now, unless their session asks for what can't be forked:
         ``fork`` or ``cold``.
         """
-        names = self.catalog.find_kernel_specs()
-        server = self._fork_server
-        if server is None:
-            return dict.fromkeys(names, "cold")
-        return {name: server.way(self.catalog.get_kernel_spec(name).argv) for name in names}
+        return {name: "fork" if self.forks(name) else "cold" for name in self.catalog.find_kernel_specs()}
+
+    def forks(self, kernelspec: str) -> bool:
+        """Whether kernels of this kernelspec are forked now, unless their session asks for what can't be.
+
+        Raises KernelspecNotFound.
+        """
+        argv = self.catalog.get_kernel_spec(kernelspec).argv
+        if self._containers is not None:
+            return can_fork(argv) and self._containers.forks(kernelspec)
+        return self._fork_server is not None and self._fork_server.forks(argv)
+
+    def keeps_warm(self, profile: KernelProfile) -> bool:
+        """Whether a kernel of this profile can be started before it is known whose it will be.
+
+        Raises KernelspecNotFound.
+        """
+        if self._containers is None:
+            return True
+        argv = self.catalog.get_kernel_spec(profile.kernelspec).argv
+        return not (can_fork(argv) and self._containers.forks(profile.kernelspec, profile.limits))
+
+    def placed(self, profile: KernelProfile, principal: str) -> KernelProfile:
+        """The profile of a kernel for this principal, which may share a container with others of theirs.
+
+        One with a way to a network does not: all in a container would have it. Raises KernelspecNotFound.
+        """
+        if not principal or profile.egress or self.keeps_warm(profile):
+            return profile
+        return replace(profile, principal=principal)
+
+    def containers(self) -> tuple[str, str] | None:
+        """What containers are for, a ``session`` or a ``principal``, and whether the limits are each
+        ``kernel``'s or the ``container``'s; None without containers.
+        """
+        if "engine" not in self._backend_options:
+            return None
+        if self._containers is None:
+            return "session", "kernel"
+        return "principal", "container" if self._containers.divides is False else "kernel"
 
     async def start(self, profile: KernelProfile) -> Kernel:
         """A ready kernel: it has answered kernel_info_request and its iopub messages arrive.
@@ -402,7 +608,9 @@ class KernelLauncher:
         """
         self.catalog.get_kernel_spec(profile.kernelspec)
         if not profile.variables:
-            return await self._start(profile)
+            kernel = await self._start(profile)
+            await self._ask_elsewhere(kernel)
+            return kernel
         await self._learn(profile.kernelspec)
         kernel = await self._start(profile)
         image = _digest(kernel.image)
@@ -428,6 +636,18 @@ class KernelLauncher:
             else:
                 await self._discard(kernel)
 
+    async def _ask_elsewhere(self, kernel: Kernel) -> None:
+        """Learn the environment of a kernel that was not asked, because neighbours could answer for it."""
+        image = _digest(kernel.image)
+        if kernel._provisioner.was_alone() or kernel.environment is not None:
+            return
+        try:
+            await self._learn(kernel.profile.kernelspec, image)
+        except BaseException:
+            await self._discard(kernel)
+            raise
+        kernel.environment = self._environments.get((kernel.profile.kernelspec, image))
+
     def _knows(self, kernelspec: str, image: str | None) -> bool:
         if image is not None:
             return (kernelspec, image) in self._environments
@@ -449,21 +669,59 @@ class KernelLauncher:
             logger.warning("Kernel %s did not end cleanly: %s", kernel.id, error)
 
     async def _start(self, profile: KernelProfile) -> Kernel:
+        if self._containers is not None and profile.principal:
+            sharers = Sharers(profile.principal, profile.kernelspec, profile.limits)
+            try:
+                return await self._start_in(self._containers, sharers, profile)
+            except NotForked as error:
+                logger.debug("A kernel gets a container of its own: %s", error.message)
+        return await self._start_at(profile, str(uuid.uuid4()))
+
+    async def _start_in(
+        self, containers: SharedContainers, sharers: Sharers, profile: KernelProfile
+    ) -> Kernel:
+        """A kernel in a container of its principal. Raises NotForked, and as `start`."""
         kernel_id = str(uuid.uuid4())
-        runtime = self._folders.runtime / runtime_name(kernel_id)
-        workspace = self._folders.workspaces / kernel_id
-        packages = None if self._folders.packages is None else self._folders.packages / kernel_id
-        made = [folder for folder in (runtime, workspace, packages) if folder is not None]
+        try:
+            seat = containers.seat(sharers, kernel_id)
+        except OSError as error:
+            raise KernelStartFailed(f"The kernel's folders can't be made: {in_words(error)}") from error
+        try:
+            return await self._start_at(profile, kernel_id, seat)
+        except BaseException:
+            # Unless there was something to end, which has left by now. The folders have been removed since.
+            seat.leave()
+            seat.tidy()
+            raise
+
+    async def _start_at(self, profile: KernelProfile, kernel_id: str, seat: Seat | None = None) -> Kernel:
+        places = self._folders
+        if seat is not None:
+            places = replace(places, workspaces=seat.workspaces, packages=seat.packages)
+        runtime = places.runtime / runtime_name(kernel_id)
+        workspace = places.workspaces / kernel_id
+        branches = places.workspaces / f"{kernel_id}{BRANCHES}"
+        packages = None if places.packages is None else places.packages / kernel_id
+        made = [folder for folder in (runtime, workspace, branches, packages) if folder is not None]
+        folders = LaunchFolders(
+            runtime,
+            workspace,
+            owns_workspace=False,
+            packages=packages,
+            branches=branches,
+            elsewhere=None if seat is None else seat.sockets,
+        )
         manager = self._manager(profile.kernelspec, runtime)
         try:
             runtime.mkdir(mode=0o700)
             workspace.mkdir(mode=0o700)
+            branches.mkdir(mode=0o700)
             if packages is not None:
                 # Readable by the user that the kernel runs as, unlike the folder above.
                 packages.mkdir()
                 packages.chmod(0o755)
             async with asyncio.timeout(self._start_timeout):
-                return await self._launch(manager, kernel_id, profile, runtime, workspace, packages)
+                return await self._launch(manager, kernel_id, profile, folders, seat)
         except (TimeoutError, OSError, RuntimeError, ValueError) as error:
             try:
                 # Before the kernel ends, because a container's log is removed with it.
@@ -502,8 +760,9 @@ class KernelLauncher:
 
         `secrets`: those of the stored names, with their values as they are now. `attend` is called before the
         connection opens, to listen from the first message on. Once this has returned, it receives everything
-        that is sent on iopub. Raises KernelStartFailed when the kernel is not alive or does not answer,
-        BackendUnavailable, KernelspecNotFound; then the kernel is ended, but its workspace is left.
+        that is sent on iopub, and all branches in its sandbox have ended. Raises KernelStartFailed or
+        KernelDied when the kernel or its keeper is not alive or does not answer, BackendUnavailable,
+        KernelspecNotFound; then the kernel is ended, but its workspace is left.
         """
         manager = self._manager(stored.kernelspec, Path(stored.runtime))
         manager.kernel_id = stored.id
@@ -528,12 +787,15 @@ class KernelLauncher:
             async with asyncio.timeout(ADOPTION_TIMEOUT):
                 # While it runs a cell, a kernel answers only on its control channel.
                 await ready(connection, provisioner.exited, Channel.CONTROL)
+                if stored.can_branch and provisioner.can_share and provisioner.keeper_socket is not None:
+                    # They end with the gateway that knew of them; from here on they have ended.
+                    await end_other_kernels(provisioner.keeper_socket)
         except BaseException as error:
             if connection is not None:
                 connection.close()
             await self._tasks.complete(self._undo(manager), f"end {stored.id}")
             if isinstance(error, (TimeoutError, RuntimeError)):
-                raise KernelStartFailed(f"The kernel does not answer: {error}") from error
+                raise KernelStartFailed(f"The kernel does not answer: {in_words(error)}") from error
             raise
         profile = KernelProfile(stored.kernelspec, stored.limits, stored.env, secrets, stored.egress)
         kernel = Kernel(
@@ -547,26 +809,189 @@ class KernelLauncher:
             None if stored.packages is None else Path(stored.packages),
         )
         kernel.hash_seed = stored.hash_seed
+        kernel.can_branch = stored.can_branch
+        kernel.tells_variables = stored.tells_variables
+        kernel._branch = self.branch
+        kernel._checkpoint = self.checkpoint
         return kernel
+
+    async def branch(self, parent: Kernel, spec: BranchSpec) -> Kernel:
+        """See `Kernel.branch`, which has checked that it may be asked for."""
+        sandbox = self._sandbox_of(parent)
+
+        async def fork(order: Order) -> Made:
+            made = await ask_for_branch(parent.connection, parent.exited, order)
+            await self._keep_parent(parent, sandbox, made)
+            return made
+
+        def branched(made: Made) -> Branched:
+            return Branched(parent.id, spec.workspace, spec.seed, made.overruled, made.children)
+
+        return await self._forked(spec, sandbox, parent, parent._inner_workspace, fork, branched)
+
+    async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> Kernel:
+        """See ``KernelPool.restore``. `like`: the kernel that it is to replace."""
+        check_seed(spec)
+        assert isinstance(held, Held)
+        parent: Kernel = held.origin.kernel if like is None else like
+        if parent._sandbox is not held.sandbox:
+            raise InvalidInput("The checkpoint is not one of this kernel's sandbox")
+        if spec.workspace is BranchWorkspace.SHARED and not parent.workspace.is_dir():
+            raise InvalidInput("The kernel's files are gone; ask for a workspace of its own")
+
+        def branched(made: Made) -> Branched:
+            return Branched(held.made_of, spec.workspace, spec.seed, held.overruled, checkpoint=held.id)
+
+        return await self._forked(
+            spec, held.sandbox, parent, held.origin.inner_workspace, held.make, branched
+        )
+
+    async def checkpoint(self, parent: Kernel, anyway: bool) -> HeldFork:
+        """See `Kernel.checkpoint`, which has checked that it may be asked for."""
+        sandbox = self._sandbox_of(parent)
+        held_id = str(uuid.uuid4())
+        path, inner_path = sandbox.socket_of_held(held_id)
+        try:
+            order = Order(inner_path, "", anyway=anyway, hold=True)
+            made = await ask_for_branch(parent.connection, parent.exited, order)
+            # First of all, because it ends when nobody comes.
+            tether = await tie(path, self._tasks)
+            try:
+                await self._keep_parent(parent, sandbox, made)
+                kept = await self._keep(sandbox, made, held=True)
+            except BaseException:
+                tether.close()
+                raise
+        finally:
+            # It may be the kernel's, who knows.
+            with suppress(OSError):
+                await asyncio.to_thread(Path(path).unlink)
+        origin = Origin(parent, parent.id, parent.workspace, parent._inner_workspace)
+        return Held(held_id, origin, sandbox, tether, kept, made.overruled, self._tasks)
+
+    def _sandbox_of(self, kernel: Kernel) -> SharedSandbox:
+        return kernel._sandbox or SharedSandbox(kernel._provisioner, kernel.workspace, kernel.packages)
+
+    async def _forked(
+        self,
+        spec: BranchSpec,
+        sandbox: SharedSandbox,
+        parent: Kernel,
+        inner_workspace: str,
+        fork: Callable[[Order], Awaitable[Made]],
+        branched: Callable[[Made], Branched],
+    ) -> Kernel:
+        """A ready kernel in the sandbox, as the parent is in all that is not in its memory.
+
+        `fork` makes the process, which is in `inner_workspace` then. On any error nothing is left of it.
+        """
+        kernel_id = str(uuid.uuid4())
+        place = sandbox.place_for(kernel_id)
+        if spec.workspace is BranchWorkspace.SHARED:
+            place = replace(place, workspace=parent.workspace, inner_workspace=parent._inner_workspace)
+        own = [place.workspace] if spec.workspace is BranchWorkspace.COPY else []
+        manager = self._manager(parent.profile.kernelspec, sandbox.folders.runtime)
+        manager.kernel_id = kernel_id
+        try:
+            with sandbox.filling(place.workspace):
+                if own:
+                    place.workspace.mkdir(mode=0o700)
+                    if spec.fill is not None:
+                        await spec.fill(place.workspace)
+                    await parent._provisioner.branch_files_given()
+                info = branch_connection(place)
+                there = place.inner_workspace
+                moves = None if there == inner_workspace else (inner_workspace, there)
+                order = Order(place.inner_prefix, info["key"].decode(), moves, spec.seed, spec.anyway)
+                try:
+                    made = await fork(order)
+                    return await self._joined(parent, sandbox, place, manager, info, made, branched(made))
+                except (TimeoutError, OSError, RuntimeError) as error:
+                    raise KernelStartFailed(f"The branch did not come up: {in_words(error)}") from error
+        except BaseException:
+            await self._tasks.complete(self._undo(manager, own), f"undo {kernel_id}")
+            raise
+
+    async def _joined(
+        self,
+        parent: Kernel,
+        sandbox: SharedSandbox,
+        place: BranchPlace,
+        manager: AsyncKernelManager,
+        info: dict[str, Any],
+        made: Made,
+        branched: Branched,
+    ) -> Kernel:
+        """The kernel whose process was made."""
+        kept = await self._keep(sandbox, made)
+        provisioner = BranchProvisioner(
+            kernel_id=manager.kernel_id, kernel_spec=manager.kernel_spec, parent=manager
+        )
+        provisioner.join(sandbox, place, kept, place.workspace, parent.packages)
+        manager.provisioner = provisioner
+        connection = KernelConnection(
+            info, self._context, kernel_id=manager.kernel_id, reception=self._reception
+        )
+        try:
+            connection.open()
+            async with asyncio.timeout(self._start_timeout):
+                await ready(connection, provisioner.exited)
+        except BaseException:
+            connection.close()
+            raise
+        branch = Kernel(
+            parent.profile,
+            manager,
+            connection,
+            place.workspace,
+            parent.info,
+            parent.environment,
+            packages=parent.packages,
+        )
+        branch.hash_seed = parent.hash_seed
+        branch.can_branch = True
+        branch.tells_variables = parent.tells_variables
+        branch.branched = branched
+        branch._branch = self.branch
+        branch._checkpoint = self.checkpoint
+        branch._inner_workspace = place.inner_workspace
+        return branch
+
+    async def _keep_parent(self, parent: Kernel, sandbox: SharedSandbox, made: Made) -> None:
+        """Let the keeper tell of a kernel that was forked, if this was its first fork."""
+        if not sandbox.is_kept(parent.id):
+            kept = await keep(keeper_of(sandbox.folders), made.parent, self._tasks)
+            if sandbox.is_kept(parent.id):
+                kept.close()  # by another fork in the meantime
+            else:
+                sandbox.keep(parent.id, kept)
+
+    async def _keep(self, sandbox: SharedSandbox, made: Made, *, held: bool = False) -> Kept:
+        """Let the keeper tell of what was forked."""
+        try:
+            return await keep(keeper_of(sandbox.folders), made.pid, self._tasks, held=held)
+        except InvalidInput as error:
+            raise KernelStartFailed("The branch ended at once") from error
 
     async def _launch(
         self,
         manager: AsyncKernelManager,
         kernel_id: str,
         profile: KernelProfile,
-        runtime: Path,
-        workspace: Path,
-        packages: Path | None,
+        folders: LaunchFolders,
+        seat: Seat | None,
     ) -> Kernel:
         try:
             await manager.start_kernel(
                 kernel_id=kernel_id,
                 limits=profile.limits,
                 extra_env={**self._preload, **profile.variables},
-                runtime_dir=runtime,
-                workspace=workspace,
-                packages=packages,
+                runtime_dir=folders.runtime,
+                workspace=folders.workspace,
+                packages=folders.packages,
+                branches=folders.branches,
                 egress=profile.egress,
+                **({} if seat is None else {"seat": seat, "sockets": seat.sockets}),
                 **self._backend_options,
             )
         finally:
@@ -579,12 +1004,26 @@ class KernelLauncher:
             connection.open()
             provisioner = manager.provisioner
             assert isinstance(provisioner, CellgateProvisioner)
-            info = known_info(await ready(connection, provisioner.exited))
+            told = await ready(connection, provisioner.exited)
+            info = known_info(told)
             environment = await self._environment(profile, connection, provisioner, info)
             spec_env = {} if manager.kernel_spec is None else manager.kernel_spec.env
             seed = {"PYTHONHASHSEED": HASH_SEED, **spec_env, **profile.variables}["PYTHONHASHSEED"]
-            kernel = Kernel(profile, manager, connection, workspace, info, environment, self._store, packages)
+            kernel = Kernel(
+                profile,
+                manager,
+                connection,
+                folders.workspace,
+                info,
+                environment,
+                self._store if provisioner.adoptable else None,
+                folders.packages,
+            )
             kernel.hash_seed = seed
+            kernel.can_branch = provisioner.can_share and _says_that_it_has(FEATURE, told)
+            kernel.tells_variables = _says_that_it_has(TELLS_VARIABLES, told)
+            kernel._branch = self.branch
+            kernel._checkpoint = self.checkpoint
             await kernel.remember()
             return kernel
         except BaseException:
@@ -602,12 +1041,16 @@ class KernelLauncher:
         key = profile.kernelspec, _digest(provisioner.image_used)
         if key in self._environments or profile.variables or not self._may_ask(profile):
             return self._environments.get(key)
+        if not provisioner.was_alone():
+            return None
         environment: Environment | None = None
         if info.get("language_info", {}).get("name") == "python":
             environment = await ask(connection, provisioner.exited)
             if environment is None:
                 self._ask_later(profile)
                 return None
+            if not provisioner.was_alone():
+                return None  # another has come meanwhile
         self._environments[key] = environment
         return environment
 
@@ -623,12 +1066,12 @@ class KernelLauncher:
         if isinstance(error, TimeoutError):
             what = f"did not become ready within {self._start_timeout:g} s"
         else:
-            what = f"did not start: {str(error).removesuffix('.')}"
+            what = f"did not start: {in_words(error).removesuffix('.')}"
         provisioner = manager.provisioner
         tail = ""
         try:
             if isinstance(provisioner, CellgateProvisioner):
                 tail = await provisioner.log_tail()
         except (OSError, CellgateError) as further:
-            logger.warning("The log of a kernel that did not start can't be read: %s", further)
+            logger.warning("The log of a kernel that did not start can't be read: %s", in_words(further))
         return f"A kernel of kernelspec {profile.kernelspec!r} {what}.{last_words(tail)}"

@@ -20,6 +20,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from cellgate_kernels import trees
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
@@ -126,7 +127,9 @@ def _nameless(path: Path) -> Path:
 
 
 def _log_left(place: Path, refusal: OSError) -> None:
-    logger.error("%s can't be removed; the next start of the gateway tries again: %s", place, refusal)
+    logger.error(
+        "%s can't be removed; the next start of the gateway tries again: %s", place, in_words(refusal)
+    )
 
 
 def _begin(folder: Path) -> tuple[Path, OSError | None]:

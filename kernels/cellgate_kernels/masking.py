@@ -201,10 +201,20 @@ class MessageMasker:
         # By the id of the request, then by the stream's name.
         self._cells: OrderedDict[str, dict[str, _Stream]] = OrderedDict()
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._passed: frozenset[str] = frozenset()
+
+    def expect_again(self, messages: Iterable[Message]) -> None:
+        """These were masked and may come again: then their text is not shown, and nothing follows from it.
+
+        That is so for an adopted kernel, whose messages come from its spool and from its socket.
+        """
+        self._passed = frozenset(message.header.msg_id for message in messages)
 
     def before(self, message: Message) -> list[Message]:
         """Text that was held back and comes before this message, of which only the headers are needed."""
         if message.channel is Channel.IOPUB and message.msg_type == "stream":
+            return []
+        if message.header.msg_id in self._passed:
             return []
         streams = self._cells.get(message.parent.msg_id)
         if streams is None:
@@ -222,6 +232,8 @@ class MessageMasker:
 
     def mask(self, message: Message) -> Message | None:
         """The message as it may be shown; None if all of it is held back."""
+        if message.msg_type == "stream" and message.header.msg_id in self._passed:
+            return None
         if message.left_out:
             return message
         if self._masker.is_in(message.metadata_frame):

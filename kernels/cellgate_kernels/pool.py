@@ -14,8 +14,10 @@ in line for its profile.
 A claim is told its position in line: at most once every `tell_interval` seconds, only if it has changed, and
 only while it is among the first `MOST_TOLD`. It is told at once when it leaves the line for a kernel.
 
-Warm kernels: the target of a kernelspec is `size`; after a burst of claims it rises to the number of claims
-in the last `burst_window` seconds, at most `burst_size`, and falls back by itself.
+Warm kernels: the target of a profile is `size`; after a burst of claims it rises to the number of claims in
+the last `burst_window` seconds, at most `burst_size`, and falls back by itself. Unless they are set, both go
+by how its kernels start: `STARTED` or `FORKED`. None are kept of kernels that share a container with others
+of one principal: they are forked when they are claimed, and it is known whose they are.
 """
 
 from __future__ import annotations
@@ -23,13 +25,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
-from cellgate_kernels.errors import CellgateError, DeadlinePassed, KernelStartFailed, PoolExhausted
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.checkpoints import HeldFork
+from cellgate_kernels.errors import (
+    CellgateError,
+    DeadlinePassed,
+    InvalidInput,
+    KernelStartFailed,
+    PoolExhausted,
+)
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.turns import Claimant, Turns
@@ -40,6 +51,21 @@ ANYBODY = Claimant("")
 """Who claims if the caller makes no difference."""
 MOST_TOLD = 1000
 
+
+@dataclass(frozen=True, slots=True)
+class WarmTarget:
+    """How many kernels are kept warm: always, and at most after a burst of claims."""
+
+    size: int
+    burst_size: int
+
+
+STARTED = WarmTarget(2, 8)
+"""Of kernels that are started as programs, which takes a second with their libraries."""
+FORKED = WarmTarget(1, 2)
+"""Of kernels that are forked. That takes a tenth of a second, so two cover as many claims as come in one, and
+more would cost their memory, and the processor just when the sessions of a burst need it."""
+
 Moved = Callable[[int | None], None]
 """Is told how many claims are ahead in line; None once a kernel starts for this one."""
 
@@ -48,13 +74,14 @@ Moved = Callable[[int | None], None]
 class PoolSettings:
     """Limits of a pool. Durations in seconds.
 
+    `size`, `burst_size`: see the module.
     `claim_timeout`: how long a claim waits in line until its kernel starts. `tell_interval`: see the module.
     `refill_pause`: how long after a claim the next warm kernel's start is delayed while others are warm. A
     start would compete for a processor just when the first cell runs.
     """
 
-    size: int = 2
-    burst_size: int = 8
+    size: int | None = None
+    burst_size: int | None = None
     burst_window: float = 10.0
     max_kernels: int = 64
     concurrent_starts: int = 2
@@ -68,7 +95,7 @@ class PoolSettings:
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
     """A snapshot: kernels warm, starting, in use and ending; claims that wait, and since how many seconds the
-    longest of them has waited."""
+    longest of them has waited. `held`: forks that are held as checkpoints, which are no kernels."""
 
     warm: int
     starting: int
@@ -76,6 +103,7 @@ class PoolStatistics:
     ending: int
     waiting: int
     longest_wait: float = 0.0
+    held: int = 0
 
 
 class ClaimEnd(StrEnum):
@@ -186,11 +214,18 @@ class KernelPool:
         self._listening = 0
         self._starting: dict[asyncio.Task[None], _Start] = {}
         self._in_use: set[Kernel] = set()
+        # Claimed too, but another kernel has their place, or is about to take it.
+        self._replaced: set[Kernel] = set()
+        self._held: set[HeldFork] = set()
+        self._branching = 0
         self._ending: set[asyncio.Task[None]] = set()
         self._tasks = Supervisor()
         self._timer: asyncio.TimerHandle | None = None
         self._teller: asyncio.TimerHandle | None = None
         self._told_at = -settings.tell_interval
+        self._starts_work = False
+        # Wakes those that wait for room for a branch; they look again.
+        self._changed = asyncio.Event()
         self._resting = self._closed = False
 
     def start(self) -> None:
@@ -201,12 +236,23 @@ class KernelPool:
         """How many kernels there are now, by state."""
         return PoolStatistics(
             warm=sum(len(shelf.warm) for shelf in self._shelves.values()),
-            starting=len(self._starting),
+            starting=len(self._starting) + self._branching,
             in_use=len(self._in_use),
             ending=len(self._ending),
             waiting=len(self._claims),
             longest_wait=self._longest_wait(),
+            held=len(self._held),
         )
+
+    @property
+    def ready(self) -> bool:
+        """Whether a claim may expect a kernel: there are some, or the last one to be kept warm became ready.
+
+        A pool that keeps none warm is always ready.
+        """
+        there = self._in_use or any(shelf.warm for shelf in self._shelves.values())
+        keeps_any = any(self._launcher.keeps_warm(profile) for profile in self._shelves)
+        return bool(there) or self._starts_work or self.settings.size == 0 or not keeps_any
 
     def _longest_wait(self) -> float:
         oldest = next(iter(self._claims), None)
@@ -214,8 +260,10 @@ class KernelPool:
 
     def processes(self) -> list[int]:
         """The first processes of the kernels that are warm or in use, as far as they are known."""
-        kernels = [*self._in_use, *(kernel for shelf in self._shelves.values() for kernel in shelf.warm)]
-        return [process for kernel in kernels if (process := kernel.process) is not None]
+        warm = (kernel for shelf in self._shelves.values() for kernel in shelf.warm)
+        kernels = [*self._in_use, *self._replaced, *warm]
+        # Kernels that share a sandbox have the same.
+        return list({process for kernel in kernels if (process := kernel.process) is not None})
 
     async def claim(
         self,
@@ -254,6 +302,7 @@ class KernelPool:
     async def _claim(
         self, profile: KernelProfile, claimant: Claimant, moved: Moved | None, patience: float | None
     ) -> tuple[Kernel, ClaimEnd]:
+        profile = self._launcher.placed(profile, claimant.name)
         shelf = self._shelves.get(profile)
         if shelf is not None:
             shelf.claimed_at.append(self._clock())
@@ -373,14 +422,135 @@ class KernelPool:
     def _exhausted(self, message: str) -> PoolExhausted:
         return PoolExhausted(message, retry_after=self.settings.claim_timeout)
 
-    def release(self, kernel: Kernel, *, spare_files: bool = False) -> None:
-        """End a claimed kernel in the background; its place becomes free when it is gone.
+    async def branch(self, kernel: Kernel, spec: BranchSpec) -> Kernel:
+        """A branch of a claimed kernel, which belongs to the caller until `release`; see `Kernel.branch`.
 
-        With `spare_files` its workspace is kept.
+        It needs a place as every kernel does, but does not wait in line for one: whoever asks for it keeps a
+        kernel idle. Raises PoolExhausted at once where no place is free for it after all claims in line, or
+        can be made by ending a warm kernel, and as `Kernel.branch` does.
+        """
+        return await self._one_more(lambda: kernel.branch(spec))
+
+    async def _one_more(self, fork: Callable[[], Awaitable[Kernel]]) -> Kernel:
+        """A kernel that is forked, in a place of its own. Raises PoolExhausted, and what `fork` raises."""
+        making_room = self._make_room()
+        self._branching += 1
+        try:
+            if making_room is not None:
+                await asyncio.wait([making_room])
+            kernel = await fork()
+            self._in_use.add(kernel)
+        finally:
+            self._branching -= 1
+            self._balance()
+        return self._unless_closed(kernel)
+
+    def _unless_closed(self, kernel: Kernel) -> Kernel:
+        if self._closed:
+            self.release(kernel)
+            raise self._exhausted("The gateway is shutting down.")
+        return kernel
+
+    async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
+        """A claimed kernel as it is now, kept until the caller closes it or `close`.
+
+        It has no place in the pool: how much memory such forks may take is the caller's to decide. Raises as
+        `Kernel.checkpoint`, and PoolExhausted when the pool is closed.
+        """
+        held = await kernel.checkpoint(anyway=anyway)
+        if self._closed:
+            held.close()
+            raise self._exhausted("The gateway is shutting down.")
+        self._held.add(held)
+        forget = self._tasks.guard(lambda _: self._held.discard(held), "end of a held fork")
+        held.ended.add_done_callback(forget)
+        return held
+
+    async def restore(self, held: HeldFork, spec: BranchSpec, *, instead_of: Kernel | None = None) -> Kernel:
+        """A live kernel made of a held fork, which belongs to the caller until `release`.
+
+        It needs a place as a branch does, unless it is made instead of a claimed kernel of the same sandbox:
+        then it takes over that one's place, so this works in a full pool too. That one may run a cell, or
+        hang. It is still the caller's, who releases it; the sandbox and its held forks stay for the new one.
+        Files that are shared (`BranchWorkspace.SHARED`) are those of `instead_of`, and without it those of
+        the kernel that was forked.
+
+        Raises KernelDied when the held fork has ended, KernelStartFailed when the kernel does not come up,
+        InvalidInput when the other kernel is not one that it can replace. Then nothing has changed.
+        """
+        if instead_of is None:
+            return await self._one_more(lambda: self._launcher.restore(held, spec))
+        if instead_of not in self._in_use:
+            raise InvalidInput("This kernel is not in use, or another takes its place already")
+        # The place is the new one's from here on, whatever happens to the other meanwhile.
+        self._in_use.discard(instead_of)
+        self._replaced.add(instead_of)
+        self._branching += 1
+        try:
+            kernel = await self._launcher.restore(held, spec, like=instead_of)
+            self._in_use.add(kernel)
+        except BaseException:
+            if instead_of in self._replaced:
+                self._replaced.discard(instead_of)
+                self._in_use.add(instead_of)
+            raise
+        finally:
+            self._branching -= 1
+            self._balance()
+        return self._unless_closed(kernel)
+
+    def _make_room(self) -> asyncio.Task[None] | None:
+        """Whose end to wait for before there is a place for a branch; None if there is one now.
+
+        Raises PoolExhausted.
+        """
+        waiting = self._in_line.total()
+        if not self._closed and self._places > waiting:
+            return None
+        warm = next((shelf.warm for shelf in self._shelves.values() if shelf.warm), None)
+        if self._closed or waiting or warm is None:
+            raise self._no_room()
+        return self._end(warm.popleft())
+
+    async def room_for_branch(self, patience: float) -> None:
+        """Return once `branch` would find a place; the place is not reserved.
+
+        Waits at most `patience` seconds, without a turn of its own: claims in line come first. Raises
+        PoolExhausted.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                while not self._closed and not self._has_room_for_branch:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise self._no_room() from None
+        if self._closed:
+            raise self._exhausted("The gateway is shutting down.")
+
+    @property
+    def _has_room_for_branch(self) -> bool:
+        waiting = self._in_line.total()
+        return self._places > waiting or (not waiting and any(each.warm for each in self._shelves.values()))
+
+    def _no_room(self) -> PoolExhausted:
+        return self._exhausted(
+            f"All {self.settings.max_kernels} kernels are in use, and a branch is one more. Try again"
+            " later, or end sessions you don't need."
+        )
+
+    def release(self, kernel: Kernel, *, spared: Collection[Path] = ()) -> None:
+        """End a claimed kernel in the background; its place becomes free when it is gone, unless another
+        took it over.
+
+        These of its folders stay.
         """
         if kernel in self._in_use:
             self._in_use.discard(kernel)
-            self._end(kernel, spare_files=spare_files)
+            self._end(kernel, spared)
+        elif kernel in self._replaced:
+            self._replaced.discard(kernel)
+            self._end(kernel, spared, has_place=False)
 
     def adopt(self, kernel: Kernel) -> None:
         """Add a kernel that an earlier gateway started; it counts as in use until `release`."""
@@ -389,13 +559,18 @@ class KernelPool:
     def detach(self, kernel: Kernel) -> None:
         """Let a claimed kernel outlive the pool."""
         self._in_use.discard(kernel)
+        self._replaced.discard(kernel)
         kernel.detach()
 
-    def _end(self, kernel: Kernel, *, spare_files: bool = False) -> None:
-        ending = kernel.discard(spare_files=spare_files)
+    def _end(
+        self, kernel: Kernel, spared: Collection[Path] = (), *, has_place: bool = True
+    ) -> asyncio.Task[None]:
+        ending = kernel.discard(spared=spared)
         task = self._tasks.start(ending, f"end {kernel.id}", kernel=kernel.id)
-        self._ending.add(task)
-        task.add_done_callback(self._tasks.guard(self._ended, "count of kernels"))
+        if has_place:
+            self._ending.add(task)
+            task.add_done_callback(self._tasks.guard(self._ended, "count of kernels"))
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
@@ -403,25 +578,32 @@ class KernelPool:
 
     @property
     def _places(self) -> int:
-        used = len(self._starting) + len(self._in_use) + len(self._ending)
+        used = len(self._starting) + self._branching + len(self._in_use) + len(self._ending)
         return self.settings.max_kernels - used - sum(len(shelf.warm) for shelf in self._shelves.values())
 
-    def _target(self, shelf: _Shelf) -> int:
-        if self.settings.size == 0 or self._resting:
+    def _target(self, profile: KernelProfile, shelf: _Shelf) -> int:
+        if self.settings.size == 0 or self._resting or not self._launcher.keeps_warm(profile):
             return 0
+        usual = FORKED if self._launcher.forks(profile.kernelspec) else STARTED
+        size = usual.size if self.settings.size is None else self.settings.size
+        burst_size = usual.burst_size if self.settings.burst_size is None else self.settings.burst_size
         since = self._clock() - self.settings.burst_window
         while shelf.claimed_at and shelf.claimed_at[0] < since:
             shelf.claimed_at.popleft()
-        return max(self.settings.size, min(len(shelf.claimed_at), self.settings.burst_size))
+        return max(size, min(len(shelf.claimed_at), burst_size))
 
     def _balance(self) -> None:
         """Start what is wanted and fits; called after every change, and by one timer."""
+        self._changed.set()
         if self._closed:
             return
+        # One moment for all: a retry that is due between two looks at the clock would get no timer.
+        now = self._clock()
         self._assign_starts()
+        self._end_unwanted()
         while len(self._starting) < self.settings.concurrent_starts:
             claim = self._first()
-            profile = self._wanted_warm() if claim is None else claim.profile
+            profile = self._wanted_warm(now) if claim is None else claim.profile
             if profile is None or (self._places < 1 and not self._evict(profile)):
                 break
             start = _Start(profile)
@@ -431,8 +613,15 @@ class KernelPool:
             self._starting[task] = start
             # A task that is cancelled before its first step never does this itself.
             task.add_done_callback(lambda done: self._starting.pop(done, None))
-        self._set_timer()
+        self._set_timer(now)
         self._tell_later()
+
+    def _end_unwanted(self) -> None:
+        """End warm kernels that nobody would get: their claims share containers again."""
+        for profile, shelf in self._shelves.items():
+            if shelf.warm and not self._launcher.keeps_warm(profile):
+                while shelf.warm:
+                    self._end(shelf.warm.popleft())
 
     def _assign_starts(self) -> None:
         """Give the kernels that are starting for nobody to claims that can use them."""
@@ -440,12 +629,11 @@ class KernelPool:
             if start.claim is None and (claim := self._first_of(start.profile)) is not None:
                 self._assign(start, claim)
 
-    def _wanted_warm(self) -> KernelProfile | None:
-        now = self._clock()
+    def _wanted_warm(self, now: float) -> KernelProfile | None:
         for profile, shelf in self._shelves.items():
             coming = [start for start in self._starting.values() if start.claim is None]
             total = len(shelf.warm) + sum(start.profile == profile for start in coming)
-            if self._places >= 1 and total < self._target(shelf) and now >= shelf.start_at:
+            if self._places >= 1 and total < self._target(profile, shelf) and now >= shelf.start_at:
                 return profile
         return None
 
@@ -462,12 +650,11 @@ class KernelPool:
                     break
         return False
 
-    def _set_timer(self) -> None:
+    def _set_timer(self, now: float) -> None:
         """Look again when a failed profile may be retried, or a pause is over."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._clock()
         delays = [shelf.start_at - now for shelf in self._shelves.values() if shelf.start_at > now]
         if delays:
             self._timer = asyncio.get_running_loop().call_later(
@@ -516,6 +703,7 @@ class KernelPool:
     def _started(self, start: _Start, kernel: Kernel) -> None:
         shelf = self._shelves.get(start.profile)
         if shelf is not None:
+            self._starts_work = True
             shelf.failures = 0
             shelf.retry_at = 0.0
         if start.claim is None or start.claim.kernel.done():
@@ -562,6 +750,7 @@ class KernelPool:
             self._answer(claim)
 
     def _back_off(self, shelf: _Shelf) -> None:
+        self._starts_work = False
         delay = min(self.settings.retry_delay * 2**shelf.failures, self.settings.max_retry_delay)
         shelf.failures = min(shelf.failures + 1, 16)
         shelf.retry_at = self._clock() + delay
@@ -573,6 +762,7 @@ class KernelPool:
     async def close(self) -> None:
         """End every kernel, refuse every claim, and return when nothing is left. Idempotent."""
         self._closed = True
+        self._changed.set()
         for timer in (self._timer, self._teller):
             if timer is not None:
                 timer.cancel()
@@ -584,9 +774,14 @@ class KernelPool:
             task.cancel()
         if self._starting:
             await asyncio.wait(tuple(self._starting))
+        self._end_all()
+        await self._tasks.finished()
+
+    def _end_all(self) -> None:
         for shelf in self._shelves.values():
             while shelf.warm:
                 self._end(shelf.warm.popleft())
-        for kernel in tuple(self._in_use):
+        for kernel in (*self._in_use, *self._replaced):
             self.release(kernel)
-        await self._tasks.finished()
+        for held in tuple(self._held):
+            held.close()

@@ -462,6 +462,17 @@ def connect_to(connecting: socket.socket, path: str) -> None:
         os.close(folder)
 
 
+async def open_stream(path: str, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the socket at `path`; see `connect_to`. At most twice `limit` bytes wait to be read."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        connect_to(connection, path)
+        return await asyncio.open_unix_connection(sock=connection, limit=limit)
+    except BaseException:
+        connection.close()
+        raise
+
+
 def as_bytes(value: bytes | str) -> bytes:
     """A key of a connection info as bytes; it may come as either type."""
     return value if isinstance(value, bytes) else value.encode()

@@ -17,6 +17,7 @@ import msgspec
 
 from cellgate_kernels import trees
 from cellgate_kernels.environment import Told
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.regular import read_regular
 
@@ -30,7 +31,7 @@ class StoredKernel(msgspec.Struct, frozen=True):
     """A kernel as its launch left it. `identity` is the name by which it knows its client's sockets.
 
     `provisioner` is what jupyter_client calls provisioner info. A kernel that was started by an older version
-    of the gateway has no `hash_seed`. `secrets` has names only.
+    of the gateway has no `hash_seed`, does not branch and tells of no variables. `secrets` has names only.
     """
 
     id: str
@@ -47,6 +48,8 @@ class StoredKernel(msgspec.Struct, frozen=True):
     hash_seed: str | None = None
     secrets: tuple[str, ...] = ()
     egress: bool = False
+    can_branch: bool = False
+    tells_variables: bool = False
 
 
 class KernelStore:
@@ -72,7 +75,7 @@ class KernelStore:
         try:
             self._path(kernel_id).unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, error)
+            logger.warning("What is stored of kernel %s can't be removed: %s", kernel_id, in_words(error))
 
     def load(self) -> dict[str, StoredKernel]:
         """All kernels by their ids. A file that can't be read is skipped and removed.
@@ -86,7 +89,7 @@ class KernelStore:
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 if isinstance(error, OSError) and error.errno in trees.NO_OPEN_FILES:
                     raise
-                logger.warning("%s tells of no kernel, and is removed: %s", path, error)
+                logger.warning("%s tells of no kernel, and is removed: %s", path, in_words(error))
                 trees.remove(path)
             else:
                 found[kernel.id] = kernel

@@ -145,14 +145,15 @@ def _name(entry: os.DirEntry[str]) -> str:
 @contextmanager
 def opened(folder: Path) -> Iterator[int]:
     """A descriptor of a folder, to read and change it; its owner's permissions are restored if needed."""
-    descriptor = _open(None, str(folder))
+    descriptor = open_folder(None, str(folder))
     try:
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _open(parent: int | None, name: str) -> int:
+def open_folder(parent: int | None, name: str) -> int:
+    """A descriptor as of `opened`, which the caller closes."""
     handle = os.open(name, _HANDLE, dir_fd=parent)
     try:
         _unlock(handle)
@@ -206,7 +207,7 @@ def move_entries(source: Path, target: Path) -> None:
     with opened(source) as old, opened(target) as new:
         for _ in range(_PASSES):
             names = os.listdir(old)  # noqa: PTH208 - a descriptor
-            refused = [error for name in names if (error := _move(old, new, name)) is not None]
+            refused = [error for name in names if (error := move_entry(old, name, new, name)) is not None]
             if refused:
                 raise refused[0]
             if not names:
@@ -214,19 +215,40 @@ def move_entries(source: Path, target: Path) -> None:
     raise OSError(errno.EBUSY, "The folder is still written to")
 
 
-def _move(old: int, new: int, name: str) -> OSError | None:
+def rename(source: Path, target: Path) -> None:
+    """Rename a folder, even if its owner took away the permission to change it or the folder around it.
+
+    It has the same mode afterwards. Opens a file only where permissions are restored.
+    """
     try:
-        os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
+        source.rename(target)
+    except PermissionError as refusal:
+        with opened(source.parent) as old, opened(target.parent) as new:
+            refused = move_entry(old, source.name, new, target.name)
+        if refused is not None:
+            raise refused from refusal
+
+
+def names_in(folder: Path) -> list[str]:
+    """What is in a folder, even if its owner took away the permission to read it."""
+    with opened(folder) as descriptor:
+        return os.listdir(descriptor)  # noqa: PTH208 - a descriptor
+
+
+def move_entry(old: int, name: str, new: int, new_name: str) -> OSError | None:
+    """Move an entry of an open folder to another; returns why it can't be. A missing one is no error."""
+    try:
+        os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
     except FileNotFoundError:
         return None
     except PermissionError as error:
-        return _move_unlocked(old, new, name, error)
+        return _move_unlocked(old, name, new, new_name, error)
     except OSError as error:
         return error
     return None
 
 
-def _move_unlocked(old: int, new: int, name: str, refusal: OSError) -> OSError | None:
+def _move_unlocked(old: int, name: str, new: int, new_name: str, refusal: OSError) -> OSError | None:
     """Move a folder that is not writable: it must be made writable first, because its `..` changes."""
     try:
         handle = os.open(name, _HANDLE, dir_fd=old)
@@ -235,7 +257,7 @@ def _move_unlocked(old: int, new: int, name: str, refusal: OSError) -> OSError |
     try:
         mode = _unlock(handle)
         try:
-            os.rename(name, name, src_dir_fd=old, dst_dir_fd=new)
+            os.rename(name, new_name, src_dir_fd=old, dst_dir_fd=new)
         finally:
             if mode & _OURS != _OURS:
                 with suppress(PermissionError):
@@ -253,7 +275,7 @@ def remove(path: Path) -> None:
     Everything that can be removed is removed before the first error is raised.
     """
     try:
-        folder = _open(None, str(path))
+        folder = open_folder(None, str(path))
     except FileNotFoundError:
         return
     except OSError as error:
@@ -284,7 +306,7 @@ def _empty(root: int) -> OSError | None:
         while folders:
             name = folders.pop()
             try:
-                folder = _open(root, name)
+                folder = open_folder(root, name)
             except OSError as error:
                 if error.errno not in _GONE:
                     refused = refused or error

@@ -19,6 +19,7 @@ import pytest
 
 from tests.clients.processes import COMPLETE, ENVIRONMENT, SCRIPTS
 from tests.support.commands import cellgate, environment
+from tests.support.free_ports import free_port
 from tests.support.requirements import require
 from tests.support.server import until
 
@@ -43,8 +44,8 @@ class Hub:
         try:
             headers = {"Authorization": f"{scheme} {token}", "Content-Type": "application/json"}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            content = answer.read()
+            with connection.getresponse() as answer:
+                content = answer.read()
         finally:
             connection.close()
         return answer.status, json.loads(content) if content.startswith((b"{", b"[")) else content.decode()
@@ -76,11 +77,10 @@ class Hub:
 
 def free_ports(*names: str) -> dict[str, int]:
     """A free port by each name; all are different."""
-    with ExitStack() as stack:
-        sockets = {name: stack.enter_context(socket.socket()) for name in names}
-        for each in sockets.values():
-            each.bind(("127.0.0.1", 0))
-        return {name: each.getsockname()[1] for name, each in sockets.items()}
+    numbers: set[int] = set()
+    while len(numbers) < len(names):
+        numbers.add(free_port())
+    return dict(zip(names, numbers, strict=True))
 
 
 @contextmanager
@@ -167,7 +167,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
         yield started
         # The Hub ends its services, and they end what they have started.
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
         assert "Traceback" not in log.read_text(), log.read_text()[-10_000:]
         until(lambda: not (tmp_path / "data" / "gateway.json").exists(), "the gateway has not ended")
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urljoin
 
 import pytest
 from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
 
 from tests.clients.processes import serving_program
 from tests.conftest import StartGateway, serving
 from tests.support.identity import forged
 from tests.support.server import GatewayProcess, Response, until
+from tests.support.websockets import websocket
 
 AUDIENCE = "cellgate"
 
@@ -48,10 +49,13 @@ class Provider:
     def set_roles(self, client: str, *roles: str) -> None:
         self._ask(f"{self.issuer}/test/roles?{urlencode({'client': client, 'roles': ','.join(roles)})}", b"")
 
+    def set_back(self, address: str) -> None:
+        self._ask(f"{self.issuer}/test/back?{urlencode({'uri': address})}", b"")
+
     @staticmethod
     def _ask(url: str, body: bytes | None = None, headers: dict[str, str] | None = None) -> bytes:
         request = urllib.request.Request(url, body, headers or {})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
 
 
@@ -150,18 +154,43 @@ def test_new_and_withdrawn_keys(trusting: GatewayProcess, provider: Provider) ->
         )
 
 
+def test_somebody_signs_in_to_the_console(provider: Provider, tmp_path: Path) -> None:
+    """As a browser does it: through the provider's own pages, and back."""
+    with serving(
+        tmp_path / "data",
+        oidc_issuer=provider.issuer,
+        oidc_audience=AUDIENCE,
+        oidc_role_claim="realm_access.roles",
+        oidc_client_id="cellgate-console",
+    ) as gateway:
+        provider.set_back(f"{gateway.url}/console/oidc/callback")
+        browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+
+        def opened(url: str, form: dict[str, str] | None = None, **headers: str) -> tuple[str, str]:
+            body = None if form is None else urlencode(form).encode()
+            request = urllib.request.Request(url, body, {n.replace("_", "-"): v for n, v in headers.items()})
+            with browser.open(request, timeout=60) as answer:
+                return answer.url, answer.read().decode()
+
+        url, page = opened(f"{gateway.url}/console/oidc")
+        for prompt in ({"prompt": "login", "login": "root", "password": "any"}, {"prompt": "consent"}):
+            action = re.search(r'action="([^"]+)"', page)
+            assert action is not None, (url, page)
+            url, page = opened(urljoin(url, action[1]), prompt)
+        assert url == f"{gateway.url}/"
+        me = json.loads(opened(f"{gateway.url}/v1/me", Sec_Fetch_Site="same-origin")[1])
+        assert (me["principal"], me["role"]) == ("root", "admin")
+
+
 async def test_an_expired_token_and_its_open_websocket(trusting: GatewayProcess, provider: Provider) -> None:
     assert trusting.post("/v1/sessions", {"session": "x"}, token=provider.token()).status == 201
     short = provider.token(resource="urn:cellgate:short")
     url = f"ws://{trusting.host}/v1/sessions/x/ws"
-    socket = await websocket_connect(HTTPRequest(url, headers={"Authorization": f"Bearer {short}"}))
-    while await socket.read_message() is not None:
-        pass
-    socket.close()
-    assert (socket.close_code, socket.close_reason) == (
-        1008,
-        "The token has ended, or its role has changed",
-    )
+    async with websocket(HTTPRequest(url, headers={"Authorization": f"Bearer {short}"})) as opened:
+        while await opened.read_message() is not None:
+            pass
+        ended = (opened.close_code, opened.close_reason)
+    assert ended == (1008, "The token has ended, or its role has changed")
     refused(trusting.get("/v1/sessions", token=short), "has expired: get a new one")
 
 

@@ -17,8 +17,11 @@ from tests.support.server import GatewayProcess, until
 pytestmark = pytest.mark.usefixtures("no_container_left")
 
 # That of this tree, whatever the image was made of.
-BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image" / "bootstrap.py"
-MOUNTS = [f"{BOOTSTRAP}:/opt/cellgate/share/cellgate/bootstrap.py"]
+IMAGE = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
+MOUNTS = [
+    f"{IMAGE / name}:/opt/cellgate/share/cellgate/{name}"
+    for name in ("bootstrap.py", "keeper.py", "programs.py")
+]
 
 GO = "import time, os\nwhile not os.path.exists('go'): time.sleep(0.02)\n"
 
@@ -82,6 +85,23 @@ def test_sessions_of_a_killed_gateway_go_on(start: Start, containers: Containers
     assert containers(successor) == set()
 
 
+def test_a_program_of_a_killed_gateway_has_ended_in_the_session_that_goes_on(start: Start) -> None:
+    gateway = start()
+    path = "/v1/sessions/s/processes"
+    argv = ["sh", "-c", "trap '' HUP; echo begun > begun; exec sleep 600"]
+    process = gateway.post(path, {"argv": argv, "wait": False}, timeout=120).json()["process"]
+    until((gateway.workspace("s") / "begun").exists, "the program does not begin")
+    gateway.kill()
+
+    successor = start(gateway.data_dir)
+    assert states(successor, "s")[-1] == ("idle", "adopted")
+    last = [event for event in successor.recorded("s") if event.get("process") == process][-1]
+    assert (last["type"], last["cause"], last["exit_code"]) == ("process_exited", "gateway_restart", None)
+    assert (last["truncated"], last["duration_ms"]) == (None, None)
+    looks = "import psutil; any(each.name() == 'sleep' for each in psutil.process_iter(['name']))"
+    until(lambda: successor.execute("s", looks)["text"] == "False", "the program still runs")
+
+
 def test_a_session_whose_container_ended_meanwhile_ends_with_a_cause(
     start: Start, containers: Containers, client: APIClient
 ) -> None:
@@ -94,6 +114,28 @@ def test_a_session_whose_container_ended_meanwhile_ends_with_a_cause(
     assert successor.model("s")["state"] == "ended"
     assert successor.model("s")["cause"] == "gateway_restart"
     assert successor.execute("s", "open('file.txt').read(), 'x' in globals()")["text"] == "('kept', False)"
+
+
+def test_a_branch_of_a_killed_gateway_has_ended(start: Start) -> None:
+    gateway = start()
+    gateway.execute("root", "x = 1")
+    assert gateway.post("/v1/sessions/root/branch", {"session": "branch"}).status == 201
+    process = gateway.execute("branch", "import os; os.getpid()")["text"]
+    writes = "number = 0\nwhile True:\n    open('written', 'w').write(str(number))\n    number += 1\n"
+    gateway.submit("branch", writes)
+    kept = gateway.data_dir / "workspaces"
+    until(lambda: list(kept.rglob("written")), "the branch writes nothing")
+    gateway.kill()
+
+    successor = start(gateway.data_dir)
+    assert states(successor, "root")[-1] == ("idle", "adopted")
+    assert states(successor, "branch")[-1] == ("ended", "gateway_restart")
+    looks = "import os; [name for name in os.listdir('/proc') if name == "
+    assert successor.execute("root", f"{looks}{process!r}]")["text"] == "[]"
+    before = successor.execute("branch", "open('written').read()")["text"]
+    assert successor.execute("branch", "open('written').read()")["text"] == before
+    assert successor.post("/v1/sessions/root/branch", {"session": "another"}).status == 201
+    assert successor.execute("another", "x")["text"] == "1"
 
 
 @every_kind

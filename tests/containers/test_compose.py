@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import pytest
 from docker.api.client import APIClient
 
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
+from tests.support.free_ports import free_port
 from tests.support.requirements import require
 from tests.support.server import until
 
@@ -45,9 +45,7 @@ def compose_command() -> list[str]:
 @pytest.fixture
 def port() -> int:
     """One that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture
@@ -92,8 +90,8 @@ def ask(port: int, method: str, path: str, body: object = None, *, token: str = 
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     try:
         connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
+        with connection.getresponse() as answer:
+            return answer.status, json.loads(answer.read() or b"null")
     except (OSError, http.client.HTTPException):
         return 0, None
     finally:

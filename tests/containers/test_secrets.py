@@ -54,6 +54,24 @@ wait_for('go')
 print('with the next', key)
 raise ValueError(key)
 """
+# The halves of the value are printed on both sides of the death of one gateway, and of the start of the next.
+HALVES = """
+import os, time
+key = os.environ['API_KEY']
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.02)
+def say(*words):
+    print(*words, end='', flush=True)
+print('begun', flush=True)
+say('1', key[:7])
+open('half', 'w').close()
+wait_for('killed')
+say(key[7:], '2', key[:5])
+open('alone', 'w').close()
+wait_for('go')
+say(key[5:], '3', key[:4])
+"""
 
 
 @pytest.fixture
@@ -109,3 +127,23 @@ def test_an_adopted_kernel_is_masked_with_what_it_said_in_between(
     assert successor.stop() == 0
     files = [each for each in successor.data_dir.rglob("*") if each.is_file()]
     assert_no_value(audit, successor.log.read_bytes(), *(each.read_bytes() for each in files))
+
+
+def test_halves_printed_on_both_sides_of_an_adoption_are_masked(
+    gateway: GatewayProcess, start_gateway: StartGateway, backend: str
+) -> None:
+    open_session(gateway, "API_KEY")
+    execution = gateway.submit("s", HALVES)
+    until_printed(gateway, execution, "begun")
+    workspace = gateway.workspace("s")
+    until((workspace / "half").exists, "the cell doesn't print the first half")
+    gateway.kill()
+    (workspace / "killed").touch()
+    until((workspace / "alone").exists, "the cell doesn't go on without a gateway")
+    successor = start_gateway(gateway.data_dir, backend="docker", runtime=CONTAINERS[backend])
+    (workspace / "go").touch()
+    mark = "[secret API_KEY]"
+    shown = f"begun\n1 {mark} 2 {mark} 3 {KEY[:4]}"
+    assert successor.ended("s", execution)["stdout"] == shown
+    streams = [event for event in successor.recorded("s") if event["type"] == "stream"]
+    assert "".join(event["text"] for event in streams) == shown

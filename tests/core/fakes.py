@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -163,8 +163,9 @@ class FakeKernel:
     """As much of a kernel as a session sees."""
 
     isolation, display_name, packages, environment, stored = "none", "Fake", None, None, False
-    egress = None
+    egress = branched = None
     asleep = False
+    shares_sandbox_with = ()
 
     def __init__(self, number: int, profile: KernelProfile, root: Path, faults: Faults) -> None:
         self.id = f"kernel-{number}"
@@ -228,9 +229,9 @@ class FakePool:
         self.in_use.add(kernel)
         return kernel
 
-    def release(self, kernel: FakeKernel, *, spare_files: bool = False) -> None:
+    def release(self, kernel: FakeKernel, *, spared: Collection[Path] = ()) -> None:
         self.in_use.discard(kernel)
-        if not spare_files and kernel.folder.exists():
+        if kernel.folder not in spared and kernel.folder.exists():
             trees.remove(kernel.folder)
 
 

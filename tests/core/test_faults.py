@@ -25,7 +25,7 @@ from tests.core.fakes import Fault, House
 
 T = TypeVar("T")
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 BODY = SessionBody(session="s")
 
 

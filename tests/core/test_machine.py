@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def without_a_cause(machine: Execution, status: Any, cause: str | None) -> None:
         machine.phase = machine.phase.FINISHED
 
 
-def kept(pool: KernelPool, kernel: Any, *, spare_files: bool = False) -> None:
+def kept(pool: KernelPool, kernel: Any, *, spared: Collection[Path] = ()) -> None:
     """A kernel that is not used any more lives on."""
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from cellgate.channels.frames import FrameFormat, Subprotocol
+from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
+from cellgate_kernels.messages import Channel, new_message
 from cellgate_kernels.testing import Cell, virtual_time
 from tests.core.world import CELL_TIMEOUT, GRACE, SETTLE, World
 
@@ -142,6 +144,20 @@ def test_a_session_without_clients_hands_no_message_to_its_door(world: World) ->
     world.ask("s", "without again")
     world.pass_time(1)
     assert len(taken) == 5
+
+
+def test_no_client_asks_a_kernel_for_a_branch_beside_the_gateway(world: World) -> None:
+    """Its fork would be counted by nobody."""
+    session = world.run(world.session("s"))
+    world.do(world.connect, session, "client")
+    client = world.clients["s", "client"]
+    for kind in (BRANCH_REQUEST, "comm_info_request"):
+        for channel in (Channel.CONTROL, Channel.SHELL):
+            world.do(session.door.send, client, new_message(channel, kind, {}, session=client.session_id))
+    kernel = world.kernel("s")
+    assert kernel is not None
+    asked = [kind for kind in kernel.requests if kind in {BRANCH_REQUEST, "comm_info_request"}]
+    assert asked == ["comm_info_request"] * 2
 
 
 def test_a_restart_replaces_the_kernel_and_the_door_hears_the_new_one(world: World) -> None:

@@ -366,8 +366,9 @@ def check_losses(events: list[dict[str, Any]]) -> None:
     for event in events:
         execution = event["execution"]
         if event["type"] == "session" and "environment" in event:
-            # A kernel that is adopted is the one that was there.
-            unannounced = unannounced if event["cause"] == "adopted" else introduced
+            # A kernel that is adopted is the one that was there, and one of a checkpoint has what it had.
+            same = event["cause"] in {"adopted", "rolled_back", "chosen"}
+            unannounced = unannounced if same else introduced
             assert ("loss" in event) is unannounced, "a kernel is introduced"
             introduced = True
         elif event["type"] == "started":

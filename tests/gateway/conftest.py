@@ -18,7 +18,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
         tmp_path_factory.mktemp("strict") / "data",
         pool_size=1,
         max_queue=2,
-        interrupt_grace=0.5,
+        interrupt_grace=1,
         keep_alive=0.2,
         cull_interval=0.05,
         text_cap="64k",

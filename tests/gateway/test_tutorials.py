@@ -20,7 +20,6 @@ import re
 import select
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
+from tests.support.free_ports import free_port
 from tests.support.requirements import require
 
 ROOT = Path(__file__).parents[2]
@@ -100,7 +100,8 @@ class Terminal:
         self.port = port
         home = folder / "home"
         home.mkdir()
-        ours = ("CELLGATE_", "XDG_")
+        # The last two are of a make that runs the tests: another within it would say so.
+        ours = ("CELLGATE_", "XDG_", "MAKE", "MFLAGS")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         self.process = subprocess.Popen(
             ["bash", "--norc"],
@@ -177,10 +178,7 @@ async def terminal(tmp_path: Path) -> AsyncIterator[Terminal]:
         await SandboxProvisioner.check()
     except BackendUnavailable as error:
         require("sandbox", error.message)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    made = Terminal(tmp_path, port)
+    made = Terminal(tmp_path, free_port())
     yield made
     made.close()
 

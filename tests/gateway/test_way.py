@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-# What a principal uses, metrics, and who tells them and the tracer: four of the files.
-MOST_FILES, MOST_HOPS = 35, 8
+# What a principal uses, metrics, and who tells them and the tracer: four of the files. One more is for
+# streams, which begin while a session waits in line, and one for what can be undone.
+MOST_FILES, MOST_HOPS = 37, 8
 
 
 def test_a_cell_enters_few_files_and_a_message_takes_few_calls() -> None:

@@ -99,7 +99,7 @@ def replace(files: tuple[Path, Path], by: tuple[Path, Path]) -> None:
 def serial_of(context: ssl.SSLContext, host: str, port: int) -> int:
     """The serial number of the certificate that a server shows on a new connection."""
     with (
-        socket.create_connection((host, port), timeout=20) as plain,
+        socket.create_connection((host, port), timeout=60) as plain,
         context.wrap_socket(plain, server_hostname=host) as secure,
     ):
         shown = secure.getpeercert(binary_form=True)

@@ -16,14 +16,15 @@ from itertools import pairwise
 from typing import Any
 
 from tornado.httpclient import HTTPRequest
-from tornado.websocket import WebSocketClientConnection, websocket_connect
+from tornado.websocket import WebSocketClientConnection
 
 from cellgate.client import Gateway
 from cellgate.client.kernel import KernelQuestions
 from tests.support.server import GatewayProcess
+from tests.support.websockets import websocket
 
 V1 = "v1.kernel.websocket.jupyter.org"
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 Sent = dict[str, Any]
 
@@ -139,22 +140,14 @@ async def channels(
         f"ws://{gateway.host}/api/kernels/{kernel}/channels{query}",
         headers={"Authorization": f"token {gateway.token}", **(headers or {})},
     )
-    opened = await websocket_connect(
+    async with websocket(
         request,
         subprotocols=[V1] if v1 else None,
         max_message_size=1 << 30,
         compression_options={} if compression else None,
-    )
-    assert opened.selected_subprotocol == (V1 if v1 else None)
-    client = Channels(opened, v1=v1)
-    try:
-        yield client
-    finally:
-        opened.close()
-        await client.closed()
-        async with asyncio.timeout(PATIENCE):
-            while (stream := opened.protocol and opened.protocol.stream) and not stream.closed():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+    ) as opened:
+        assert opened.selected_subprotocol == (V1 if v1 else None)
+        yield Channels(opened, v1=v1)
 
 
 async def kernel_info(gateway: Gateway, session: str) -> dict[str, Any]:

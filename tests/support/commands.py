@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 INSTALLED = Path(sys.executable).with_name("cellgate")
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 IMPORTED = [
     "cellgate.cli.main",
@@ -35,6 +35,8 @@ IMPORTED = [
     "cellgate.cli.export",
     "cellgate.cli.files",
     "cellgate.cli.forced_exit",
+    "cellgate.cli.open",
+    "cellgate.cli.process",
     "cellgate.cli.record",
     "cellgate.cli.replay",
     "cellgate.cli.run",
@@ -135,7 +137,7 @@ def serve(*words: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def announced(data_dir: Path, process: subprocess.Popen[str]) -> dict[str, Any]:

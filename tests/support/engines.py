@@ -32,7 +32,7 @@ BOOTSTRAP = Path(__file__).parents[2] / "kernels" / "cellgate_kernels" / "image"
 """That of this tree, whatever the image was made of."""
 
 MOUNTED_IMAGE = "cellgate/kernel:mounted"
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 # The image's files, no second hierarchy of cgroups, which crun refuses, and the daemon, which stays inside.
 _IN_NAMESPACES = """

@@ -7,6 +7,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,10 +26,11 @@ from cellgate_kernels.provisioners.base import CellgateProvisioner
 from cellgate_kernels.provisioners.cgroups import Cgroups
 from cellgate_kernels.provisioners.container import KERNEL_LABEL
 from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
+from cellgate_kernels.provisioners.kernel_uids import KernelUids
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 
 CELL_TIMEOUT = 60.0
-SETTLE_TIMEOUT = 10.0
+SETTLE_TIMEOUT = 30.0
 
 CONTAINERS = {"docker": "", "gvisor": "runsc"}
 """Backends of tests that are containers, each with its engine's runtime."""
@@ -147,14 +149,13 @@ async def no_leaks(
     before = _snapshot()
     try:
         yield folder
-        left: dict[str, set[str]] = {}
-        async with asyncio.timeout(SETTLE_TIMEOUT + 5):
-            for _ in range(int(SETTLE_TIMEOUT / 0.05)):
-                left = {kind: now - before[kind] for kind, now in _snapshot().items()}
-                left["files"] = set(os.listdir(folder))  # noqa: PTH208
-                if not any(left.values()):
-                    break
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + SETTLE_TIMEOUT
+        while True:
+            left = {kind: now - before[kind] for kind, now in _snapshot().items()}
+            left["files"] = set(os.listdir(folder))  # noqa: PTH208
+            if not any(left.values()) or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
         assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -183,6 +184,14 @@ def fork_settings() -> ForkSettings:
     return ForkSettings(modules=())
 
 
+async def kernel_uids(name: str, folder: Path) -> KernelUids | None:
+    """What gives kernels whose folders are in this one a uid each; None where that can't be."""
+    try:
+        return await KernelUids.find(name, [folder])
+    except BackendUnavailable:
+        return None
+
+
 @pytest.fixture
 async def fork_server(
     backend: str, no_leaks: Path, fork_settings: ForkSettings
@@ -195,7 +204,8 @@ async def fork_server(
         cgroups = Cgroups.find(no_leaks.name)
     except BackendUnavailable:
         cgroups = None
-    server = ForkServer([(no_leaks, True)], cgroups, fork_settings)
+    uids = await kernel_uids(no_leaks.name, no_leaks)
+    server = ForkServer([(no_leaks, True)], cgroups, fork_settings, uids)
     yield server
     await server.close()
 

@@ -41,6 +41,9 @@ file: see [Operate a gateway](../how-to/operate-a-gateway.md#configure-it).
 | 2 | wrong usage, no gateway, or refused | the same | the same | wrong usage, or a file that cannot be read |
 | 3 | | | nothing certainly differs, but something cannot be judged | the file has no seal |
 | 130 | Ctrl-C | Ctrl-C | Ctrl-C | Ctrl-C |
+
+`process run` and `process watch` exit as the program did: with its own code, or with 128 and the number of
+the signal that ended it.
 """
 
 SETTINGS = """\

@@ -28,8 +28,12 @@ from tests.support.commands import Forked, environment
 T = TypeVar("T")
 
 TOKEN = "a-token-for-tests"
-START_DEADLINE = 60.0
-STOP_DEADLINE = 30.0
+START_DEADLINE = 120.0
+STOP_DEADLINE = 90.0
+PATIENCE = 60.0
+"""Seconds for what takes a moment on a machine that does nothing else. Who waits in vain fails late, and who
+waits for what comes waits no longer than it takes: nothing is gained by less.
+"""
 
 
 @dataclass(frozen=True)
@@ -154,8 +158,8 @@ class GatewayProcess:
         connection = self.connect(timeout)
         try:
             send(connection, method, path, body, token=token, headers=headers)
-            answer = connection.getresponse()
-            return Response(answer.status, answer.headers, answer.read())
+            with connection.getresponse() as answer:
+                return Response(answer.status, answer.headers, answer.read())
         finally:
             connection.close()
 
@@ -215,6 +219,16 @@ class GatewayProcess:
         until(asked, "the cell does not ask for input")
         return execution
 
+    def printed(self, session: str, text: str) -> bool:
+        """Whether a session that may not be there yet has printed this.
+
+        What one `print` writes may come as several events: its end is written after its text.
+        """
+        if self.get(f"/v1/sessions/{session}").status != 200:
+            return False
+        said = [event["text"] for event in self.recorded(session) if event["type"] == "stream"]
+        return text in "".join(said)
+
     def answer(self, session: str, execution: str, value: str = "") -> None:
         """Answer the input() of a running cell."""
         path = f"/v1/sessions/{session}/executions/{execution}/input"
@@ -263,9 +277,10 @@ class GatewayProcess:
         connection = self.connect()
         try:
             send(connection, method, path, body, headers={"Accept": accept, **headers})
-            answer = connection.getresponse()
-            assert answer.status == 200, answer.read()
-            yield answer
+            # An answer that ends with the connection keeps its socket when the connection is closed.
+            with connection.getresponse() as answer:
+                assert answer.status == 200, answer.read()
+                yield answer
         finally:
             connection.close()
 
@@ -297,7 +312,7 @@ def send(
     connection.request(method, path, data, sent)
 
 
-def until(condition: Callable[[], T | None], otherwise: str, seconds: float = 30) -> T:
+def until(condition: Callable[[], T | None], otherwise: str, seconds: float = PATIENCE) -> T:
     """The first true value of `condition`, asked again and again; fails when there is none in time."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

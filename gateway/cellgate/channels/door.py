@@ -22,6 +22,7 @@ from cellgate.channels.synthesis import aborted_reply, answer_to, error_content,
 from cellgate.errors import Conflict, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
+from cellgate_kernels.branch_request import REQUEST as BRANCH_REQUEST
 from cellgate_kernels.errors import CellgateError, InvalidInput, KernelDied
 from cellgate_kernels.execution import Outcome, Status
 from cellgate_kernels.kernel import Kernel
@@ -158,6 +159,10 @@ class Door:
             else:
                 # Kernels would run it, beside the queue, its limits and the record.
                 self._refuse(client, message, InvalidInput("A cell is sent on the shell channel"))
+            return
+        if msg_type == BRANCH_REQUEST:
+            # The kernel would fork beside all limits, for nobody. No client asks for that by mistake.
+            logger.debug("Dropped a request for a branch, which only the gateway makes")
             return
         if message.channel is Channel.STDIN:
             if self._asking is not client:

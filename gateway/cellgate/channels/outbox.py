@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB, MIB
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
@@ -161,7 +162,7 @@ class Outbox:
         try:
             chunk = await self._lane.run(os.pread, self._file.fileno(), size, self._read_at)
         except OSError as error:
-            self._give_up(f"What waited for this client can't be read: {error.strerror}")
+            self._give_up(f"What waited for this client can't be read: {in_words(error, file=False)}")
             return None
         if self.lost is not None:
             return None
@@ -191,7 +192,7 @@ class Outbox:
                 self._chunks.extend(map(len, chunks))
                 self._wake.set()
         except OSError as error:
-            self._give_up(f"What waits for this client can't be kept: {error.strerror}")
+            self._give_up(f"What waits for this client can't be kept: {in_words(error, file=False)}")
         finally:
             self._spill = None
             self._uncrowded.set()

@@ -15,7 +15,7 @@ def forms_of(actions: Mapping[str, str]) -> tuple[str, ...]:
 def choose_action(
     command: str, usage: str, actions: Mapping[str, str], words: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several.
+    """The action and its arguments. `[NAME]` may be left out, `NAME...` may be several; ``--`` is none.
 
     Raises UsageError for an action that is not there, and for too many or too few arguments.
     """
@@ -25,7 +25,7 @@ def choose_action(
     if action not in actions:
         hint = did_you_mean(action, list(actions)) or f": {command} {usage}"
         raise UsageError(f"{command} does not know {action!r}{hint}")
-    names = actions[action].split()
+    names = [name for name in actions[action].split() if name != "--"]
     least = sum(not name.startswith("[") for name in names)
     many = bool(names) and names[-1].rstrip("]").endswith("...")
     if len(rest) < least or (len(rest) > len(names) and not many):

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Container, Generator, Mapping
+from collections.abc import Callable, Container, Generator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -38,7 +38,7 @@ from traitlets.config.loader import (
 
 from cellgate.cli.extras import available
 from cellgate.cli.setting_checks import settings_of, unfit
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.regular import read_regular
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def read_config_file(path: Path) -> Config:
     try:
         config = Config(loaders[path.suffix](path.name, path=str(path.parent)).load_config())
     except Exception as error:  # the file is a program: it may raise anything
-        raise UsageError(f"the configuration file {path} fails: {type(error).__name__}: {error}") from error
+        raise UsageError(
+            f"the configuration file {path} fails: {type(error).__name__}: {in_words(error)}"
+        ) from error
     for name, section in config.items():
         if name[:1].isupper() and not isinstance(section, Config):
             raise UsageError(f"{name} in {path} must hold settings, such as {name}.NAME, not {section!r}")
@@ -126,12 +128,13 @@ class _LogLevel(Enum[Any]):
 class _StrictLoader(KVArgParseConfigLoader):
     """Reports a wrong option as one error, where traitlets prints a usage page or only warns.
 
-    `check` gets the loaded settings before they are applied. `teach` is set only for completion, and tells
-    the parser what may be completed.
+    `check` gets the loaded settings before they are applied. `hint` says what may help about an option that
+    there is none of. `teach` is set only for completion, and tells the parser what may be completed.
     """
 
     check: Callable[[Config], None]
     teach: Callable[[argparse.ArgumentParser], None] | None = None
+    hint: Callable[[Sequence[str]], str]
 
     def load_config(self, *arguments: Any, **options: Any) -> Config:
         """The settings of the command line. Raises ArgumentError, and whatever `check` raises."""
@@ -166,7 +169,8 @@ class _StrictLoader(KVArgParseConfigLoader):
         known = ["-" * min(2, len(name)) + name for name in (*self.aliases, *self.flags)]
         option = (re.findall(r"(?:^argument |unrecognized arguments: )(--?[^\s:/=]+)", message) or [""])[0]
         if option and "." not in option and option not in known:
-            raise ArgumentError(f"there is no option {option}{did_you_mean(option, known)}")
+            hint = did_you_mean(option, known) + self.hint(self.argv)
+            raise ArgumentError(f"there is no option {option}{hint}")
         for alias, target in self.aliases.items():
             # The loader names the trait; the user knows the option.
             message = message.replace(f"--{target}:", f"--{alias}:" if len(alias) > 1 else f"--{target}:")
@@ -184,6 +188,22 @@ def did_you_mean(word: str, known: list[str]) -> str:
     """A suggestion to append to an error, or nothing if no known word is close."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def expanded(name: str) -> Path:
+    """A path as a user gives it, with ``~`` resolved. Raises UsageError for a home that is not known."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{name}: this home folder is not known; give the whole path") from error
+
+
+def users_folder() -> Path | None:
+    """The data folder that this user's commands take if none is named; None for one without a home."""
+    try:
+        return platformdirs.user_data_path("cellgate")
+    except RuntimeError:
+        return None
 
 
 class BaseApp(Application):
@@ -219,7 +239,10 @@ class BaseApp(Application):
 
     @default("data_dir")
     def _data_dir(self) -> str:
-        return str(platformdirs.user_data_path("cellgate"))
+        folder = users_folder()
+        if folder is None:
+            raise UsageError("your home folder is not known: set HOME, or give --data-dir DIR")
+        return str(folder)
 
     @default("version")
     def _version(self) -> str:
@@ -233,7 +256,7 @@ class BaseApp(Application):
     @property
     def data_path(self) -> Path:
         """`data_dir` as a path, with ``~`` resolved."""
-        return Path(self.data_dir).expanduser()
+        return expanded(self.data_dir)
 
     def initialize(self, argv: list[str] | None = None) -> None:
         """Reads all settings. Raises UsageError, which says what is wrong; exits after ``--help``."""
@@ -263,9 +286,12 @@ class BaseApp(Application):
 
     def _file_config(self) -> Config:
         if self.config_file:
-            path = Path(self.config_file).expanduser()
+            path = expanded(self.config_file)
         else:
-            folder = platformdirs.user_config_path("cellgate")
+            try:
+                folder = platformdirs.user_config_path("cellgate")
+            except RuntimeError:  # there is no home
+                return Config()
             found = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
             if not found:
                 return Config()
@@ -273,6 +299,10 @@ class BaseApp(Application):
         config = read_config_file(path)
         self._check_fit(config, lambda class_name, name: f"{class_name}.{name} in {path}")
         return config
+
+    def hint_for_unknown_option(self, argv: Sequence[str]) -> str:
+        """What to append to the error about an option that is in `argv`, but not known."""
+        return ""
 
     def _check_command_line(self) -> None:
         """For a command that accepts less than others. Raises UsageError."""
@@ -327,6 +357,7 @@ class BaseApp(Application):
             allow_abbrev=False,
         )
         loader.check = self._check_loaded
+        loader.hint = self.hint_for_unknown_option
         if COMPLETING in self.environment:
             from cellgate.cli.completion_values import teach  # noqa: PLC0415 - for completion only
 
@@ -467,7 +498,7 @@ class CommandApp(BaseApp):
         running = self._local_gateway()
         if running is not None and running.certificate is not None:
             return Trust(certificate=running.certificate)
-        return Trust(ca_file=Path(self.ca_file).expanduser() if self.ca_file else None)
+        return Trust(ca_file=expanded(self.ca_file) if self.ca_file else None)
 
     def gateway(self) -> Gateway:
         """A client of the gateway of the settings. Raises UsageError."""
@@ -496,4 +527,5 @@ class CommandApp(BaseApp):
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
-            raise UsageError(f"{path} can't be read ({error}); give --url and --token") from error
+            why = in_words(error, file=False)
+            raise UsageError(f"{path} can't be read ({why}); give --url and --token") from error

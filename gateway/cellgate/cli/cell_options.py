@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from traitlets import Unicode
+from traitlets import Bool, Unicode
 
-from cellgate.cli.base import CommandApp
+from cellgate.cli.base import CommandApp, expanded
 from cellgate.cli.images import Handling, Pictures
 from cellgate.cli.setting_checks import Duration
 
@@ -23,7 +23,23 @@ class KernelOption(CommandApp):
         config=True, metavar="NAME"
     )
 
+    checkpoints = Bool(
+        False,
+        help="Let a new session make a checkpoint after each cell, so that cells can be undone.",
+    ).tag(config=True)
+
     aliases: Any = {"kernel": "KernelOption.kernel", **CommandApp.aliases}  # noqa: RUF012
+    flags: Any = {  # noqa: RUF012
+        "checkpoints": (
+            {"KernelOption": {"checkpoints": True}},
+            "Let a new session make a checkpoint after each cell, so that cells can be undone.",
+        )
+    }
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What to ask for; a session that exists may have either, unless they are asked for."""
+        return "auto" if self.checkpoints else None
 
 
 class TimeoutOption(KernelOption):
@@ -55,7 +71,7 @@ class TimeoutOption(KernelOption):
             handling = Handling(self.images)
         else:
             handling = Handling.SAVE
-            folder = Path(self.images).expanduser()
+            folder = expanded(self.images)
         return Pictures(handling, folder, self.environment if on_terminal else None)
 
 

@@ -32,5 +32,5 @@ class CompletionApp(CommandApp):
             case ["bash" | "zsh" | "fish" as shell]:
                 self.print(shellcode(["cellgate"], use_defaults=False, shell=shell).strip("\n"))
             case _:
-                raise UsageError(self._short_usage())
+                raise UsageError(f"usage: {self._short_usage()}")
         return 0

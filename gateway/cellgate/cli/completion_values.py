@@ -111,7 +111,7 @@ def _completer_of(placeholder: str, command: Command) -> Completer:
     match placeholder:
         case "DIR":
             return DirectoriesCompleter()
-        case "SESSION":
+        case "SESSION" | "[SESSION]":
             return _sessions(command)
         case "PATH" | "[PATH]":
             return _paths(command)

@@ -19,11 +19,14 @@ from contextlib import aclosing
 from cellgate.cli.base import UsageError
 from cellgate.cli.cell_options import TimeoutOption
 from cellgate.cli.images import Pictures
+from cellgate.cli.screen import note_wait
 from cellgate.cli.terminal import CellOutput
+from cellgate.cli.undone import undone_text
 from cellgate.client import Finished, Gateway, GatewayError, InputRequest
 
 _HISTORY = 1000
 _HISTORY_TIMEOUT = 5.0
+_UNDO = re.compile(r"\s*%undo\s*")
 _LEAVE = re.compile(r"\s*(?:exit|quit)(?:\(\s*\))?\s*")
 
 
@@ -53,10 +56,14 @@ class ConsoleApp(TimeoutOption):
         Tab completes, arrow up recalls earlier entries. Enter runs a complete entry, otherwise it starts a
         line; Alt-Enter always starts one. Ctrl-C interrupts the running cell, Ctrl-D leaves. The session
         stays, with its variables.
+
+        %undo takes back the last cell, with what it did to variables and files, in a session that makes
+        checkpoints: create it with --checkpoints.
     """
     examples = """
         cellgate console work
         cellgate console work --images figures
+        cellgate console careful --checkpoints   %undo takes back the last cell
     """
 
     async def run_command(self) -> int:
@@ -65,7 +72,9 @@ class ConsoleApp(TimeoutOption):
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("console needs a terminal; use cellgate exec")
         gateway = self.gateway()
-        model = await gateway.create_session(name, kernel=self.kernel or None)
+        model = await gateway.create_session(
+            name, on_wait=note_wait, kernel=self.kernel or None, checkpoint=self.checkpoint
+        )
         self.print(f"{model.session}: {model.kernel}, isolation {model.isolation}. Ctrl-D leaves.")
         pictures = self.pictures(name)
         pictures.prepare()
@@ -95,7 +104,9 @@ class Console:
             with _keys_kept(sys.stdin.fileno()):
                 await self._prompt.start(await self._history())
                 while (code := await self._prompt.cell()) is not None and not _LEAVE.fullmatch(code):
-                    if code.strip():
+                    if _UNDO.fullmatch(code):
+                        await self._undo()
+                    elif code.strip():
                         await self._cell_to_its_end(code)
         finally:
             loop.remove_signal_handler(signal.SIGINT)
@@ -122,6 +133,14 @@ class Console:
             for task in self._interrupts:
                 task.cancel()
             await asyncio.gather(*self._interrupts, return_exceptions=True)
+
+    async def _undo(self) -> None:
+        """Takes back the last cell, or says why that is not possible."""
+        output = CellOutput(sys.stdout, self._pictures)
+        try:
+            output.note(undone_text(await self._gateway.undo(self._session)))
+        except GatewayError as error:
+            output.note(f"{error.reason}: {error.message}")
 
     async def _cell(self, code: str, output: CellOutput) -> None:
         stream = self._gateway.stream_execute(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from traitlets import Bool, Integer, Unicode
 
 from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.escaping import printed
 from cellgate_kernels.provisioners.container import IMAGE
 from cellgate_kernels.provisioners.engine import SOCKET
 
@@ -43,7 +45,9 @@ class DoctorApp(BaseApp):
     ip = Unicode("127.0.0.1", help="The address that the gateway would listen on.").tag(
         config=True, metavar="ADDRESS"
     )
-    port = Integer(8888, min=0, max=65535, help="The port that it would listen on.").tag(config=True)
+    port = Integer(8888, min=0, max=65535, help="The port that it would listen on.").tag(
+        config=True, metavar="PORT"
+    )
     image = Unicode(IMAGE, help="The image of kernels in containers.").tag(config=True, metavar="NAME")
     runtime = Unicode(help="The container engine's runtime, such as runsc; default: the engine's own.").tag(
         config=True, metavar="NAME"
@@ -81,7 +85,9 @@ class DoctorApp(BaseApp):
         findings = []
         console = Console(highlight=False, soft_wrap=True, markup=False, stderr=self.json)
         with console.status("trying what a gateway needs"):
-            async for finding in examine(place):
+            async for found in examine(place):
+                # A path need not be text; what is shown is.
+                finding = replace(found, found=printed(found.found), advice=printed(found.advice))
                 findings.append(finding)
                 if not self.json:
                     console.print(f"{finding.outcome.value:<8} {finding.subject:<19} {finding.found}")

@@ -21,7 +21,7 @@ from cellgate.cli.images import Pictures
 from cellgate.cli.input import Answers, Lines
 from cellgate.cli.notebook_files import Cell, CellFile, CellKind
 from cellgate.cli.run import Run, RunOptions
-from cellgate.cli.screen import Plain, Screen, summary
+from cellgate.cli.screen import Plain, Screen, Silent, note_wait, summary
 from cellgate.cli.tables import as_json
 from cellgate.cli.terminal import CellOutput
 from cellgate.client import Event, Finished
@@ -63,7 +63,8 @@ class ExecApp(SessionOptions):
         "json": (
             {"ExecApp": {"json": True}},
             "Print the result as JSON when the cell has ended, and nothing else.",
-        )
+        ),
+        **SessionOptions.flags,
     }
 
     async def run_command(self) -> int:
@@ -78,10 +79,21 @@ class ExecApp(SessionOptions):
         session = self.session or f"exec-{secrets.token_hex(4)}"
         language = self.language or None
         if not self.session:
-            await gateway.create_session(session, kernel=self.kernel or None, language=language)
-        elif language is None or self.kernel:
+            await gateway.create_session(
+                session,
+                on_wait=None if self.json else note_wait,
+                kernel=self.kernel or None,
+                language=language,
+                checkpoint=self.checkpoint,
+            )
+        elif language is None or self.kernel or self.checkpoints:
             # Otherwise the execution creates it: an existing one may have another language.
-            await gateway.create_session(session, kernel=self.kernel or None)
+            await gateway.create_session(
+                session,
+                on_wait=None if self.json else note_wait,
+                kernel=self.kernel or None,
+                checkpoint=self.checkpoint,
+            )
         output = self._output()
         answers = None if lines is None else Answers(gateway, session, lines, output.prompt)
         options = RunOptions(self.timeout, language=language, answers=answers)
@@ -98,7 +110,7 @@ class ExecApp(SessionOptions):
 
     def _output(self) -> Output:
         if self.json:
-            return Silent()
+            return OnlyPrompts()
         pictures = self.pictures(self.session or "exec")
         return OnTerminal(pictures) if sys.stdout.isatty() else Piped(pictures)
 
@@ -117,28 +129,8 @@ class Output(Screen, Protocol):
         """Shows what input() asks."""
 
 
-class Silent:
+class OnlyPrompts(Silent):
     """Shows nothing but prompts, on stderr."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing is open."""
-
-    def begin(self, number: int, code: str) -> None:
-        """Shows nothing."""
-
-    def event(self, event: Event) -> None:
-        """Shows nothing."""
-
-    def end(self, number: int, finished: Finished) -> None:
-        """Shows nothing."""
-
-    def note(self, text: str) -> None:
-        """Shows nothing."""
 
     def prompt(self, text: str) -> None:
         """On stderr: stdout is for the result."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from traitlets import Bool, Enum, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.transfer import transfer
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 
 _EXTENSIONS = {"ipynb": ".ipynb", "html": ".html", "markdown": ".md", "script": ".py"}
 
@@ -45,6 +45,10 @@ class ExportApp(CommandApp):
         False, help="Write a zip file with the notebook, its files, its packages' versions and the record."
     ).tag(config=True)
     no_outputs = Bool(False, help="Leave the outputs out.").tag(config=True)
+    no_inherited = Bool(False, help="Of a branch, leave out the cells before it was branched.").tag(
+        config=True
+    )
+    no_undone = Bool(False, help="Leave out the cells that a rollback undid.").tag(config=True)
 
     aliases: Any = {  # noqa: RUF012
         ("o", "output"): "ExportApp.output",
@@ -57,6 +61,11 @@ class ExportApp(CommandApp):
             "Write a zip file with the notebook, its files, its packages' versions and the record.",
         ),
         "no-outputs": ({"ExportApp": {"no_outputs": True}}, "Leave the outputs out."),
+        "no-inherited": (
+            {"ExportApp": {"no_inherited": True}},
+            "Of a branch, leave out the cells before it was branched.",
+        ),
+        "no-undone": ({"ExportApp": {"no_undone": True}}, "Leave out the cells that a rollback undid."),
     }
 
     async def run_command(self) -> int:
@@ -64,11 +73,15 @@ class ExportApp(CommandApp):
         (session,) = self.arguments("SESSION")
         if self.bundle and self.no_outputs:
             raise UsageError("a bundle always has the outputs; leave out --no-outputs")
+        if self.bundle and self.no_inherited:
+            raise UsageError("a bundle always has what its session inherited; leave out --no-inherited")
+        if self.bundle and self.no_undone:
+            raise UsageError("a bundle always has the cells that were undone; leave out --no-undone")
         path = self._path(session)
         try:
             await self._download(session, path)
         except OSError as error:
-            raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
+            raise InvalidInput(f"{path} can't be written: {in_words(error, file=False)}") from error
         self.print(str(path))
         return 0
 
@@ -84,12 +97,18 @@ class ExportApp(CommandApp):
                 await self.gateway().bundle(session, path, progress=progress)
             else:
                 await self.gateway().notebook(
-                    session, path, outputs=not self.no_outputs, form=form, progress=progress
+                    session,
+                    path,
+                    outputs=not self.no_outputs,
+                    inherited=not self.no_inherited,
+                    undone=not self.no_undone,
+                    form=form,
+                    progress=progress,
                 )
 
     def _path(self, session: str) -> Path:
         if self.output:
-            return Path(self.output).expanduser()
+            return expanded(self.output)
         extension = ".zip" if self.bundle else _EXTENSIONS[self.to]
         path = Path(f"{session.replace('/', '-')}{extension}")
         if path.exists():

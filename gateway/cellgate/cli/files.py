@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cellgate.cli.actions import choose_action, forms_of
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.transfer import transfer
 from cellgate.client import Files
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 
 _ACTIONS = {"put": "SESSION FILE [PATH]", "get": "SESSION PATH [FILE]", "ls": "SESSION", "rm": "SESSION PATH"}
 
@@ -62,7 +62,7 @@ class FilesApp(CommandApp):
             with transfer(source.name) as tell:
                 model = await files.put(path or source.name, source, tell)
         except OSError as error:
-            raise InvalidInput(f"{source} can't be read: {error.strerror or error}") from error
+            raise InvalidInput(f"{source} can't be read: {in_words(error, file=False)}") from error
         self.print(f"{model.path}  {model.size} bytes  sha256 {model.sha256}")
 
     async def _get(self, files: Files, path: str, name: str | None = None) -> None:
@@ -71,12 +71,12 @@ class FilesApp(CommandApp):
             with transfer(target.name) as tell:
                 await files.save(path, target, tell)
         except OSError as error:
-            raise InvalidInput(f"{target} can't be written: {error.strerror or error}") from error
+            raise InvalidInput(f"{target} can't be written: {in_words(error, file=False)}") from error
         self.print(str(target))
 
 
 def _local(name: str) -> Path:
-    return Path(name).expanduser()
+    return expanded(name)
 
 
 def _unused(name: str) -> Path:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import BaseApp, UsageError, expanded
 
 if TYPE_CHECKING:
     from cellgate.principals.hub import HubSettings
@@ -56,6 +56,14 @@ class IdentityOptions(BaseApp):
         "token has counts.",
     ).tag(config=True, metavar="VALUE=ROLE")
 
+    oidc_client_id = Unicode(
+        help="The provider's name for this gateway as a client, by which users of the console sign in there; "
+        "a public one, with PKCE. Default: they can't."
+    ).tag(config=True, metavar="NAME")
+    oidc_scopes = Unicode(
+        "openid", help="What the console asks the provider for, such as 'openid email'."
+    ).tag(config=True, metavar="SCOPES")
+
     jupyterhub = Bool(
         False,
         help="Serve as a service of the JupyterHub that the environment describes: at the address and below "
@@ -75,6 +83,7 @@ class IdentityOptions(BaseApp):
         "oidc-jwks": "ServeApp.oidc_jwks",
         "oidc-principal-claim": "ServeApp.oidc_principal_claim",
         "oidc-role-claim": "ServeApp.oidc_role_claim",
+        "oidc-client-id": "ServeApp.oidc_client_id",
         **BaseApp.aliases,
     }
 
@@ -83,17 +92,21 @@ class IdentityOptions(BaseApp):
         from cellgate.principals.jwt import OidcSettings, parse_roles  # noqa: PLC0415
 
         if not self.oidc_issuer:
-            for name in ("oidc_audience", "oidc_jwks", "oidc_role_claim"):
+            for name in ("oidc_audience", "oidc_jwks", "oidc_role_claim", "oidc_client_id"):
                 if getattr(self, name):
                     raise UsageError(f"{self.option(name)} needs --oidc-issuer")
             return None
+        is_file = self.oidc_jwks and "://" not in self.oidc_jwks
+        jwks = str(expanded(self.oidc_jwks)) if is_file else self.oidc_jwks
         return OidcSettings(
             self.oidc_issuer,
             self.oidc_audience,
-            self.oidc_jwks,
+            jwks,
             self.oidc_principal_claim,
             self.oidc_role_claim,
             parse_roles(tuple(self.oidc_roles)),
+            self.oidc_client_id,
+            self.oidc_scopes,
         )
 
     def hub_settings(self) -> HubSettings | None:

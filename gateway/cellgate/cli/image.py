@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from rich.console import Console
 from traitlets import Enum, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate_kernels.provisioners.container import IMAGE
 from cellgate_kernels.provisioners.engine import SOCKET
 from cellgate_kernels.specs.environments import OWN, Environment, environment_of
@@ -110,7 +110,7 @@ class ImageApp(BaseApp):
         if self.kernel_environment and self.requirements:
             raise UsageError("--environment, or --requirements: not both")
         if self.requirements:
-            own = Path(self.requirements).expanduser()
+            own = expanded(self.requirements)
             if not own.is_file():
                 raise UsageError(f"--requirements: there is no file {own}")
             return own

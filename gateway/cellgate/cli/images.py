@@ -23,6 +23,8 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cellgate_kernels.errors import in_words
+
 if TYPE_CHECKING:
     from PIL.Image import Image
 
@@ -127,7 +129,7 @@ class Pictures:
                     continue
                 return f"saved: {path}"
         except OSError as error:
-            return f"not saved: {error.strerror or error}"
+            return f"not saved: {in_words(error, file=False)}"
 
 
 # ---- which protocol ---------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from traitlets.config import Config
 from traitlets.utils.importstring import import_item
 
 from cellgate.cli.base import COMPLETING, BaseApp, UsageError, did_you_mean
+from cellgate.cli.escaping import printed_line
 from cellgate.cli.extras import OF_THE_SERVER, SERVER, missing
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 
 
 class CellgateApp(BaseApp):
@@ -38,10 +39,13 @@ class CellgateApp(BaseApp):
         cellgate run README.md               run the Python blocks of a Markdown file
         cellgate exec 'print(6 * 7)'         run one piece of code
         cellgate console my-session          a prompt for a session
+        cellgate open                        the same and more, in your browser
         cellgate files put my-session data.csv
                                              copy a file into a session
         cellgate sessions                    list sessions, running and ended
         cellgate session watch my-session    see what happens in a session as it happens
+        cellgate process run my-session -- ls -l
+                                             run a program beside a session's cells
         cellgate export my-session -o my-session.ipynb
                                              write a session's record as a notebook
         cellgate replay my-session.ipynb     run it again and compare
@@ -55,8 +59,10 @@ class CellgateApp(BaseApp):
         "run": ("cellgate.cli.run.RunApp", "Run a notebook, script or Markdown file, cell by cell."),
         "exec": ("cellgate.cli.exec.ExecApp", "Run one piece of code."),
         "console": ("cellgate.cli.console.ConsoleApp", "A prompt for a session."),
+        "open": ("cellgate.cli.open.OpenApp", "Open the console in your browser."),
         "files": ("cellgate.cli.files.FilesApp", "Put, get, list and remove files of a session."),
         "packages": ("cellgate.cli.packages.PackagesApp", "List and change the packages of a session."),
+        "process": ("cellgate.cli.process.ProcessApp", "Run programs beside a session's cells."),
         "mcp": ("cellgate.cli.mcp.McpApp", "Serve sessions as tools for language models."),
         "export": ("cellgate.cli.export.ExportApp", "Write a session's record as a notebook."),
         "replay": ("cellgate.cli.replay.ReplayApp", "Run a notebook again and say what differs."),
@@ -133,20 +139,26 @@ def main(argv: list[str] | None = None) -> int:
         app.initialize(argv)
         app.start()
     except InvalidInput as error:
-        return _fail(error, 2)
+        return _fail(error.message, 2)
     except CellgateError as error:
-        return _fail(error, 1)
+        return _fail(error.message, 1)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         # The reader of our output has left, as `head` does. Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        # A file or folder that the machine refuses, such as one in a folder that this user may not search.
+        # Whatever can say more about it does so at its own place; an error without a file is a fault of ours.
+        if error.filename is None:
+            raise
+        return _fail(f"{printed_line(str(error.filename))}: {in_words(error, file=False)}", 1)
     return 0
 
 
-def _fail(error: CellgateError, code: int) -> int:
-    sys.stderr.write(f"cellgate: {error.message}\n")
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"cellgate: {message}\n")
     return code
 
 

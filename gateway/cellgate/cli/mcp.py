@@ -16,8 +16,9 @@ from typing import Any
 from traitlets import Bool, Float, Int, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import KernelOption
+from cellgate_kernels.errors import in_words
 
 
 class McpApp(KernelOption):
@@ -87,7 +88,10 @@ class McpApp(KernelOption):
         "idle-timeout": "McpApp.idle_timeout",
         **KernelOption.aliases,
     }
-    flags = {"http": ({"McpApp": {"http": True}}, "Serve over HTTP.")}  # noqa: RUF012
+    flags = {  # noqa: RUF012
+        "http": ({"McpApp": {"http": True}}, "Serve over HTTP."),
+        **KernelOption.flags,
+    }
 
     async def run_command(self) -> int:
         """Serves until stdin ends, or until it is stopped."""
@@ -101,10 +105,14 @@ class McpApp(KernelOption):
         from cellgate.mcp.tools import SessionTools  # noqa: PLC0415 - an extra, and slow to import
 
         folder = _folder(self.notebooks or ".")
-        wanted = Wanted(self.kernel or None, self.language or None, self._network())
+        wanted = Wanted(self.kernel or None, self.language or None, self._network(), self.checkpoint)
         gateway = self.gateway()
         session = gateway.session(
-            self.session or None, kernel=wanted.kernel, language=wanted.language, network=wanted.network
+            self.session or None,
+            kernel=wanted.kernel,
+            language=wanted.language,
+            network=wanted.network,
+            checkpoint=wanted.checkpoint,
         )
         told = await ask_for_briefing(gateway, wanted)
         async with session:
@@ -129,7 +137,7 @@ class McpApp(KernelOption):
             url=self.address(),
             trust=self.trust(),
             version=self.version,
-            new=Wanted(self.kernel or None, network=self._network()),
+            new=Wanted(self.kernel or None, network=self._network(), checkpoint=self.checkpoint),
             notebooks=folder,
             max_text=self.max_text,
             hosts=self.allowed_hosts,
@@ -146,12 +154,12 @@ class McpApp(KernelOption):
             )
         except OSError as error:
             raise UsageError(
-                f"can't listen on {self.ip} port {self.port}: {error.strerror or error}"
+                f"can't listen on {self.ip} port {self.port}: {in_words(error, file=False)}"
             ) from error
 
 
 def _folder(name: str) -> Path:
-    folder = Path(name).expanduser().absolute()
+    folder = expanded(name).absolute()
     if not folder.is_dir():
         raise UsageError(f"--notebooks {name}: there is no such folder")
     return folder

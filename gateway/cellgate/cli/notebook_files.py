@@ -24,7 +24,7 @@ from nbformat import NotebookNode, v4
 from cellgate.execution.blocks import cell_of
 from cellgate.execution.markdown import fence_language, fences
 from cellgate.record.imported import decode_notebook, read_file
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import Language, find_language
 
 _nbformat: Any = nbformat  # untyped
@@ -33,7 +33,7 @@ _v4: Any = v4
 _MARKER = re.compile(r"#\s*%%+(?:\s+(?P<rest>.*))?")
 _CELL_TYPE = re.compile(r"\[(markdown|md|raw)\]")
 NOT_RUN = "no-run"
-"""A word behind a block's language: the block is for reading only."""
+"""A word after a block's language: the block is for reading only."""
 _OF_A_RUN = frozenset({"cellgate", "execution"})
 """Keys of a cell's metadata that describe one run of it."""
 _MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, NameError, TypeError)
@@ -103,7 +103,7 @@ def read_cells(path: Path, language: Language = Language.PYTHON, *, mixed: bool 
     try:
         return reader(path)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}") from error
     except (UnicodeDecodeError, SyntaxError) as error:  # SyntaxError: a coding comment that names no codec
         raise InvalidInput(f"{path} is not text: {error}") from error
 
@@ -124,7 +124,10 @@ def _read_notebook(path: Path) -> CellFile:
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"{path} is not a notebook: {error}") from error
     except (nbformat.ValidationError, *_MALFORMED) as error:
-        reason = str(getattr(error, "message", "")) or f"its cells are malformed ({error!r})"
+        reason = (
+            str(getattr(error, "message", ""))
+            or f"its cells are malformed ({type(error).__name__}: {in_words(error)})"
+        )
         raise InvalidInput(f"{path} is not a valid notebook: {reason[:200]}") from error
     return CellFile(tuple(map(_notebook_cell, notebook.cells)), notebook.metadata)
 

@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from traitlets import Bool
 
-from cellgate.cli.base import BaseApp, UsageError, did_you_mean
+from cellgate.cli.actions import choose_action
+from cellgate.cli.base import BaseApp
 from cellgate.cli.tables import PIPE_WIDTH
 
 if TYPE_CHECKING:
@@ -32,15 +33,8 @@ class PrincipalsApp(BaseApp):
 
     def start(self) -> NoReturn:
         """Run the action of the first argument."""
-        action, *words = self.extra_args or [""]
         command = self.name.replace("-", " ", 1)
-        if action not in self.actions:
-            hint = did_you_mean(action, list(self.actions)) or f": {command} {self.usage}"
-            raise UsageError(
-                f"{command} does not know {action!r}{hint}" if action else f"{command} {self.usage}"
-            )
-        if len(words) != len(self.actions[action].split()):
-            raise UsageError(f"usage: {command} {action} {self.actions[action]}".rstrip())
+        action, words = choose_action(command, self.usage, self.actions, self.extra_args)
         self.run_action(action, *words)
         sys.stdout.flush()
         raise SystemExit(0)

@@ -7,6 +7,7 @@ exclusive access to the folder; a gateway reads the key when it starts.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from dataclasses import asdict
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from traitlets import Bool, Integer
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.actions import choose_action
+from cellgate.cli.base import BaseApp, UsageError, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,9 +33,9 @@ class RecordApp(BaseApp):
     description = """
         Works on the data folder of a gateway.
 
-        `stats` shows how much is recorded and how much space it takes. `compact` stores equal values once if
-        older versions did not, and gives free space back; no gateway may be running, and it needs free space
-        of about the record's size.
+        `stats` shows how much is recorded and how much space it takes. `compact` stores equal values once
+        and long ones apart, if older versions did not, and gives free space back; no gateway may be running,
+        and it needs free space of about the record's size.
 
         `trail` prints the audit trail, an entry a line: which records were begun and purged, what was
         changed about users and tokens, who asked for the sessions of others, and who was refused.
@@ -96,16 +98,15 @@ class RecordApp(BaseApp):
             "key": self._key,
         }
         copies = {"backup": self._backup, "restore": self._restore}
-        name, *files = self.extra_args or [""]
+        actions = {**dict.fromkeys(works, ""), "backup": "FILE|FOLDER", "restore": "FILE"}
+        name, files = choose_action("cellgate record", self.usage, actions, self.extra_args)
         valid = True
-        if name in works and not files:
+        if name in works:
             works[name]()
-        elif name in copies and len(files) == 1:
-            valid = copies[name](Path(files[0]).expanduser().absolute())
-        elif name in copies:
-            raise UsageError(f"cellgate record {name} needs one file: cellgate record {name} FILE")
         else:
-            raise UsageError(f"one of {', '.join([*works, *copies])} is needed: cellgate record {self.usage}")
+            # As at Ctrl-C, no unfinished copy stays: it may be as large as the record.
+            signal.signal(signal.SIGTERM, _leave)
+            valid = copies[name](expanded(files[0]).absolute())
         sys.stdout.flush()
         raise SystemExit(0 if valid else 1)
 
@@ -179,6 +180,10 @@ class RecordApp(BaseApp):
         if key is None:
             raise UsageError(f"{self.data_path} has no signing key; make one with --create")
         sys.stdout.write(key.public + "\n")
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 class _Progress:

@@ -15,12 +15,12 @@ from typing import Any
 
 from traitlets import Bool, Float, Unicode
 
-from cellgate.cli.base import CommandApp, UsageError
+from cellgate.cli.base import CommandApp, UsageError, expanded
 from cellgate.cli.escaping import printed
 from cellgate.client import Event, Gateway, GatewayError
 from cellgate.errors import EnvironmentDiffers
 from cellgate.record.events import now
-from cellgate.replay.cells import RecordedCell, recorded_cells
+from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.environment import (
     EnvironmentCheck,
     compare_locks,
@@ -36,7 +36,7 @@ from cellgate.replay.report import NewRun, build_report, write
 from cellgate.replay.run import refuse_other_environment, run_cells
 from cellgate.replay.source import Source, open_source, recorded_bytes
 from cellgate.wire.answers import NotebookFacts, NotebookReport, RestoredFile
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import HASH_SEED
 
 _MARKS = {"equal": "=", "normalised": "~", "unjudged": "?", "different": "!", "skipped": "-"}
@@ -106,7 +106,7 @@ class ReplayApp(CommandApp):
         (name,) = self.arguments("FILE")
         if not self.output:
             return Path(name), None
-        output = Path(self.output).expanduser()
+        output = expanded(self.output)
         if output.suffix not in {".html", ".json"}:
             raise UsageError(f"--output {self.output}: a report's name ends in .html or .json")
         if not output.parent.is_dir():
@@ -163,25 +163,33 @@ class ReplayApp(CommandApp):
         for cell in report.cells:
             reasons = [told for told in (cell.reason, cell.difference) if told]
             remark = " ".join(reasons) or ", ".join(cell.normalised or ())
-            line = f"{_MARKS[cell.verdict]} cell {cell.cell}" + (f": {remark}" if remark else "")
+            origin = f" (of {cell.inherited})" if cell.inherited else ""
+            line = f"{_MARKS[cell.verdict]} cell {cell.cell}{origin}" + (f": {remark}" if remark else "")
             self.print(printed(line))
             for difference in cell.differences or ():
                 if difference.diff:
                     self.print(printed("    " + difference.diff.replace("\n", "\n    ")))
-        self.print(
-            f"{report.same} the same, {report.different} different,"
-            f" {report.unjudged} not to be judged, {report.skipped} not compared;"
-            f" environment {report.environment.agreement}"
-        )
+        self.print(summary(report))
         if output is not None:
             self.print(f"report: {output}")
+
+
+def summary(report: NotebookReport) -> str:
+    """The counts of a report in a line. A branch's inherited cells ran and are listed; they count nowhere."""
+    inherited = sum(1 for cell in report.cells if cell.inherited)
+    apart = f" ({inherited} inherited, not counted)" if inherited else ""
+    return (
+        f"{report.same} the same{apart}, {report.different} different,"
+        f" {report.unjudged} not to be judged, {report.skipped} not compared;"
+        f" environment {report.environment.agreement}"
+    )
 
 
 def _write(path: Path, content: bytes) -> None:
     try:
         path.write_bytes(content)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be written: {error.strerror or error}") from error
+        raise InvalidInput(f"{path} can't be written: {in_words(error, file=False)}") from error
 
 
 def _kernel(notebook: dict[str, Any]) -> str | None:
@@ -218,6 +226,8 @@ async def _install(gateway: Gateway, session: str, packages: list[RecordedPackag
 
 
 async def _run(gateway: Gateway, session: str, longest: float, cell: RecordedCell) -> NewRun:
+    if cell.seeds:
+        await gateway.execute(session, seeding(cell.seeds), silent=True)
     begun = now()
     asked = False
     # The notebook may be from a gateway that lets cells run longer than this one does.

@@ -13,31 +13,35 @@ import secrets
 import tempfile
 import time
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from traitlets import Bool, List, Unicode
 
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.cell_options import SessionOptions
 from cellgate.cli.escaping import printed_line
 from cellgate.cli.input import Answers
 from cellgate.cli.notebook_files import Cell, CellFile, read_cells, weave
 from cellgate.cli.run_files import (
+    Brought,
     Sent,
     Target,
     bring_back,
     changed,
     files_to_send,
+    forgotten,
     listed,
     send,
     sent_from,
 )
-from cellgate.cli.screen import Screen, make_screen
-from cellgate.client import FileModel, Files, Finished, Gateway, GatewayError, InputRequest
-from cellgate_kernels.errors import InvalidInput
+from cellgate.cli.run_report import CellReport, RunReport
+from cellgate.cli.screen import Screen, Silent, make_screen, note_wait
+from cellgate.cli.tables import as_json
+from cellgate.client import ErrorInfo, FileModel, Files, Finished, Gateway, GatewayError, InputRequest
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.specs.languages import parse_language
 
 MOST_NAMED = 20
@@ -60,13 +64,13 @@ class RunApp(SessionOptions):
         Runs the cells of a notebook (.ipynb), of a Python script (.py, divided by "# %%" lines) or of a
         Markdown file (.md, its blocks in the session's language) one after another, and shows their outputs
         as they come. It stops at the first cell that fails. It respects the tags raises-exception and
-        skip-execution of a notebook's cells, and the word no-run behind the language of a block.
+        skip-execution of a notebook's cells, and the word no-run after the language of a block.
 
         --with and --files send data first: what lies beside FILE or below has the same place in the session,
         anything else its own name. Then files that the cells make or change are brought back beside FILE, or
-        to --results DIR. Beside FILE only files that were sent are replaced, in DIR any; none that changed
-        here since. What can't be brought back is named, and its session stays. Hidden files stay where they
-        are, unless --with names them.
+        to --results DIR. Beside FILE only files are replaced that were sent, or that an earlier run made, in
+        DIR any; none that changed here since. What can't be brought back is named, and its session stays.
+        Hidden files stay where they are, unless --with names them.
 
         Exit code: 0 all cells ended well, 1 one failed or a file was not brought back, 2 wrong usage or no
         gateway, 130 after Ctrl-C.
@@ -78,6 +82,7 @@ class RunApp(SessionOptions):
         cellgate run script.py --session work     keeps the session: variables stay for the next run
         cellgate run README.md --timeout 30       check that the examples of a README work
         cellgate run guide.md --all-languages     its blocks of bash and JavaScript too
+        cellgate run analysis.py --json           the results of all cells, for programs
     """
 
     language = Unicode(help="The language of a new session, and of a Markdown file's blocks.").tag(
@@ -92,6 +97,9 @@ class RunApp(SessionOptions):
         help="Where to bring the files that the cells make or change; default: beside FILE if --with or "
         "--files is given, otherwise nowhere."
     ).tag(config=True, metavar="DIR")
+    json = Bool(False, help="Print the results as JSON when the run has ended, and nothing else.").tag(
+        config=True
+    )
     all_languages = Bool(False, help="Run a Markdown file's blocks in other languages too.").tag(config=True)
     keep_going = Bool(False, help="Run the remaining cells after one has failed.").tag(config=True)
 
@@ -109,6 +117,11 @@ class RunApp(SessionOptions):
             "Run a Markdown file's blocks in other languages too, as cells of the same kernel.",
         ),
         "keep-going": ({"RunApp": {"keep_going": True}}, "Run the remaining cells after one has failed."),
+        "json": (
+            {"RunApp": {"json": True}},
+            "Print the results as JSON when the run has ended, and nothing else.",
+        ),
+        **SessionOptions.flags,
     }
 
     async def run_command(self) -> int:
@@ -122,56 +135,84 @@ class RunApp(SessionOptions):
         data = self._data(path)
         gateway = self.gateway()
         session = self.session or session_name(path)
-        await gateway.create_session(session, kernel=self.kernel or None, language=self.language or None)
+        await gateway.create_session(
+            session,
+            on_wait=None if self.json else note_wait,
+            kernel=self.kernel or None,
+            language=self.language or None,
+            checkpoint=self.checkpoint,
+        )
         run = Run(gateway, session, source, RunOptions(self.timeout, self.keep_going))
-        with make_screen(total, self.pictures(path.stem)) as screen:
+        brought = Brought()
+        cells: list[CellReport] = []
+        with Silent() if self.json else make_screen(total, self.pictures(path.stem)) as screen:
             for notice in source.notices:
                 screen.note(notice)
             try:
                 if data is not None:
                     await data.send(gateway.session(session).files)
                 failed = await run.cells(screen)
+                hint = forgotten(path.parent, run.error, () if data is None else data.sent)
+                if hint is not None:
+                    screen.note(hint)
+                if self.json:
+                    cells = await run.reports()
             finally:
                 # After Ctrl-C too; a second Ctrl-C exits at once.
-                whole = await self._conclude(run, screen, output, data)
-        return 1 if failed or not whole else 0
+                brought = await self._conclude(run, screen, output, data)
+        if self.json:
+            notebook = None if output is None else printed_line(str(output))
+            self.print(
+                as_json(
+                    RunReport(
+                        file=printed_line(str(path)),
+                        session=session,
+                        status=next((cell.result.status for cell in cells if cell.failed), "ok"),
+                        cells=cells,
+                        not_run=total - len(cells),
+                        notebook=notebook,
+                        brought_back=[printed_line(str(path)) for path in brought.written],
+                        not_brought_back=brought.refused,
+                        notices=list(source.notices),
+                    )
+                )
+            )
+        return 1 if failed or brought.refused else 0
 
     def _data(self, path: Path) -> Data | None:
         """What to send and where to bring results; None without any of it. Raises UsageError."""
         if not (self.singles or self.folders or self.results):
             return None
         sent = files_to_send(path.parent, self.singles, self.folders)
-        return Data(
-            sent, Path(self.results).expanduser() if self.results else path.parent, bool(self.results)
-        )
+        return Data(sent, expanded(self.results) if self.results else path.parent, bool(self.results))
 
     def _paths(self) -> tuple[Path, Path | None]:
         (name,) = self.arguments("FILE")
         if not self.output:
             return Path(name), None
-        output = Path(self.output).expanduser()
+        output = expanded(self.output)
         if output.suffix != ".ipynb":
             raise UsageError(f"--output {self.output}: a notebook's name ends in .ipynb")
         if not output.parent.is_dir():
             raise UsageError(f"--output {self.output}: there is no folder {output.parent}")
         return Path(name), output
 
-    async def _conclude(self, run: Run, screen: Screen, output: Path | None, data: Data | None) -> bool:
-        """Writes what is to be kept and ends the session; False if files had to stay in it."""
-        kept: list[str] = []
+    async def _conclude(self, run: Run, screen: Screen, output: Path | None, data: Data | None) -> Brought:
+        """Writes what is to be kept and ends the session, unless files have to stay in it."""
+        brought = Brought()
         try:
             if output is not None:
                 await run.write(output)
                 screen.note(f"written: {output}")
             if data is not None:
-                kept = await data.bring_back(screen)
+                brought = await data.bring_back(screen)
         finally:
-            if kept:
+            if brought.refused:
                 screen.note(f"the session stays: cellgate files get {run.session} PATH")
             elif not self.session:
                 await run.gateway.delete_session(run.session)
             screen.note(f"the record stays: cellgate export {run.session}")
-        return not kept
+        return brought
 
 
 class Data:
@@ -181,7 +222,7 @@ class Data:
     """
 
     def __init__(self, sent: list[Sent], folder: Path, replaces: bool) -> None:
-        self._sent = sent
+        self.sent = sent
         self._folder = folder
         self._replaces = replaces
         self._hashes: dict[str, str] = {}
@@ -191,17 +232,17 @@ class Data:
     async def send(self, files: Files) -> None:
         """Sends them, and notes what is there before the first cell."""
         self._begun = time.time()
-        self._hashes = await send(files, self._sent)
+        self._hashes = await send(files, self.sent)
         self._before = await listed(files)
         self._files = files
 
-    async def bring_back(self, screen: Screen) -> list[str]:
-        """Brings back what is new or changed, says so, and returns what has to stay."""
+    async def bring_back(self, screen: Screen) -> Brought:
+        """Brings back what is new or changed, and says so."""
         if self._files is None:  # sending has failed
-            return []
+            return Brought()
         models = changed(self._before, await listed(self._files), self._hashes)
         target = Target(
-            self._folder, sent_from(self._folder, self._sent, self._hashes), self._replaces, self._begun
+            self._folder, sent_from(self._folder, self.sent, self._hashes), self._replaces, self._begun
         )
         brought = await bring_back(self._files, models, target)
         for path in brought.written[:MOST_NAMED]:
@@ -212,7 +253,7 @@ class Data:
             screen.note(f"not brought back: {reason}")
         if len(brought.refused) > MOST_NAMED:
             screen.note(f"not brought back: {len(brought.refused) - MOST_NAMED} more")
-        return brought.refused
+        return replace(brought, written=[str(self._folder / path) for path in brought.written])
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +278,8 @@ class Run:
         self._source = source
         self._options = options
         self._executions: list[str | None] = [None] * len(source.cells)
+        self.error: ErrorInfo | None = None
+        """That of the last cell that failed."""
 
     async def cells(self, screen: Screen) -> int:
         """Runs the cells; returns how many have failed."""
@@ -250,6 +293,7 @@ class Run:
             if finished.status == "ok" or (finished.status == "error" and cell.may_fail):
                 continue
             failed += 1
+            self.error = finished.error
             if not self._options.keep_going:
                 break
         return failed
@@ -301,6 +345,14 @@ class Run:
                     return event
         raise GatewayError(0, "connection_lost", "The gateway ended the stream before the cell was finished")
 
+    async def reports(self) -> list[CellReport]:
+        """What has come of the cells that were run, in their order."""
+        return [
+            CellReport(index, cell.may_fail, await self.gateway.result(self.session, execution, max_text=0))
+            for index, (cell, execution) in enumerate(zip(self._source.cells, self._executions, strict=True))
+            if execution is not None
+        ]
+
     @property
     def last_execution(self) -> str | None:
         """The id of the execution that was begun last."""
@@ -319,4 +371,4 @@ class Run:
         try:
             reader.write(notebook, output)
         except OSError as error:
-            raise InvalidInput(f"{output} can't be written: {error.strerror or error}") from error
+            raise InvalidInput(f"{output} can't be written: {in_words(error, file=False)}") from error

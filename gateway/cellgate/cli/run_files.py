@@ -1,8 +1,10 @@
 """The data beside a file that ``cellgate run`` runs: sent before the first cell, brought back after the last.
 
 What comes back is not trusted. Names are checked part by part; nothing is written outside the target folder,
-through a link, or over a file that the user did not send or that changed here in the meantime; and there are
-limits to how many files and bytes come. What stays behind is named. ``files`` of the client transfers.
+through a link, or over a file that the user did not send, or that changed here in the meantime; and there are
+limits to how many files and bytes come. What an earlier run made, and nobody has changed since, is replaced:
+an attribute of the file tells, where the file system keeps some. What stays behind is named. ``files`` of
+the client transfers.
 """
 
 from __future__ import annotations
@@ -10,22 +12,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO, Final
 
-from cellgate.cli.base import UsageError
+from cellgate.cli.base import UsageError, expanded
 from cellgate.cli.escaping import printed_line
-from cellgate.client import FileModel, Files, GatewayError
-from cellgate_kernels.errors import InvalidInput
+from cellgate.client import ErrorInfo, FileModel, Files, GatewayError
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import GIB
 
 MOST_FILES = 1000
 MOST_BYTES = GIB
 _LONGEST_NAME = 255
 _PIECE = 1024 * 1024
+MADE: Final = "user.cellgate.made"
+"""The attribute of a file that a run has made: the SHA-256 of what was in it."""
+_NOT_FOUND = re.compile(r"\[Errno 2\] No such file or directory: '([^']+)'\Z")
+"""How Python's own functions, and libraries that call them, name a file that they don't find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +67,12 @@ def files_to_send(beside: Path, single: Iterable[str], folders: Iterable[str]) -
     """
     found: dict[str, Sent] = {}
     for name in single:
-        path = Path(name).expanduser()
+        path = expanded(name)
         if not path.is_file():
             raise UsageError(f"--with {name}: there is no such file" + _folder_hint(path))
         _add(found, Sent(path, _place(path, beside)))
     for name in folders:
-        path = Path(name).expanduser()
+        path = expanded(name)
         if not path.is_dir():
             raise UsageError(f"--files {name}: there is no such folder")
         prefix = _place(path, beside)
@@ -74,6 +82,22 @@ def files_to_send(beside: Path, single: Iterable[str], folders: Iterable[str]) -
     if len(found) > MOST_FILES:
         raise UsageError(f"these are {len(found):,} files; at most {MOST_FILES:,} can be sent")
     return list(found.values())
+
+
+def forgotten(beside: Path, error: ErrorInfo | None, sent: Iterable[Sent]) -> str | None:
+    """What to say if the file that a cell did not find lies in the folder `beside`, and was not sent."""
+    if error is None or error.ename != "FileNotFoundError":
+        return None
+    found = _NOT_FOUND.search(error.evalue)
+    if found is None or ".." in found[1].split("/") or found[1] in {file.path for file in sent}:
+        return None
+    path = beside / found[1]
+    try:
+        if Path(found[1]).is_absolute() or not path.is_file():
+            return None
+    except (OSError, ValueError):
+        return None
+    return f"{printed_line(str(path))} is here, and not in the session: --with sends it"
 
 
 def _folder_hint(path: Path) -> str:
@@ -121,7 +145,7 @@ async def send(files: Files, sent: Sequence[Sent]) -> dict[str, str]:
         try:
             model = await files.put(each.path, each.source)
         except OSError as error:
-            raise InvalidInput(f"{each.source} can't be read: {error.strerror or error}") from error
+            raise InvalidInput(f"{each.source} can't be read: {in_words(error, file=False)}") from error
         hashes[each.path] = model.sha256 or ""
     return hashes
 
@@ -185,7 +209,7 @@ async def bring_back(files: Files, models: Sequence[FileModel], target: Target) 
         except Refused as error:
             brought.refused.append(f"{printed_line(model.path)}: {error.message}")
         except OSError as error:
-            brought.refused.append(f"{printed_line(model.path)}: {error.strerror or error}")
+            brought.refused.append(f"{printed_line(model.path)}: {in_words(error, file=False)}")
         except GatewayError as error:
             brought.refused.append(f"{printed_line(model.path)}: {error.message}")
         else:
@@ -221,6 +245,8 @@ def safe_parts(path: str) -> list[str]:
 
 
 def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) -> None:
+    if path not in target.sent:
+        _mark(whole)
     with _opened_parent(target.folder, parts[:-1]) as parent:
         name = parts[-1]
         try:
@@ -235,7 +261,7 @@ def _place_file(whole: Path, parts: Sequence[str], path: str, target: Target) ->
         if path in target.sent:
             if _hash_of(name, parent) != target.sent[path]:
                 raise Refused("the file here has changed since it was sent")
-        elif not target.replaces:
+        elif not (target.replaces or _was_made(name, parent)):
             raise Refused("there is a file of this name, which was not sent; --results DIR puts it elsewhere")
         elif known.st_mtime > target.begun:
             raise Refused("the file here has changed since the run began")
@@ -264,11 +290,31 @@ def _opened_parent(root: Path, parts: Sequence[str]) -> Iterator[int]:
 
 def _hash_of(name: str, parent: int) -> str:
     """The SHA-256 of a file in a folder."""
-    digest = hashlib.sha256()
     with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=parent), "rb") as file:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
+        return _hash(file)
+
+
+def _hash(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
     return digest.hexdigest()
+
+
+def _mark(whole: Path) -> None:
+    """Note in a file's attributes that a run has made it, where there are any."""
+    with whole.open("rb") as file, contextlib.suppress(OSError, AttributeError):
+        os.setxattr(file.fileno(), MADE, _hash(file).encode())
+
+
+def _was_made(name: str, parent: int) -> bool:
+    """Whether an earlier run has made this file, and nobody has changed it since."""
+    with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=parent), "rb") as file:
+        try:
+            made = os.getxattr(file.fileno(), MADE)
+        except (OSError, AttributeError):  # no attribute, or none on this file system, or not on this system
+            return False
+        return made == _hash(file).encode()
 
 
 def _umask() -> int:

@@ -2,7 +2,8 @@
 
 `Plain` writes lines, the cells' output to stdout and everything about the run to stderr, so that
 ``cellgate run x.py > out.txt`` saves the output only. `Live` is for a terminal: the same lines above a
-progress bar. Neither knows the gateway; both receive the client's events.
+progress bar; `Silent` is for programs, which want the result alone. None knows the gateway; all receive the
+client's events.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from cellgate.client import (
     ErrorRaised,
     Event,
     Finished,
+    Queued,
     Started,
     Stream,
     UpdateDisplayData,
@@ -43,6 +45,17 @@ from cellgate.wire.endings import describe_end
 
 _LONG_LINE = 16 * 1024  # characters of an unfinished line that are held back
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def note_wait(position: int) -> None:
+    """Say on stderr how many others get a kernel before the command's new session."""
+    sys.stderr.write(f"{waits(position)}\n")
+    sys.stderr.flush()
+
+
+def waits(position: int | None) -> str:
+    """What is said of a session in line for a kernel."""
+    return f"waits for a kernel, {position or 0} before it"
 
 
 class Screen(Protocol):
@@ -95,6 +108,30 @@ class Seen:
             yield loss
 
 
+class Silent:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+    def begin(self, number: int, code: str) -> None:
+        """Shows nothing."""
+
+    def event(self, event: Event) -> None:
+        """Shows nothing."""
+
+    def end(self, number: int, finished: Finished) -> None:
+        """Shows nothing."""
+
+    def note(self, text: str) -> None:
+        """Shows nothing."""
+
+
 class Plain:
     """Lines only."""
 
@@ -127,6 +164,8 @@ class Plain:
             self._open = None if event.text.endswith("\n") else stream
         elif isinstance(event, Started):
             self._count = event.execution_count
+        elif isinstance(event, Queued) and event.waiting_for == "kernel":
+            self.note(waits(event.position))
         elif shown := present(event, self._pictures, self._count):
             self._end_line()
             sys.stdout.write(shown.sequence or f"{without_colours(shown.note)}\n")
@@ -209,6 +248,8 @@ class Live:
                 self._progress.update(self._task, description=_beside_bar(self._open))
         elif isinstance(event, Started):
             self._count = event.execution_count
+        elif isinstance(event, Queued) and event.waiting_for == "kernel":
+            self.note(waits(event.position))
         elif shown := present(event, self._pictures, self._count):
             self._end_line()
             if shown.sequence:

@@ -60,6 +60,8 @@ class SecretApp(PrincipalsApp):
             check_secret_name,
             check_secret_value,
             load_secret_key,
+            unreadable,
+            what_to_do,
         )
         from cellgate.principals.store import RESERVED  # noqa: PLC0415
 
@@ -69,6 +71,9 @@ class SecretApp(PrincipalsApp):
             store.check_owner(self.user)
             key = load_secret_key(self.data_path / SECRET_KEY, create=True)
             store.set_secret(self.user, name, key.seal(self.user, name, value))
+            lost = unreadable(key, store.secrets())
+        if lost:
+            sys.stderr.write(f"warning: other secrets can't be read: {what_to_do(lost)}.\n")
 
     def _list(self) -> None:
         from cellgate.principals.tokens import time_text  # noqa: PLC0415

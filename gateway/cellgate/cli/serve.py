@@ -10,6 +10,8 @@ import asyncio
 import logging
 import re
 import secrets
+import shlex
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from traitlets import Bool, Float, Integer, List, Unicode
 from traitlets import Enum as EnumTrait
 
-from cellgate.cli.base import RUNNING_FILE, UsageError
+from cellgate.cli.base import RUNNING_FILE, UsageError, expanded, users_folder
 from cellgate.cli.identity_options import IdentityOptions
 from cellgate.cli.package_options import PackageOptions
 from cellgate.cli.setting_checks import Size, plain, settings_of_kind
@@ -28,6 +30,7 @@ from cellgate_kernels.tasks import Supervisor
 if TYPE_CHECKING:
     from cellgate.cli.backends import Backend
     from cellgate.execution.limits import Ceilings, SessionLimits
+    from cellgate.server.assembly import RunningGateway
     from cellgate.server.log import PacedHandler
 
 logger = logging.getLogger(__name__)
@@ -57,9 +60,21 @@ class ServeApp(IdentityOptions, PackageOptions):
     port = Integer(8888, min=0, max=65535, help="The port to listen on; 0: a free one.").tag(
         config=True, metavar="PORT"
     )
+    ports_port = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        max=65535,
+        help="A second port to listen on, at which browsers reach what programs inside sessions show; 0: a "
+        "free one; default: none.",
+    ).tag(config=True, metavar="PORT")
+    ports_url = Unicode(
+        help="Where browsers find that, if not at http://HOST:PORT, such as https://*.ports.example.org, by "
+        "which each port of each session has an origin of its own."
+    ).tag(config=True, metavar="URL")
     token = Unicode(
-        help="The administrator's token; default: a new one at each start, which a terminal shows and which"
-        " is in the data folder's gateway.json. Users have their own."
+        help="The administrator's token, at least 8 printable ASCII characters; default: a new one at each"
+        " start, which gateway.json in the data folder has. Users have theirs."
     ).tag(config=True, metavar="TOKEN")
     no_auth = Bool(False, help="Ask for no token; on loopback addresses only.").tag(config=True)
     backend = EnumTrait(
@@ -117,10 +132,21 @@ class ServeApp(IdentityOptions, PackageOptions):
     )
     default_kernel = Unicode("python3", help="The kernelspec of sessions that ask for none.").tag(config=True)
     warm_kernels = List(Unicode(), help="Additional kernelspecs to keep warm kernels of.").tag(config=True)
-    pool_size = Integer(2, min=0, help="Warm kernels kept ready.").tag(config=True, metavar="N")
-    burst_size = Integer(8, min=0, help="The most warm kernels kept ready after a burst of sessions.").tag(
-        config=True
-    )
+    pool_size = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        help="Warm kernels kept ready; default: 2, or 1 where they are forked.",
+    ).tag(config=True, metavar="N")
+    burst_size = Integer(
+        None,
+        allow_none=True,
+        min=0,
+        help=(
+            "The most warm kernels kept ready after a burst of sessions; default: 8, or 2 where they are "
+            "forked."
+        ),
+    ).tag(config=True)
     max_kernels = Integer(64, min=1, help="The most kernels that exist at once.").tag(
         config=True, metavar="N"
     )
@@ -134,9 +160,15 @@ class ServeApp(IdentityOptions, PackageOptions):
     fork_server = Bool(
         True,
         help=(
-            "Start Python kernels of the backend sandbox as forks of an interpreter that has loaded numpy, "
-            "pandas and matplotlib."
+            "Start Python kernels in sandboxes and shared containers as forks of an interpreter that has "
+            "loaded numpy, pandas and matplotlib."
         ),
+    ).tag(config=True)
+    container_per = EnumTrait(
+        ("session", "principal"),
+        "session",
+        help="What each container is for: one session, or all of one user's: more fit, without walls between "
+        "them.",
     ).tag(config=True)
     preload = List(Unicode(), help="Modules that warm Python kernels import in advance, such as numpy.").tag(
         config=True, metavar="MODULE"
@@ -289,6 +321,8 @@ class ServeApp(IdentityOptions, PackageOptions):
     aliases = {  # noqa: RUF012
         "ip": "ServeApp.ip",
         "port": "ServeApp.port",
+        "ports-port": "ServeApp.ports_port",
+        "ports-url": "ServeApp.ports_url",
         "token": "ServeApp.token",
         "backend": "ServeApp.backend",
         "image": "ServeApp.image",
@@ -315,6 +349,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         "max-lifetime": "ServeApp.max_lifetime",
         "quotas": "ServeApp.quotas",
         "preload": "ServeApp.preload",
+        "container-per": "ServeApp.container_per",
         "journal-sync": "ServeApp.journal_sync",
         **IdentityOptions.aliases,
         **PackageOptions.aliases,
@@ -328,7 +363,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         ),
         "fork-server": (
             {"ServeApp": {"fork_server": True}},
-            "Start Python kernels of the backend sandbox as forks of a loaded interpreter.",
+            "Start Python kernels in sandboxes and shared containers as forks of a loaded interpreter.",
         ),
         "no-fork-server": (
             {"ServeApp": {"fork_server": False}},
@@ -388,7 +423,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         async with running(settings) as gateway:
             telling = Supervisor()
             telling.repeat(partial(_tell_left_out, log), "log", pause=LOG_SECONDS)
-            self._print_block(gateway.url, backend, token)
+            self._print_block(gateway, backend, token)
             await stop.wait()
             await telling.cancel()
             for number in STOP_SIGNALS:
@@ -432,7 +467,7 @@ class ServeApp(IdentityOptions, PackageOptions):
         from cellgate.execution.limits import SessionLimits, check_seconds  # noqa: PLC0415
         from cellgate.execution.run import ExecutionSettings  # noqa: PLC0415
         from cellgate.http.routes import check_base_url  # noqa: PLC0415
-        from cellgate.server.assembly import GatewaySettings  # noqa: PLC0415
+        from cellgate.server.assembly import GatewaySettings, why_unshared  # noqa: PLC0415
         from cellgate.sessions.parts import SessionSettings  # noqa: PLC0415
         from cellgate.sessions.registry import ManagerSettings  # noqa: PLC0415
         from cellgate_kernels.limits import ResourceLimits  # noqa: PLC0415
@@ -457,11 +492,12 @@ class ServeApp(IdentityOptions, PackageOptions):
         )
         # A fork has little to do besides.
         forking = self.fork_server and backend.name == "sandbox"
+        if self.container_per == "principal" and backend.container is not None:
+            forking |= not why_unshared(backend.container, fork_server=self.fork_server)
         pool = settings_of_kind(
             PoolSettings,
             self,
             size=self.pool_size,
-            burst_size=max(self.burst_size, self.pool_size),
             concurrent_starts=self.concurrent_starts or (4 if forking else 2),
             refill_pause=0.1,
         )
@@ -478,6 +514,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             allowed_hosts=frozenset(self.allowed_hosts),
             allowed_origins=frozenset(self.allowed_origins),
             base_url=check_base_url(self.base_url),
+            ports_origin=self._ports_origin(),
             kernel_dirs=tuple(map(Path, self.kernel_dirs)),
             pool=pool,
             warm_kernelspecs=(self.default_kernel, *self.warm_kernels),
@@ -490,13 +527,23 @@ class ServeApp(IdentityOptions, PackageOptions):
             hub=self.hub_settings(),
         )
 
+    def _ports_origin(self) -> Any:
+        """Where browsers find programs' ports, if the operator says so. Raises InvalidInput."""
+        from cellgate.ports.origin import parse_ports_url  # noqa: PLC0415
+
+        if not self.ports_url:
+            return None
+        if self.ports_port is None:
+            raise UsageError("--ports-url needs --ports-port: where to listen for that")
+        return parse_ports_url(self.ports_url)
+
     def _quotas(self) -> Any:
         """The quotas in their file. Raises UsageError that names the file and what is wrong with it."""
         from cellgate.principals.quotas_file import QuotaSettings, read_quotas  # noqa: PLC0415
 
         if not self.quotas:
             return QuotaSettings()
-        file = Path(self.quotas).expanduser().absolute()
+        file = expanded(self.quotas).absolute()
         try:
             return QuotaSettings(file, read_quotas(file))
         except InvalidInput as error:
@@ -521,7 +568,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             return None
         if not (self.tls_cert and self.tls_key):
             raise UsageError("--tls-cert and --tls-key are needed together")
-        return TlsFiles(Path(self.tls_cert).expanduser(), Path(self.tls_key).expanduser())
+        return TlsFiles(expanded(self.tls_cert), expanded(self.tls_key))
 
     def _listener(self) -> Any:
         from cellgate.http.listener.forwarded import parse_proxies  # noqa: PLC0415
@@ -598,7 +645,7 @@ class ServeApp(IdentityOptions, PackageOptions):
             silence=self.client_silence,
         )
 
-    def _print_block(self, url: str, backend: Backend, token: str | None) -> None:
+    def _print_block(self, gateway: RunningGateway, backend: Backend, token: str | None) -> None:
         if token is None:
             shown = "none is asked for"
         elif token == self.token:
@@ -610,25 +657,60 @@ class ServeApp(IdentityOptions, PackageOptions):
             shown = f"a new one, in {self.data_path / RUNNING_FILE}"
         lines = [
             "",
-            f"  Cellgate {self.version} serves at {url}",
+            f"  Cellgate {self.version} serves at {gateway.url}",
             "",
+            *self._console_lines(gateway, token),
             f"    token      {shown}",
             f"    backend    {backend.name}",
             f"    isolation  {backend.isolation}",
             f"    data       {self.data_path}",
             "",
-            "  Try:  cellgate run FILE.ipynb     Stop:  Ctrl-C",
+            f"  Try:  {self._command('exec', 'print(6 * 7)')}     Stop:  Ctrl-C",
             "",
         ]
+        if (ports := _ports_line(gateway)) is not None:
+            lines.insert(3, f"    ports      {ports}")
         if backend.note:
             lines[-3:-3] = ["", f"  {backend.note}"]
         if backend.warning:
             lines[2:2] = ["", f"    WARNING: {backend.warning}"]
         _say("\n".join(lines))
 
+    def _console_lines(self, gateway: RunningGateway, token: str | None) -> list[str]:
+        """Where the console is. A link that signs in goes to a terminal only: logs are read by others."""
+        if token is None:
+            return [f"    console    {gateway.url}/"]
+        if not sys.stdout.isatty():
+            return [f"    console    {gateway.url}/ ({self._command('open')} signs you in)"]
+        return [
+            f"    console    {gateway.console_url()}",
+            f"               works once, within a minute; then: {self._command('open')}",
+        ]
+
+    def _command(self, *words: str) -> str:
+        """A command that works as it is printed, in another terminal of the same user in the same folder."""
+        called = Path(sys.argv[0])
+        found = shutil.which("cellgate")
+        if called.name != "cellgate" or (found is not None and Path(found).resolve() == called.resolve()):
+            program = "cellgate"
+        else:
+            here = Path.cwd()
+            program = str(called.relative_to(here) if called.is_relative_to(here) else called)
+        where = [] if self.data_path == users_folder() else ["--data-dir", str(self.data_path)]
+        return shlex.join([program, *words, *where])
+
 
 def _level(level: int | str) -> int:
     return level if isinstance(level, int) else logging.getLevelNamesMapping()[level]
+
+
+def _ports_line(gateway: RunningGateway) -> str | None:
+    """Where browsers find programs' ports; with a URL of the operator's also where we listen for them."""
+    ports = gateway.services.ports
+    if ports is None:
+        return None
+    behind_proxy = ports.listens_on != ports.origin.port
+    return f"{gateway.ports_url}" + (f" (listening on port {ports.listens_on})" if behind_proxy else "")
 
 
 async def _tell_left_out(log: PacedHandler) -> float:

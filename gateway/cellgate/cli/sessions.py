@@ -19,9 +19,16 @@ class ListOptions(CommandApp):
         config=True, metavar="STATE"
     )
     live = Bool(False, help="Only sessions that have not ended.").tag(config=True)
+    search = Unicode(help="Only sessions whose name or title has this text, in capital letters or not.").tag(
+        config=True, metavar="TEXT"
+    )
     json = Bool(False, help="Print JSON.").tag(config=True)
 
-    aliases = {"state": "ListOptions.state", **CommandApp.aliases}  # noqa: RUF012
+    aliases = {  # noqa: RUF012
+        "state": "ListOptions.state",
+        "search": "ListOptions.search",
+        **CommandApp.aliases,
+    }
     flags = {  # noqa: RUF012
         "live": ({"ListOptions": {"live": True}}, "Only sessions that have not ended."),
         "json": ({"ListOptions": {"json": True}}, "Print JSON."),
@@ -31,7 +38,9 @@ class ListOptions(CommandApp):
         """Prints the sessions, the one used last first."""
         models = [
             model
-            async for model in self.gateway().sessions(state=self.state or None)
+            async for model in self.gateway().sessions(
+                state=self.state or ("live" if self.live else None), search=self.search or None
+            )
             if not self.live or model.state != ENDED
         ]
         models.sort(key=lambda model: model.last_activity, reverse=True)
@@ -56,6 +65,7 @@ class SessionsApp(ListOptions):
         cellgate sessions
         cellgate sessions --state idle --json
         cellgate sessions --live
+        cellgate sessions --search agent-
     """
 
     async def run_command(self) -> int:

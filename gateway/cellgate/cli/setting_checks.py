@@ -113,7 +113,8 @@ def _expected(trait: TraitType[Any, Any]) -> str:
     if isinstance(trait, Bool):
         return "True or False"
     if isinstance(trait, Enum):
-        words = [str(value).lower() for value in trait.values or () if isinstance(value, str)]
+        # Where "" stands for the default, nobody gives it.
+        words = [value.lower() for value in trait.values or () if isinstance(value, str) and value]
         return f"one of {', '.join(words)}"
     return "a list of texts" if isinstance(trait, List) else "a text"
 

@@ -14,8 +14,8 @@ from typing import NoReturn
 from rich.console import Console
 from traitlets import Enum, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError
-from cellgate_kernels.errors import BackendUnavailable
+from cellgate.cli.base import BaseApp, UsageError, expanded
+from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
 from cellgate_kernels.specs.environments import Environment, chosen_requirements, environment_of
 from cellgate_kernels.specs.install import create_environment, install_kernelspecs
@@ -64,7 +64,7 @@ class SetupApp(BaseApp):
         """Runs the setup and exits with its code."""
         if self.extra_args:
             raise UsageError(f"unexpected argument {self.extra_args[0]!r}")
-        prefix = Path(self.prefix or sys.prefix).expanduser()
+        prefix = expanded(self.prefix or sys.prefix)
         raise SystemExit(set_up(prefix, self._wanted(prefix)))
 
     def _wanted(self, prefix: Path) -> Path:
@@ -74,14 +74,14 @@ class SetupApp(BaseApp):
         if self.kernel_environment:
             return Environment(self.kernel_environment).lock
         if self.requirements:
-            own = Path(self.requirements).expanduser()
+            own = expanded(self.requirements)
             if not own.is_file():
                 raise UsageError(f"--requirements: there is no file {own}")
             return own
         try:
             before = chosen_requirements(prefix)
         except OSError as error:
-            raise BackendUnavailable(f"The environment's choice can't be read: {error}") from error
+            raise BackendUnavailable(f"The environment's choice can't be read: {in_words(error)}") from error
         if before is not None and not before.is_file():
             raise UsageError(
                 f"the environment in {prefix} was made from {before}, which is not there any more: name a"
@@ -108,7 +108,7 @@ def set_up(prefix: Path, requirements: Path) -> int:
         try:
             specs = install_kernelspecs(environment, prefix)
         except OSError as error:
-            raise BackendUnavailable(f"The kernelspecs can't be written: {error}") from error
+            raise BackendUnavailable(f"The kernelspecs can't be written: {in_words(error)}") from error
     console.print(f"kernel environment  {environment}")
     console.print(f"packages            {chosen or requirements}")
     for spec in specs:

@@ -11,7 +11,7 @@ import re
 from typing import TextIO
 
 from cellgate.cli.images import Pictures
-from cellgate.cli.screen import Seen, present_data, summary
+from cellgate.cli.screen import Seen, present_data, summary, waits
 from cellgate.client import (
     ClearOutput,
     DisplayData,
@@ -19,6 +19,7 @@ from cellgate.client import (
     Event,
     ExecuteResult,
     Finished,
+    Queued,
     Started,
     Stream,
 )
@@ -81,6 +82,8 @@ class CellOutput:
         match event:
             case Started():
                 self._count = event.execution_count
+            case Queued() if event.waiting_for == "kernel":
+                self.note(waits(event.position))
             case Stream():
                 self.write(event.text)
             case ClearOutput():

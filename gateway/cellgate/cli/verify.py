@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 from traitlets import Bool, Unicode
 
-from cellgate.cli.base import BaseApp, UsageError
+from cellgate.cli.base import BaseApp, UsageError, expanded
 from cellgate.cli.escaping import printed
+from cellgate_kernels.errors import in_words
 
 if TYPE_CHECKING:
     from cellgate.record.findings import Finding
@@ -78,7 +79,7 @@ class VerifyApp(BaseApp):
                 raise UsageError("--key is for an exported file; the record in a data folder is not signed")
             yield from check_record(self.data_path / RECORD)
             return
-        finding = _check_file(Path(self.extra_args[0]).expanduser())
+        finding = _check_file(expanded(self.extra_args[0]))
         if finding.valid and self.key and finding.key != self.key.strip().lower():
             signer = "it is not signed" if finding.key is None else f"another one signed it: {finding.key}"
             finding = replace(finding, problem=f"the given key did not sign it: {signer}")
@@ -95,7 +96,7 @@ def _check_file(path: Path) -> Finding:
             return verify.check_bundle(path)
         return verify.check_notebook(imported.read_file(path), path.name)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror or error}") from error
+        raise UsageError(f"{path} can't be read: {in_words(error, file=False)}") from error
 
 
 def _line(finding: Finding) -> str:

@@ -13,7 +13,7 @@ from typing import TextIO
 import msgspec
 
 from cellgate.cli.escaping import printed, printed_line
-from cellgate.cli.screen import Seen, describe, summary, without_colours
+from cellgate.cli.screen import Seen, describe, summary, waits, without_colours
 from cellgate.cli.terminal import Guard
 from cellgate.client import (
     ConnectionOver,
@@ -195,5 +195,5 @@ def _remark(event: Event) -> str:
             return f"connection {event.verdict}: {event.host}:{event.port}"
         case Queued():
             if event.waiting_for == "kernel":
-                return f"waits for a kernel, {event.position} before it"
+                return waits(event.position)
     return ""

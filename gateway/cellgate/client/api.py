@@ -21,6 +21,7 @@ import msgspec
 from cellgate.client.blocking import Asynchronous
 from cellgate.client.calls import (
     IDLE_TIMEOUT,
+    REQUEST_TIMEOUT,
     RETRY_PAUSE,
     Calls,
     Progress,
@@ -29,23 +30,32 @@ from cellgate.client.calls import (
     given,
     session_options,
     session_path,
+    words,
 )
 from cellgate.client.errors import ConnectionFailed, InvalidInput, NotFound, gateway_error
 from cellgate.client.files import Files
 from cellgate.client.transport import SYSTEM_TRUST, Server, Trust, lines
-from cellgate.client.values import BlocksResult, Result, decode, parse_event
+from cellgate.client.values import BlocksResult, Exploration, Result, decode, parse_event, parse_opening
 from cellgate.wire.answers import (
+    CheckpointList,
+    CheckpointModel,
+    Completion,
+    ConsoleUrl,
     ExecutionModel,
     ExecutionPage,
     GatewayInfo,
+    Inspection,
     Me,
     PackageChanges,
     Packages,
+    PortUrl,
     ProcessList,
     ProcessModel,
     ReplayReport,
     SessionModel,
     SessionPage,
+    SessionTree,
+    VariableList,
 )
 from cellgate.wire.events import Event, Finished, Package, ProcessExited
 from cellgate.wire.models import CellKeywords, SessionKeywords
@@ -109,24 +119,64 @@ class Gateway(Asynchronous):
         """Whose token this is, what it permits, and how much of their quotas its owner uses."""
         return decode(await self._calls.call("GET", "/v1/me"), Me)
 
+    async def console_url(self) -> ConsoleUrl:
+        """Where a browser is signed in to the console as this token's user: once, within a minute."""
+        return decode(await self._calls.call("POST", "/v1/console"), ConsoleUrl)
+
     async def create_session(
         self,
         session: str | None = None,
+        *,
+        on_wait: Callable[[int], object] | None = None,
         **options: Unpack[SessionKeywords],
     ) -> SessionModel:
-        """The session of this name, created if missing; without a name, a new one."""
+        """The session of this name, created if missing; without a name, a new one.
+
+        `on_wait` is called with its position in line while all kernels are in use: how many get one first.
+        """
         body = given(session=session, **session_options(options))
-        return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
+        if on_wait is None:
+            return decode(await self._calls.call("POST", "/v1/sessions", body), SessionModel)
+        now = asyncio.get_running_loop().time
+        try:
+            async with (
+                asyncio.timeout(REQUEST_TIMEOUT) as silence,
+                aclosing(self._lines("POST", "/v1/sessions", encode(body))) as received,
+            ):
+                async for line in received:
+                    found = parse_opening(line)
+                    if isinstance(found, SessionModel):
+                        return found
+                    if found is not None:
+                        on_wait(found)
+                    silence.reschedule(now() + REQUEST_TIMEOUT)
+        except TimeoutError as error:
+            raise gateway_error(0, "no_answer", "The gateway gave no answer") from error
+        raise gateway_error(0, "connection_lost", "The gateway ended the answer before there was a session")
 
-    async def get_session(self, session: str) -> SessionModel:
-        """The session's model."""
-        return decode(await self._calls.call("GET", session_path(session)), SessionModel)
+    async def get_session(self, session: str, *, usage: bool = False) -> SessionModel:
+        """The session's model; with `usage` it has `memory`, `cpu` and `executions`."""
+        path = session_path(session) + ("?usage=true" if usage else "")
+        return decode(await self._calls.call("GET", path), SessionModel)
 
-    async def sessions(self, *, state: str | None = None) -> AsyncGenerator[SessionModel]:
-        """All sessions of this principal, ended ones included; `state` selects those in one state."""
+    async def sessions(
+        self,
+        *,
+        state: str | None = None,
+        search: str | None = None,
+        newest: bool = False,
+        usage: bool = False,
+    ) -> AsyncGenerator[SessionModel]:
+        """All sessions of this principal, ended ones included, in the order in which they were created.
+
+        `state` selects those in one state, ``live`` all that have not ended; `search` those whose key or
+        title has this text. `newest`: the last ones first. `usage`: with `memory`, `cpu` and `executions`.
+        """
+        wanted = given(state=state, search=search, limit=_PAGE)
+        wanted |= {name: "true" for name, asked in (("newest", newest), ("usage", usage)) if asked}
         after: str | None = ""
         while after is not None:
-            query = urlencode(given(state=state, limit=_PAGE, after=after or None))
+            query = urlencode(wanted | given(after=after or None))
             page = decode(await self._calls.call("GET", f"/v1/sessions?{query}"), SessionPage)
             for model in page.sessions:
                 yield model
@@ -236,9 +286,109 @@ class Gateway(Asynchronous):
         path = session_path(session, "packages")
         return decode(await self._calls.call("GET", path), Packages).packages
 
+    async def complete(self, session: str, code: str, *, cursor: int | None = None) -> Completion:
+        """What the kernel of an idle session says may stand at the cursor, by default at the end of the code.
+
+        Positions are in characters, as Python counts them. Raises Conflict for a session that is busy.
+        """
+        body = given(code=code, cursor=cursor)
+        return decode(await self._calls.call("POST", session_path(session, "complete"), body), Completion)
+
+    async def inspect(
+        self, session: str, code: str, *, cursor: int | None = None, detail: int = 0
+    ) -> Inspection:
+        """What the kernel of an idle session knows of the name at the cursor; with `detail` 1 its source too.
+
+        Raises Conflict for a session that is busy.
+        """
+        body = given(code=code, cursor=cursor) | {"detail": detail}
+        return decode(await self._calls.call("POST", session_path(session, "inspect"), body), Inspection)
+
+    async def variables(self, session: str) -> VariableList:
+        """The variables of an idle session's Python kernel. Raises Conflict for one that is busy."""
+        return decode(await self._calls.call("GET", session_path(session, "variables")), VariableList)
+
     async def restart(self, session: str) -> SessionModel:
         """Gives the session a fresh kernel: its variables are lost, its files stay."""
         return decode(await self._calls.call("POST", session_path(session, "restart")), SessionModel)
+
+    async def branch(
+        self,
+        session: str,
+        branch: str | None = None,
+        *,
+        workspace: str = "copy",
+        seed: int | None = None,
+        anyway: bool = False,
+    ) -> SessionModel:
+        """Makes a new session that goes on with a copy of an idle session's kernel: with all its variables.
+
+        `branch`: the new session's name. `workspace`: ``copy`` or ``shared`` files. `seed`: for its random
+        numbers, which otherwise go on as the session's. `anyway`: in spite of obstacles. Raises Conflict for
+        a session that is busy, and CannotBranch.
+        """
+        body = given(session=branch, seed=seed) | {"workspace": workspace, "anyway": anyway}
+        return decode(await self._calls.call("POST", session_path(session, "branch"), body), SessionModel)
+
+    async def explore(
+        self,
+        session: str,
+        cells: Sequence[str],
+        *,
+        keep: str = "none",
+        timeout: float | None = None,
+        anyway: bool = False,
+        max_text: int | None = None,
+    ) -> Exploration:
+        """Runs alternatives, each in a branch of an idle session, side by side; returns when all have ended.
+
+        `keep`: ``none`` of the branches stays, or ``all``; with ``first_ok`` the session goes on as the first
+        alternative, in the order given, that ends well. `timeout` is that of each cell, in seconds.
+        `anyway`: in spite of obstacles. `max_text` as of `execute`, of each result. Raises as `branch` does
+        if not even one cell can be run.
+        """
+        body = given(cells=list(cells), timeout=timeout) | {"keep": keep, "anyway": anyway}
+        path = session_path(session, "explore") + _cut_at(max_text)
+        key = uuid.uuid4().hex
+        return decode(await self._calls.call("POST", path, body, timeout=None, idempotency=key), Exploration)
+
+    async def checkpoint(
+        self, session: str, name: str | None = None, *, anyway: bool = False
+    ) -> CheckpointModel:
+        """Keeps an idle session's variables and files as they are now, to go back to with `roll_back`.
+
+        `anyway`: in spite of obstacles. Raises Conflict for a session that is busy and for a name that is
+        taken, and CannotBranch.
+        """
+        body = given(name=name) | {"anyway": anyway}
+        path = session_path(session, "checkpoints")
+        return decode(await self._calls.call("POST", path, body), CheckpointModel)
+
+    async def checkpoints(self, session: str) -> list[CheckpointModel]:
+        """What the session can go back to, the oldest first."""
+        path = session_path(session, "checkpoints")
+        return decode(await self._calls.call("GET", path), CheckpointList).checkpoints
+
+    async def end_checkpoint(self, session: str, name: str) -> None:
+        """Ends a checkpoint, which takes no memory then."""
+        path = session_path(session, "checkpoints", name)
+        await self._calls.call("DELETE", path)
+
+    async def roll_back(self, session: str, checkpoint: str | None = None) -> SessionModel:
+        """Takes variables and files back to what they were, by default at the newest checkpoint.
+
+        A cell that runs is interrupted. The model's `rolled_back` says what was undone. Raises NotFound.
+        """
+        path = session_path(session, "rollback")
+        return decode(await self._calls.call("POST", path, given(checkpoint=checkpoint)), SessionModel)
+
+    async def undo(self, session: str) -> SessionModel:
+        """Undoes the session's last cell; see `roll_back`. The session needs a checkpoint from before it."""
+        return decode(await self._calls.call("POST", session_path(session, "undo")), SessionModel)
+
+    async def tree(self, session: str) -> SessionTree:
+        """The sessions that it continues as a branch, its branches, and its checkpoints."""
+        return decode(await self._calls.call("GET", session_path(session, "tree")), SessionTree)
 
     async def replay(self, session: str, *, anyway: bool = False, rtol: float = 0.0) -> ReplayReport:
         """Runs the session's notebook again in a fresh kernel; returns a report of the differences.
@@ -285,17 +435,24 @@ class Gateway(Asynchronous):
 
     async def _streamed(self, method: str, path: str, body: bytes | None = None) -> AsyncGenerator[Event]:
         """The events of one answer, as they arrive, without keep-alives."""
-        request = self._calls.exchange(method, path, body=body, accept="application/x-ndjson")
-        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
+        async with aclosing(self._lines(method, path, body)) as received:
             async for line in received:
                 if (event := parse_event(line)) is not None:
                     yield event
 
-    async def executions(self, session: str) -> AsyncGenerator[ExecutionModel]:
-        """The session's executions, oldest first; `result` has the rest of each."""
+    async def _lines(self, method: str, path: str, body: bytes | None = None) -> AsyncGenerator[bytes]:
+        """The lines of one answer, as they arrive."""
+        request = self._calls.exchange(method, path, body=body, accept="application/x-ndjson")
+        async with request as answer, aclosing(lines(answer.chunks(idle_timeout=IDLE_TIMEOUT))) as received:
+            async for line in received:
+                yield line
+
+    async def executions(self, session: str, *, newest: bool = False) -> AsyncGenerator[ExecutionModel]:
+        """The session's executions, oldest first unless `newest` is set; `result` has the rest of each."""
         after: int | None = 0
+        order = "&newest=true" if newest else ""
         while after is not None:
-            path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={after}"
+            path = f"{session_path(session, 'executions')}?limit={_EXECUTIONS}&after={after}{order}"
             page = decode(await self._calls.call("GET", path), ExecutionPage)
             for model in page.executions:
                 yield model
@@ -324,16 +481,22 @@ class Gateway(Asynchronous):
         path: Path,
         *,
         outputs: bool = True,
+        inherited: bool = True,
+        undone: bool = True,
         form: str | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Writes the session's record to `path` as a notebook; a failure leaves `path` as it was.
 
-        `form`: ``html``, ``markdown`` or ``script``, converted by nbconvert.
+        `inherited`: whether a branch's begins with the cells before it was branched. `undone`: whether it
+        has the cells that a rollback undid. `form`: ``html``, ``markdown`` or ``script``, converted by
+        nbconvert.
 
         Raises OSError when the file can't be written.
         """
-        query = urlencode(given(format=form, outputs=None if outputs else "false"))
+        shown = {"outputs": outputs, "inherited": inherited, "undone": undone}
+        left_out = {name: "false" for name, wanted in shown.items() if not wanted}
+        query = urlencode(given(format=form, **left_out))
         target = session_path(session, "notebook") + (f"?{query}" if query else "")
         await self._calls.download(target, path, progress)
 
@@ -360,7 +523,7 @@ class Gateway(Asynchronous):
         `env` is added to the kernel's variables, `cwd` is a folder of the workspace. `timeout` in seconds;
         None is the session's `cell_timeout`.
         """
-        body = given(argv=list(argv), env=env, cwd=cwd, timeout=timeout)
+        body = given(argv=words(argv), env=env, cwd=cwd, timeout=timeout)
         path = session_path(session, "processes")
         return decode(await self._calls.call("POST", path, body, timeout=None), ProcessModel)
 
@@ -378,7 +541,7 @@ class Gateway(Asynchronous):
 
         With `stdin` it gets what `write_program` sends.
         """
-        body = given(argv=list(argv), env=env, cwd=cwd, stdin=stdin, timeout=timeout, wait=False)
+        body = given(argv=words(argv), env=env, cwd=cwd, stdin=stdin, timeout=timeout, wait=False)
         path = session_path(session, "processes")
         return decode(await self._calls.call("POST", path, body, timeout=None), ProcessModel)
 
@@ -419,6 +582,18 @@ class Gateway(Asynchronous):
         """Ends a process: by SIGTERM, and five seconds later by SIGKILL. It is no error if it has ended."""
         await self._calls.call("DELETE", session_path(session, "processes", process))
 
+    async def port_url(self, session: str, port: int) -> str:
+        """A URL at which a browser sees what a program in the session shows on a port.
+
+        It works once, within a minute, where the gateway's operator serves ports.
+        """
+        return (await self.open_port(session, port)).url
+
+    async def open_port(self, session: str, port: int) -> PortUrl:
+        """What `port_url` answers with, and how long that works."""
+        path = session_path(session, "ports", str(port))
+        return decode(await self._calls.call("POST", path), PortUrl)
+
     async def answer_input(self, session: str, execution: str, value: str) -> None:
         """Sends a line to a cell that is waiting for input (the event `InputRequest`)."""
         await self._calls.call(
@@ -449,9 +624,15 @@ class Session(Asynchronous):
         self._keep = keep
         self._made = False
         self._opening = asyncio.Lock()
+        self._branches: list[Session] = []
 
     def __repr__(self) -> str:
         return f"Session({self._name!r})"
+
+    @property
+    def gateway(self) -> Gateway:
+        """The gateway that it is a session of."""
+        return self._gateway
 
     @property
     def name(self) -> str:
@@ -486,8 +667,10 @@ class Session(Asynchronous):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends it, unless it is to be kept."""
-        if not self._keep:
+        """Ends it, unless it is to be kept, and its branches likewise."""
+        if self._keep:
+            await self._end_branches()
+        else:
             await self.end()
 
     async def run(
@@ -565,10 +748,7 @@ class Session(Asynchronous):
         stdin: bool = False,
         timeout: float | None = None,
     ) -> ProcessModel:
-        """Starts a program and doesn't wait for it; see `Gateway.start_program`.
-
-        The methods of `Gateway` follow it, send it input and signals, and end it, by its id.
-        """
+        """Starts a program and doesn't wait for it; see `Gateway.start_program`."""
         name = await self.opened()
         return await self._gateway.start_program(name, argv, env=env, cwd=cwd, stdin=stdin, timeout=timeout)
 
@@ -576,13 +756,45 @@ class Session(Asynchronous):
         """Its processes: all that run, and the last that ended."""
         return await self._gateway.processes(self.name)
 
+    async def process(self, process: str) -> ProcessModel:
+        """A process with its output so far; `Gateway.follow_program` yields its events as they happen."""
+        return await self._gateway.process(self.name, process)
+
+    async def write_program(self, process: str, data: str | bytes = b"", *, close: bool = False) -> None:
+        """Sends input to a process that was started with `stdin`; `close` is the end of it."""
+        await self._gateway.write_program(self.name, process, data, close=close)
+
+    async def signal_program(self, process: str, signal: str) -> None:
+        """Sends a signal such as ``SIGINT`` to a process and its group."""
+        await self._gateway.signal_program(self.name, process, signal)
+
+    async def end_program(self, process: str) -> None:
+        """Ends a process; see `Gateway.end_program`."""
+        await self._gateway.end_program(self.name, process)
+
+    async def port_url(self, port: int) -> str:
+        """A URL at which a browser sees what a program in it shows on a port; see `Gateway.port_url`."""
+        return await self._gateway.port_url(self.name, port)
+
     async def result(self, execution: str, *, max_text: int | None = None) -> Result:
         """An execution's result so far. `max_text` as of `Gateway.execute`."""
         return await self._gateway.result(self.name, execution, max_text=max_text)
 
-    async def model(self) -> SessionModel:
-        """The gateway's model of it."""
-        return await self._gateway.get_session(self.name)
+    async def model(self, *, usage: bool = False) -> SessionModel:
+        """The gateway's model of it; with `usage` it has `memory`, `cpu` and `executions`."""
+        return await self._gateway.get_session(self.name, usage=usage)
+
+    async def complete(self, code: str, *, cursor: int | None = None) -> Completion:
+        """What may stand at the cursor of the code; see `Gateway.complete`. No cell may run or wait."""
+        return await self._gateway.complete(await self.opened(), code, cursor=cursor)
+
+    async def inspect(self, code: str, *, cursor: int | None = None, detail: int = 0) -> Inspection:
+        """What its kernel knows of the name at the cursor; see `Gateway.inspect`. No cell may run or wait."""
+        return await self._gateway.inspect(await self.opened(), code, cursor=cursor, detail=detail)
+
+    async def variables(self) -> VariableList:
+        """Its Python kernel's variables; see `Gateway.variables`. No cell may run or wait."""
+        return await self._gateway.variables(await self.opened())
 
     async def interrupt(self) -> None:
         """Interrupts the running cell, as Ctrl-C would."""
@@ -591,6 +803,82 @@ class Session(Asynchronous):
     async def restart(self) -> SessionModel:
         """Gives it a fresh kernel: its variables are lost, its files stay."""
         return await self._gateway.restart(self.name)
+
+    async def branch(
+        self,
+        name: str | None = None,
+        *,
+        workspace: str = "copy",
+        seed: int | None = None,
+        anyway: bool = False,
+        keep: bool | None = None,
+    ) -> Session:
+        """Makes a second session with all its variables; see `Gateway.branch`. No cell may run or wait in it.
+
+        A branch that is not to be kept (`keep`; by default, one without a name) ends with its own
+        ``async with`` block or `end`, at the latest with this session's. Without any of them it stays, as a
+        session with a name does.
+
+        Raises NotFound if a session with this name is not live: it is not made or resumed, for it would have
+        nothing that a branch could go on with.
+        """
+        parent = await self.opened() if self._name is None else self._name
+        model = await self._gateway.branch(parent, name, workspace=workspace, seed=seed, anyway=anyway)
+        kept = name is not None if keep is None else keep
+        branch = Session(self._gateway, self._calls, model.session, {}, keep=kept)
+        branch._made = True
+        if not kept:
+            self._branches.append(branch)
+        return branch
+
+    async def explore(
+        self,
+        cells: Sequence[str],
+        *,
+        keep: str = "none",
+        timeout: float | None = None,
+        anyway: bool = False,
+        max_text: int | None = None,
+    ) -> Exploration:
+        """Runs alternatives in branches of it, side by side; see `Gateway.explore`. No cell may run or wait.
+
+        Branches that stay end with this session, as those of `branch` without a name.
+        """
+        parent = await self.opened() if self._name is None else self._name
+        found = await self._gateway.explore(
+            parent, cells, keep=keep, timeout=timeout, anyway=anyway, max_text=max_text
+        )
+        for each in found.results:
+            if each.branch == "kept":
+                branch = Session(self._gateway, self._calls, each.session, {}, keep=False)
+                branch._made = True
+                self._branches.append(branch)
+        return found
+
+    async def checkpoint(self, name: str | None = None, *, anyway: bool = False) -> CheckpointModel:
+        """Keeps its variables and files as they are; see `Gateway.checkpoint`. No cell may run or wait."""
+        session = await self.opened() if self._name is None else self._name
+        return await self._gateway.checkpoint(session, name, anyway=anyway)
+
+    async def checkpoints(self) -> list[CheckpointModel]:
+        """What it can go back to, the oldest first."""
+        return await self._gateway.checkpoints(self.name)
+
+    async def roll_back(self, checkpoint: str | None = None) -> SessionModel:
+        """Takes variables and files back to what they were; see `Gateway.roll_back`."""
+        return await self._gateway.roll_back(self.name, checkpoint)
+
+    async def undo(self) -> SessionModel:
+        """Undoes its last cell; see `Gateway.undo`."""
+        return await self._gateway.undo(self.name)
+
+    async def tree(self) -> SessionTree:
+        """The sessions that it continues as a branch, its branches, and its checkpoints."""
+        return await self._gateway.tree(self.name)
+
+    async def _end_branches(self) -> None:
+        while self._branches:
+            await self._branches.pop().end()
 
     async def replay(self, *, anyway: bool = False, rtol: float = 0.0) -> ReplayReport:
         """Runs its notebook again in a fresh kernel; returns a report. See `Gateway.replay`."""
@@ -608,9 +896,13 @@ class Session(Asynchronous):
         await self._gateway.notebook(self.name, Path(path), form=form)
 
     async def end(self) -> None:
-        """Ends its kernel and removes its files; its record stays. It is no error if it has gone already."""
+        """Ends its kernel and removes its files; its record stays. It is no error if it has gone already.
+
+        Ends its branches too, except those that are kept.
+        """
         if self._name is None:
             return
+        await self._end_branches()
         try:
             await self._gateway.delete_session(self._name)
         except NotFound:

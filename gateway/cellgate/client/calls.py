@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from cellgate.client.transport import Answer, Body, Server
 from cellgate.wire.models import CellKeywords, SessionKeywords
 
 IDLE_TIMEOUT = 60.0  # of a stream: the gateway sends a keep-alive every 15 s
-_REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
+REQUEST_TIMEOUT = 120.0  # of everything else: a session may wait for a kernel
 _PIECE = 1024 * 1024  # bytes written at once
 RETRY_PAUSE = 0.2  # seconds before the first retry; doubled for each further one
 
@@ -46,7 +46,7 @@ class Calls:
         target: str,
         body: Mapping[str, Any] | None = None,
         *,
-        timeout: float | None = _REQUEST_TIMEOUT,
+        timeout: float | None = REQUEST_TIMEOUT,
         idempotency: str | None = None,
     ) -> bytes:
         """The answer's body. After a lost connection the request is repeated only if that is safe."""
@@ -125,6 +125,15 @@ def session_path(session: str, *more: str) -> str:
     if not session:
         raise InvalidInput("a session's name can't be empty")
     return "/v1/sessions/" + "/".join(quote(part, safe="~") for part in (session, *more))
+
+
+def words(argv: Sequence[str]) -> list[str]:
+    """A program and its arguments. Raises TypeError for a command line, and for a list within a list."""
+    if isinstance(argv, str) or not all(isinstance(word, str) for word in argv):
+        raise TypeError(
+            "a program and its arguments are words of their own, such as 'ls', '-l'; no shell is used"
+        )
+    return list(argv)
 
 
 def given(**fields: Any) -> dict[str, Any]:

@@ -7,6 +7,9 @@ an unknown reason of a newer gateway is a plain GatewayError. The base is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from cellgate.wire.events import Obstacle
 from cellgate_kernels import errors
 from cellgate_kernels.errors import CellgateError
 
@@ -55,6 +58,12 @@ class Conflict(GatewayError):
     """The request contradicts what exists."""
 
 
+class CannotBranch(Conflict):
+    """The session's kernel can't be branched; `obstacles` says what stands in the way."""
+
+    obstacles: Sequence[Obstacle] = ()
+
+
 class PackagesNotAllowed(GatewayError):
     """The gateway's operator allows no packages, or not these."""
 
@@ -100,6 +109,8 @@ _CLASSES: dict[str, type[GatewayError]] = {
     "record_gone": NotFound,
     "conflict": Conflict,
     "environment_differs": Conflict,
+    "busy": Conflict,
+    "cannot_branch": CannotBranch,
     "packages_not_allowed": PackagesNotAllowed,
     "network_not_allowed": NetworkNotAllowed,
     "package_conflict": Conflict,

@@ -26,7 +26,9 @@ from urllib.parse import quote, urlsplit
 import httpcore2
 import msgspec
 
-from cellgate.client.errors import GatewayError, InvalidInput, gateway_error
+from cellgate.client.errors import CannotBranch, GatewayError, InvalidInput, gateway_error
+from cellgate.wire.events import Obstacle
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import MIB
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class _Problem(msgspec.Struct):
     detail: str = ""
     title: str = ""
     reason: str = ""
+    obstacles: list[Obstacle] = []
 
 
 class Answer:
@@ -76,12 +79,15 @@ class Answer:
         except (msgspec.MsgspecError, UnicodeDecodeError):
             problem = _Problem(detail=body[:200].decode(errors="replace").strip())
         wait = self.headers.get("retry-after", "")
-        return gateway_error(
+        error = gateway_error(
             self.status,
             problem.reason or "http_error",
             problem.detail or problem.title or f"HTTP status {self.status}",
             retry_after=float(wait) if wait.isascii() and wait.isdigit() else None,
         )
+        if isinstance(error, CannotBranch):
+            error.obstacles = problem.obstacles
+        return error
 
     async def chunks(self, *, idle_timeout: float | None = None) -> AsyncGenerator[bytes]:
         """The body in parts. Raises GatewayError when it ends early or is silent for `idle_timeout` s."""
@@ -142,7 +148,9 @@ class Trust:
             context = ssl.create_default_context(cafile=self.ca_file, cadata=self.certificate)
         except OSError as error:  # ssl.SSLError is one
             source = "the gateway's certificate" if self.ca_file is None else os.fspath(self.ca_file)
-            raise InvalidInput(f"{source} can't be used to check certificates: {error.strerror}") from error
+            raise InvalidInput(
+                f"{source} can't be used to check certificates: {in_words(error, file=False)}"
+            ) from error
         if self.ca_file is not None or self.certificate is not None:
             # A gateway's own certificate may stand there without the one that signed it.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -167,6 +175,8 @@ class Server:
             parts = urlsplit(url)
             port = parts.port
             host = (parts.hostname or "").encode("idna")
+        except UnicodeError as error:
+            raise InvalidInput(f"{url!r} is not a gateway's URL: its name can't be one") from error
         except ValueError as error:
             raise InvalidInput(f"{url!r} is not a gateway's URL: {error}") from error
         if parts.scheme not in {"http", "https"} or not host:
@@ -285,7 +295,7 @@ def _why(outermost: BaseException) -> str:
         if isinstance(error, ConnectionError) and error.errno:
             reason = os.strerror(error.errno)  # asyncio's strerror has its own text, with the address
         elif isinstance(error, OSError):
-            reason = error.strerror or str(error) or reason
+            reason = in_words(error, file=False) if error.args else reason
     return reason
 
 

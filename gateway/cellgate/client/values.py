@@ -68,6 +68,19 @@ class Result(answers.Result, frozen=True, kw_only=True):
         return display_bundle(self.outputs, self.text, self.loss)
 
 
+class Alternative(answers.Alternative, Result, frozen=True, kw_only=True):
+    """The result of one alternative in its branch, whose name is `session`. `branch`: what became of it.
+
+    One that was not run has the status ``cancelled``; `problem` may say why.
+    """
+
+
+class Exploration(answers.Exploration, frozen=True, kw_only=True):
+    """What came of alternatives, in the order given."""
+
+    results: list[Alternative] = []  # type: ignore[assignment]  # with the client's additions
+
+
 class BlocksResult(answers.BlocksResult, frozen=True, kw_only=True):
     """The results of several blocks: `exit_code` 0, 1 for a failed block, 124 for one that timed out.
 
@@ -81,6 +94,12 @@ class _Line(msgspec.Struct):
     """Any line of a stream: an event, a keepalive, or the problem that ends the stream."""
 
     type: str
+
+
+class _MaybeTyped(msgspec.Struct):
+    """A line that may be a model, which has no type."""
+
+    type: str | None = None
 
 
 def parse_event(line: bytes) -> Event | None:
@@ -97,6 +116,19 @@ def parse_event(line: bytes) -> Event | None:
         problem = decode(line, StreamProblem)
         raise gateway_error(problem.status, problem.reason, problem.detail)
     return decode(line, BY_TYPE.get(kind, Event))
+
+
+def parse_opening(line: bytes) -> answers.SessionModel | int | None:
+    """A line while a session is made: the session, its position in line for a kernel, or a keep-alive.
+
+    Raises GatewayError if it is none of them, and if it says that there will be no session.
+    """
+    if decode(line, _MaybeTyped).type is None:
+        return decode(line, answers.SessionModel)
+    if parse_event(line) is not None:
+        raise gateway_error(0, "bad_answer", "The gateway answered with an event")
+    position = decode(line, answers.KeepAlive).position
+    return None if position is msgspec.UNSET else position
 
 
 def decode(body: bytes, kind: type[T]) -> T:

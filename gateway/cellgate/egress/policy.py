@@ -40,10 +40,14 @@ _METADATA = frozenset(
             "fd00:ec2::254",
             "fd00:ec2::23",
             "fd20:ce::254",  # Google
+            "fd00:42::42",  # Scaleway
         ),
     )
 )
 """Where clouds tell their machines about themselves, credentials included."""
+
+_LINK_LOCAL = (ip_network("169.254.0.0/16"), ip_network("fe80::/10"))
+"""Where other clouds do it, each at an address of its own."""
 
 _PRIVATE = tuple(
     map(
@@ -52,12 +56,10 @@ _PRIVATE = tuple(
             "10.0.0.0/8",
             "100.64.0.0/10",
             "127.0.0.0/8",
-            "169.254.0.0/16",
             "172.16.0.0/12",
             "192.168.0.0/16",
             "::1/128",
             "fc00::/7",
-            "fe80::/10",
         ),
     )
 )
@@ -117,12 +119,13 @@ class EgressPolicy:
     def admits(self, host: str, port: int, address: Address) -> bool:
         """Whether this address may be connected to, as one of an allowed host.
 
-        Clouds' metadata only where a pattern names the very address, and private networks are allowed.
+        Clouds' metadata, and any other link-local address, only where a pattern names the very address, and
+        private networks are allowed.
         """
         pattern = self.pattern_for(host, port)
         if pattern is None:
             return False
-        if address in _METADATA:
+        if address in _METADATA or any(address in network for network in _LINK_LOCAL):
             return self.allow_private and address_of(pattern.host) == address
         if any(address in network for network in _SPECIAL):
             return False

@@ -26,7 +26,7 @@ from cellgate.egress.policy import Address, Cause, EgressPolicy
 from cellgate.egress.relay import CHUNK, BadBody, Count, end, pump, send_body
 from cellgate.egress.requests import MOST_HEAD, BadHead, ProxyRequest, parse_head
 from cellgate.egress.shared import Egress
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 from cellgate_kernels.tasks import Supervisor
 
@@ -122,6 +122,11 @@ class SessionProxy:
         self._ledger: Ledger | None = None
         self._tasks = Supervisor()
 
+    @property
+    def listening(self) -> bool:
+        """Whether it serves on a socket."""
+        return self._listener is not None
+
     def listen(self, folder: Path) -> None:
         """Serve on the socket in this folder, which the kernel can't write to. Raises OSError."""
         self._listener = listener = _listener(folder)
@@ -150,7 +155,7 @@ class SessionProxy:
             try:
                 client, _ = await loop.sock_accept(listener)
             except OSError as error:
-                logger.warning("A session's proxy can't accept connections: %s", error)
+                logger.warning("A session's proxy can't accept connections: %s", in_words(error))
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
             moment = self._time()
@@ -210,7 +215,7 @@ class SessionProxy:
                     await _answer(reader, writer, refusal)
             except (OSError, BadBody) as error:
                 # One of both sides has left, or does not keep to HTTP: there is nobody to tell.
-                logger.debug("A connection of a session broke: %s", error)
+                logger.debug("A connection of a session broke: %s", in_words(error))
         finally:
             if connection in self._open:
                 self._open.discard(connection)

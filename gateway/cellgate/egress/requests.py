@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from cellgate.egress.policy import split_authority
+from cellgate.wire.http_fields import OF_THE_CONNECTION
 
 MOST_HEAD = 32 * 1024
 """Bytes of a request's head."""
@@ -21,19 +22,6 @@ _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}):[ \t]*([\t\x20-\x7e\x
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _SCHEME = "http://"
 
-_OF_THE_CONNECTION = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "proxy-authorization",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
 _OF_THE_MESSAGE = frozenset({"content-length", "host", "transfer-encoding"})
 """Fields that a Connection field must not name."""
 
@@ -151,4 +139,4 @@ def _hop_by_hop(fields: list[tuple[str, str]]) -> frozenset[str]:
     }
     if named & _OF_THE_MESSAGE:
         raise BadHead("a Connection field names a field that belongs to the message")
-    return _OF_THE_CONNECTION | named
+    return OF_THE_CONNECTION | named

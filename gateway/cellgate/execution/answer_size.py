@@ -56,6 +56,11 @@ class AnswerSize:
         left = max(self.json - json, _LEAST_JSON)
         return AnswerSize(min(self.text, left // _JSON_OF_CHARACTER), left, max(0, self.images - images))
 
+    def share(self, among: int) -> AnswerSize:
+        """An equal part of it for each of so many results."""
+        part = max(self.json // among, _LEAST_JSON)
+        return AnswerSize(min(self.text, part // _JSON_OF_CHARACTER), part, self.images // among)
+
     @property
     def small(self) -> int:
         """An execution with at most so many characters of output fits, whatever they are."""

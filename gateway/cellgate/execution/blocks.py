@@ -43,6 +43,8 @@ _EXIT_STATUS = {
     "ExitStatus": re.compile(r"\A(\d{1,3})\Z"),
 }
 _NEVER = re.compile(r"(?!)")
+_SIGNAL = re.compile(r"died with <Signals\.\w+: (\d{1,2})>\.\Z")
+"""How Python says which signal ended a program; in a shell 128 and its number are the exit code."""
 _FILENAME = re.compile(r"(?:#|//)[ \t]*filename:[ \t]*(?P<name>[^\r\n]*\S)[ \t]*\r?(?:\n|\Z)", re.IGNORECASE)
 
 
@@ -132,4 +134,7 @@ def exit_code(result: Result) -> int:
         found = _EXIT_STATUS.get(result.error.ename, _NEVER).search(result.error.evalue)
         if found is not None and 0 < int(found[1]) < 256:
             return int(found[1])
+        ended = _SIGNAL.search(result.error.evalue) if result.error.ename == "CalledProcessError" else None
+        if ended is not None:
+            return 128 + int(ended[1])
     return {"ok": 0, "timeout": TIMED_OUT}.get(result.status, FAILED)

@@ -5,30 +5,52 @@ folder becomes the session's kept folder, whose name contains the session's rand
 no session of a record restored from a backup, can have the same. When the session gets another kernel, the
 entries are renamed into that kernel's folder. User code wrote these folders, so only
 ``cellgate_kernels.trees`` touches them, and only after the kernel that could race with it is gone.
+
+Branches are the exception. A branch's folder can be written by other kernels of its sandbox even when its
+own is gone, and a kernel's folder may be used by several sessions; ``sharing`` counts them, and those that
+are not the last to leave it get a copy, by ``copying``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from cellgate.errors import storage
+from cellgate.files.copying import copy_tree, data_bytes
+from cellgate.files.data import Stop
+from cellgate.files.sharing import FolderUsers
+from cellgate.files.snapshots import Snapshots, is_unfinished
 from cellgate.record.rows import SessionRow
 from cellgate_kernels import trees
+from cellgate_kernels.branching import BRANCHES
+from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.leftovers import Leftovers, is_leftover
 from cellgate_kernels.provisioners.folders import patiently
-from cellgate_kernels.provisioners.set_id import clear_set_ids
+from cellgate_kernels.provisioners.set_id import DEEPEST, MOST, clear_set_ids
 from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
 KEPT = "session-"
 ORPHANS = "orphans"
+COPY = ".copy"
+"""Suffix of a copy that is not complete."""
+GROWTH = 64 * 1024 * 1024
+"""Bytes by which shared files may grow, beyond what they were twice over, while they are copied."""
+OWED = ".owed"
+"""Suffix of a link that says in which ended kernel's folder a session's files still are."""
+SNAPSHOTS = ".snapshots"
+"""Suffix of the folder with the files of a session's checkpoints."""
 LATER = ".later"
 """Suffix of a folder that could not be processed yet and will be kept under the name without it."""
 _MOVED = "The session's files can't be moved"
@@ -52,23 +74,82 @@ def folder_name(session_id: int, folder: str) -> str:
     return f"{KEPT}{folder or session_id}"
 
 
+class CopyPatience:
+    """How long copies may take: as long as they need, until the gateway shuts down."""
+
+    def __init__(self) -> None:
+        self._until = math.inf
+
+    def end_in(self, seconds: float) -> None:
+        """Give up all copies that are not complete by then."""
+        self._until = time.monotonic() + seconds
+
+    def is_over(self) -> bool:
+        """Whether to give up now. Safe in any thread."""
+        return time.monotonic() >= self._until
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a session's next kernel got.
+
+    `found`: whether there were any files. `alone`: whether those that were still owed to the session were in
+    a folder of its alone.
+    """
+
+    found: bool
+    alone: bool
+
+
 class KeptFolder:
     """Where one session's files are while it has no kernel. Methods raise StorageError."""
 
-    def __init__(self, root: Path, name: str, leftovers: Leftovers, tasks: Supervisor) -> None:
+    def __init__(
+        self,
+        root: Path,
+        name: str,
+        leftovers: Leftovers,
+        tasks: Supervisor,
+        users: FolderUsers,
+        patience: CopyPatience,
+    ) -> None:
         self.path = root / name
         self._later = root / f"{name}{LATER}"
+        self._copy = root / f"{name}{COPY}"
+        self._owed = root / f"{name}{OWED}"
         self._root = root
+        self._users = users
         self._leftovers = leftovers
         self._tasks = tasks
+        self._patience = patience
 
-    async def keep(self, source: Path) -> None:
+    async def keep(self, source: Path) -> bool:
         """Keep an ended kernel's folder for the session's next kernel, unless it is empty.
 
-        If no more files can be opened, it is kept under another name, and still given to the next kernel. A
-        folder that can't be kept for another reason is set aside, so that it is not removed with the kernel's
-        folder, and StorageError is raised; if even that fails, the files are still in the kernel's folder.
+        Returns whether it was the session's alone; if others still use it, a copy is kept. If no more files
+        can be opened, it is kept under another name, and still given to the next kernel. A folder that can't
+        be kept for another reason is set aside, so that it is not removed with the kernel's folder, and
+        StorageError is raised. If even that fails, or a copy, the files are still in the kernel's folder, and
+        owed to the session: nobody who leaves the folder later takes or removes them, and the next `restore`
+        or start of a gateway tries again.
         """
+        return await self._tasks.complete(self._leave_with_files(source), self.path.name)
+
+    async def _leave_with_files(self, source: Path) -> bool:
+        try:
+            async with self._users.leaving(source) as last:
+                if last:
+                    await self._keep(source)
+                else:
+                    with storage("The session's files can't be copied"):
+                        await self._work(_keep_copy, source, self._copy, self.path, self._patience.is_over)
+        except (CellgateError, OSError):
+            with storage("The session's files can't be marked"):
+                await asyncio.to_thread(_owe, self._owed, source)
+            raise
+        return last
+
+    async def _keep(self, source: Path) -> None:
         with storage(_MOVED):
             try:
                 await self._work(_keep, source, self.path)
@@ -78,18 +159,69 @@ class KeptFolder:
                     return
                 place = await self._work(_set_aside, source, self._root / ORPHANS)
                 logger.error(
-                    "Files of %s could not be kept (%s); they are in %s", self.path.name, error, place
+                    "Files of %s could not be kept (%s); they are in %s",
+                    self.path.name,
+                    in_words(error),
+                    place,
                 )
                 raise
 
-    async def restore(self, target: Path) -> bool:
-        """Move what `keep` kept into a new kernel's folder, all or nothing; returns whether there was any."""
+    def join(self, folder: Path) -> None:
+        """One more session uses a kernel's folder."""
+        self._users.join(folder)
+
+    def is_shared(self, folder: Path) -> bool:
+        """Whether other sessions use a kernel's folder too."""
+        return self._users.others_use(folder)
+
+    async def restore(self, target: Path) -> Restored:
+        """Move what `keep` kept into a new kernel's folder, all or nothing.
+
+        Also what is still owed to the session, which then raises as `keep` does.
+        """
+        owed, found = await self._restore(target)
+        if owed is None:
+            return Restored(found, alone=True)
+        alone = await self.keep(owed)
+        await asyncio.to_thread(self._owed.unlink, missing_ok=True)
+        _, found = await self._restore(target)
+        return Restored(found, alone)
+
+    async def _restore(self, target: Path) -> tuple[Path | None, bool]:
         with storage(_MOVED):
-            return await self._work(_restore, self.path, self._later, target)
+            return await self._work(_restore_unless_owed, self._owed, self.path, self._later, target)
+
+    async def copy(self, source: Path, target: Path, most_bytes: int) -> None:
+        """Copy what is in a kernel's folder into another, empty one; see `copy_tree`."""
+        with storage("The session's files can't be copied"):
+            await self._work(copy_tree, source, target, most_bytes, stop=self._patience.is_over)
 
     async def remove(self, source: Path | None = None) -> None:
-        """Remove what `keep` kept and, if given, an ended kernel's folder; failures are retried later."""
-        await self._leftovers.remove(self.path, self._later, *([] if source is None else [source]))
+        """Remove what `keep` kept and, if given, an ended kernel's folder; failures are retried later.
+
+        If other sessions still use that folder, it stays.
+        """
+        if source is None:
+            await self._leftovers.remove(self.path, self._later)
+            await self._waive()
+            return
+        async with self._users.leaving(source) as last:
+            await self._leftovers.remove(self.path, self._later, *([source] if last else []))
+
+    async def _waive(self) -> None:
+        """Do without what is owed to the session, if there is anything."""
+        folder = await asyncio.to_thread(_owed_folder, self._owed)
+        if folder is None:
+            return
+        async with self._users.leaving(folder) as last:
+            if last:
+                await self._leftovers.remove(folder)
+            await asyncio.to_thread(self._owed.unlink, missing_ok=True)
+
+    async def leave(self, source: Path) -> bool:
+        """The session uses an ended kernel's folder no longer; returns whether it was the session's alone."""
+        async with self._users.leaving(source) as last:
+            return last
 
     async def _work(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """Do work in a thread, to completion: a cancelled caller must not continue while files still move."""
@@ -97,42 +229,137 @@ class KeptFolder:
 
 
 class WorkspaceStore:
-    """The kept folders of sessions without a kernel, below one root. All file work happens in threads."""
+    """The kept folders of sessions without a kernel, below one root. All file work happens in threads.
 
-    def __init__(self, root: Path, leftovers: Leftovers | None = None) -> None:
+    `reserve`: bytes of the disk that snapshots leave free.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        leftovers: Leftovers | None = None,
+        users: FolderUsers | None = None,
+        *,
+        reserve: int = 0,
+    ) -> None:
+        self.users = FolderUsers() if users is None else users
+        """Who else uses the folders of kernels."""
         self._root = root
         self._leftovers = Leftovers() if leftovers is None else leftovers
+        self._reserve = reserve
         self._tasks = Supervisor()
+        self.patience = CopyPatience()
+        """With copies of files that several sessions use."""
 
     def of(self, name: str) -> KeptFolder:
         """The kept folder of this name, which may not exist."""
-        return KeptFolder(self._root, name, self._leftovers, self._tasks)
+        return KeptFolder(self._root, name, self._leftovers, self._tasks, self.users, self.patience)
+
+    async def snapshots(self, name: str, most_bytes: int) -> Snapshots:
+        """The snapshots of a session's files, by the name of its kept folder. Raises StorageError."""
+        folder = self._root / f"{name}{SNAPSHOTS}"
+        return await self._tasks.complete(
+            patiently(Snapshots, folder, most_bytes, reserve=self._reserve, stop=self.patience.is_over),
+            f"snapshots of {name}",
+        )
 
     async def gone(self, *names: str) -> None:
         """Return when pending removals of folders with these names have completed."""
         await self._leftovers.gone(*(self._root / name for name in names))
 
-    async def tidy(self, known: Collection[str], left: Mapping[str, str], living: Collection[str]) -> None:
+    async def tidy(
+        self, known: Collection[str], left: Mapping[str, Sequence[str]], living: Collection[str]
+    ) -> None:
         """At startup: keep what ended kernels left, and set aside what belongs to no recorded session.
 
-        `known`: the recorded sessions' folders; `left` maps kernels to the folders of their sessions;
-        `living`: kernels whose folders are in use. Folders set aside are never removed and never given to
-        anybody: the record may be older than the files, restored from a backup.
+        `known`: the recorded sessions' folders; `left` maps kernels, whose folders have their names, to the
+        folders of the sessions that lost them; `living`: kernels whose folders are in use. Folders set aside
+        are never removed and never given to anybody: the record may be older than the files, restored from a
+        backup. A folder that can't be processed is logged and stays: user code made it, and nobody else's
+        files may wait for it, nor the start.
         """
         with storage("The sessions' folders can't be looked through"):
             names = await asyncio.to_thread(os.listdir, self._root)
+            owed = await asyncio.to_thread(_all_owed, self._root, names, known)
+        left = _united(left, owed)
         for name in names:
-            folder = self._root / name
-            if name in living or name in known or name == ORPHANS or is_leftover(name):
+            if name in known or name == ORPHANS or is_leftover(name) or name.endswith((OWED, SNAPSHOTS)):
                 continue
+            if name.endswith(COPY):
+                await self._leftovers.remove(self._root / name)
+                continue
+            try:
+                await self._tidy(name, known, left, living)
+            except (CellgateError, OSError) as error:
+                logger.error("The folder %s could not be processed and stays: %s", name, in_words(error))
+        for name in names:
+            if name.endswith(SNAPSHOTS):
+                await self._complete_rollback(name.removesuffix(SNAPSHOTS), known)
+
+    async def _complete_rollback(self, name: str, known: Collection[str]) -> None:
+        """Bring back the files that a rollback had not yet, when its gateway ended.
+
+        The snapshots are of no use then. They stay until that works.
+        """
+        folder = self._root / f"{name}{SNAPSHOTS}"
+        try:
+            if name in known and await asyncio.to_thread(is_unfinished, folder):
+                snapshots = await self.snapshots(name, 0)
+                await self._tasks.complete(patiently(snapshots.recover, self._root / name), name)
+        except (CellgateError, OSError) as error:
+            logger.error("A rollback of %s could not be completed: %s", name, in_words(error))
+            return
+        await self._leftovers.remove(folder)
+
+    async def _tidy(
+        self, name: str, known: Collection[str], left: Mapping[str, Sequence[str]], living: Collection[str]
+    ) -> None:
+        folder = self._root / name
+        all_kept = True
+        if name.endswith(BRANCHES):
+            all_kept = await self._rescue_branches(folder, left)
+        elif name in left:
+            all_kept = await self._rescue(folder, left[name], used=name in living)
+        if name.removesuffix(BRANCHES) in living or not all_kept:
+            return
+        if (kept := name.removesuffix(LATER)) != name and kept in known:
+            await self.of(kept).keep(folder)
+        with storage("A folder of nobody can't be set aside"):
+            place = await asyncio.to_thread(_set_aside, folder, self._root / ORPHANS)
+        if place is not None:
+            logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
+
+    async def _rescue_branches(self, folder: Path, left: Mapping[str, Sequence[str]]) -> bool:
+        """Keep the workspaces of branches in one sandbox, or of kernels in a shared container with their
+        branches. Returns as `_rescue`.
+        """
+        all_kept = True
+        with storage("The folder of branches can't be looked through"):
+            names = await asyncio.to_thread(trees.names_in, folder)
+        for name in names:
             if name in left:
-                await self.of(left[name]).keep(folder)
-            elif (kept := name.removesuffix(LATER)) != name and kept in known:
-                await self.of(kept).keep(folder)
-            with storage("A folder of nobody can't be set aside"):
-                place = await asyncio.to_thread(_set_aside, folder, self._root / ORPHANS)
-            if place is not None:
-                logger.warning("The folder %s belongs to no recorded session; it is now %s", name, place)
+                all_kept &= await self._rescue(folder / name, left[name], used=False)
+            elif name.endswith(BRANCHES) and not folder.parent.name.endswith(BRANCHES):
+                all_kept &= await self._rescue_branches(folder / name, left)
+                await asyncio.to_thread(_remove_empty, folder / name)
+        return all_kept
+
+    async def _rescue(self, folder: Path, sessions: Sequence[str], *, used: bool) -> bool:
+        """Keep what a kernel left for each of these sessions; returns whether that is done.
+
+        `used`: another session still uses it.
+        """
+        for _ in range(len(sessions) - 1 + used):
+            self.users.join(folder)
+        all_kept = True
+        for session in sessions:
+            try:
+                await self.of(session).keep(folder)
+                await asyncio.to_thread((self._root / f"{session}{OWED}").unlink, missing_ok=True)
+            except (CellgateError, OSError) as error:
+                logger.error("Files of %s could not be kept: %s", session, in_words(error))
+                all_kept = False
+        return all_kept
 
 
 def _keep(source: Path, kept: Path) -> None:
@@ -141,7 +368,7 @@ def _keep(source: Path, kept: Path) -> None:
     # No file that a kernel left may be a set-id program, neither here nor where it is exported to.
     clear_set_ids(source)
     try:
-        source.rename(kept)
+        trees.rename(source, kept)
     except OSError:
         if not trees.is_folder(kept):
             raise
@@ -149,11 +376,79 @@ def _keep(source: Path, kept: Path) -> None:
         trees.move_entries(source, kept)
 
 
+def _keep_copy(source: Path, draft: Path, kept: Path, stop: Stop) -> None:
+    if not trees.is_folder(source):
+        return
+    # What a gateway left there that ended while it copied.
+    trees.remove(draft)
+    draft.mkdir(mode=0o700)
+    try:
+        # Others still use the folder: however they exchange its files, the copy is not much larger than they.
+        most_bytes = 2 * data_bytes(source, deepest=DEEPEST, most=MOST, stop=stop) + GROWTH
+        copy_tree(source, draft, most_bytes, deepest=DEEPEST, most=MOST, stop=stop)
+        if not trees.is_folder(kept):
+            _keep(draft, kept)
+            return
+        # A gateway that ended just then had made the copy, or the session got newer files in between.
+        for entry in draft.iterdir():
+            if not os.path.lexists(kept / entry.name):
+                trees.rename(entry, kept / entry.name)
+        trees.remove(draft)
+    except BaseException:
+        trees.remove(draft)
+        raise
+
+
+def _owe(mark: Path, source: Path) -> None:
+    """Remember that a session's files are in this folder of an ended kernel. Opens no file."""
+    if not trees.is_folder(source):
+        return
+    place = Path(source.name)
+    for around in source.parents:
+        if not around.name.endswith(BRANCHES):
+            break
+        place = around.name / place
+    mark.unlink(missing_ok=True)
+    mark.symlink_to(place)
+
+
+def _owed_folder(mark: Path) -> Path | None:
+    """The folder with files that are owed; None where there is none."""
+    try:
+        place = mark.readlink()
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.EINVAL}:
+            return None
+        raise
+    *around, name = place.parts
+    is_ours = name not in {"..", "/"} and all(each.endswith(BRANCHES) for each in around)
+    return mark.parent / place if is_ours and trees.is_folder(mark.parent / place) else None
+
+
+def _all_owed(root: Path, names: Collection[str], known: Collection[str]) -> dict[str, list[str]]:
+    """The recorded sessions to which files are owed, by the name of the folder. Other marks are removed."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        session = name.removesuffix(OWED)
+        if session == name:
+            continue
+        place = _owed_folder(root / name) if session in known else None
+        if place is None:
+            (root / name).unlink(missing_ok=True)
+        else:
+            found.setdefault(place.name, []).append(session)
+    return found
+
+
+def _united(left: Mapping[str, Sequence[str]], owed: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    return {name: [*dict.fromkeys([*left.get(name, ()), *owed.get(name, ())])] for name in {**left, **owed}}
+
+
 def _keep_for_later(source: Path, later: Path) -> bool:
     """Move a folder to an unused name without looking inside; returns whether it did. Opens no file."""
     if later.exists():
         return False
-    source.rename(later)
+    trees.rename(source, later)
     return True
 
 
@@ -171,6 +466,15 @@ def _remove_empty(folder: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _restore_unless_owed(owed: Path, kept: Path, later: Path, target: Path) -> tuple[Path | None, bool]:
+    """The folder with files that are owed, if there is one; else whether there were any to restore.
+
+    Both in one thread, because every session that starts waits for it.
+    """
+    folder = _owed_folder(owed)
+    return folder, folder is None and _restore(kept, later, target)
 
 
 def _restore(kept: Path, later: Path, target: Path) -> bool:
@@ -195,5 +499,5 @@ def _set_aside(folder: Path, orphans: Path) -> Path | None:
         return None
     orphans.mkdir(mode=0o700, exist_ok=True)
     place = orphans / f"{folder.name}-{secrets.token_hex(4)}"
-    folder.rename(place)
+    trees.rename(folder, place)
     return place

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,6 +18,7 @@ from cellgate.errors import Forbidden
 from cellgate.principals.addresses import is_loopback
 from cellgate.principals.authentication import Authentication
 from cellgate.principals.principal import Ask, Login
+from cellgate_kernels.errors import CellgateError
 
 SCHEMES = ("bearer ", "token ")
 
@@ -34,11 +37,24 @@ class AccessPolicy:
 
     def authenticate(self, authorization: str, query_token: str | None) -> Login | Ask:
         """The login of a request, or how to ask for it. The errors are those of `Authentication.login`."""
-        return self.authentication.login(_token(authorization, query_token))
+        return self.authentication.login(token_of(authorization, query_token))
+
+    def may_know(self, word: str) -> bool:
+        """Whether a word is a token that lets somebody in, or the Authorization field with one.
+
+        Also one that somebody else would have to be asked about: whoever must not get tokens does not get it.
+        """
+        if self.authentication.directory.is_open:
+            return False
+        for authorization in (word, f"Bearer {word}"):
+            with suppress(CellgateError):
+                self.authenticate(authorization, None)
+                return True
+        return False
 
     def check_host(self, host: str) -> None:
         """Check the Host header. Raises Forbidden for one that is neither loopback nor allowed."""
-        name = _host_name(host)
+        name = host_name(host)
         allowed = is_loopback(name) or name in self.allowed_hosts or "*" in self.allowed_hosts
         if not (allowed or (self.any_address and _is_address(name))):
             raise Forbidden(
@@ -49,7 +65,7 @@ class AccessPolicy:
 
     def check_origin(self, origin: str | None, host: str) -> bool:
         """Whether the request comes from an allowed foreign Origin. Raises Forbidden for any other one."""
-        if origin is None or _origin_host(origin) == host.lower():
+        if origin is None or origin_host(origin) == host.lower():
             return False
         if origin in self.allowed_origins or "*" in self.allowed_origins:
             return True
@@ -60,7 +76,29 @@ class AccessPolicy:
         )
 
 
-def _token(authorization: str, query_token: str | None) -> str:
+def is_own_page(headers: Mapping[str, str], protocol: str, *, reads: bool) -> bool:
+    """Whether a browser says that a page of the very origin that it asks has made this request.
+
+    Only then does a cookie count: browsers send it with requests by pages of the host's other ports, too, and
+    these may be programs' pages. `Sec-Fetch-Site` says so; it is missing where there is no TLS, except on the
+    browser's own machine. Then `Origin` does or, for a request that only `reads`, `Referer`. `protocol`: that
+    of the request; a page without TLS, which anybody on the way may have made, is none of ours by TLS.
+    """
+    host = headers.get("Host", "").lower()
+    origin = headers.get("Origin")
+    if protocol == "https" and (origin or headers.get("Referer", "")).startswith("http:"):
+        return False
+    if not host or (origin is not None and origin_host(origin) != host):
+        return False
+    site = headers.get("Sec-Fetch-Site")
+    if site is not None:
+        return site == "same-origin"
+    if origin is not None:
+        return True
+    return reads and origin_host(headers.get("Referer", "")) == host
+
+
+def token_of(authorization: str, query_token: str | None) -> str:
     """The token of a request: of its Authorization header, else of its query; an empty string if none."""
     scheme = authorization.lower()
     for known in SCHEMES:
@@ -79,14 +117,16 @@ def _password(encoded: str) -> str:
         return ""
 
 
-def _origin_host(origin: str) -> str | None:
+def origin_host(origin: str) -> str | None:
+    """The host and port of an origin; None if it is not one."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:
         return None
 
 
-def _host_name(host: str) -> str:
+def host_name(host: str) -> str:
+    """The name or address in a Host header, without its port; empty if there is none."""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

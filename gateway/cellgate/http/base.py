@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +19,7 @@ import msgspec
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
+from cellgate.console.cookies import CookiePlace
 from cellgate.errors import (
     MethodNotAllowed,
     NotAcceptable,
@@ -31,6 +32,7 @@ from cellgate.errors import (
     problem_of,
     status_of,
 )
+from cellgate.http.access import is_own_page, token_of
 from cellgate.http.context import Services
 from cellgate.http.described import described
 from cellgate.http.listener.server import origin_of
@@ -58,6 +60,14 @@ MAX_JSON_BODY = 16 * 1024 * 1024
 MAX_DRAINED_BODY = 128 * 1024 * 1024
 RETRY_AFTER = "Retry-After"
 FORBIDDEN = 403
+READING = frozenset({"GET", "HEAD"})
+RUN_BY_BROWSERS = frozenset(
+    {"script", "style", "worker", "sharedworker", "serviceworker", "audioworklet", "paintworklet", "xslt"}
+    | {"iframe", "frame", "fencedframe", "object", "embed"}
+)
+"""What `Sec-Fetch-Dest` says of things that would run, or be shown as pages, with our origin."""
+FOR_PAGE = "sandbox; default-src 'none'; frame-ancestors 'none'"
+"""The policy of answers to a browser that is signed in: whatever they hold, none is a page of our origin."""
 READ_BY_PAGES = "Accept-Ranges, Content-Disposition, Content-Range, ETag, Location, Retry-After"
 """Headers of answers that scripts of an allowed foreign origin may read, besides CORS's own short list."""
 SENT_BY_PAGES = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID")
@@ -104,6 +114,8 @@ class BaseHandler(RequestHandler):
 
     SUPPORTED_METHODS = ("GET", "HEAD", "POST", "DELETE", "PATCH", "PUT", "OPTIONS")
     public: ClassVar[bool] = False
+    reads_body: ClassVar[bool] = False
+    """Of a public handler: whether it reads its requests' bodies."""
     max_body: ClassVar[int] = MAX_JSON_BODY
     body_types: ClassVar[frozenset[str]] = frozenset(
         {"application/json", "application/x-www-form-urlencoded"}
@@ -111,7 +123,7 @@ class BaseHandler(RequestHandler):
 
     services: Services
     login: Login
-    """What the request's token gives; only of handlers that are not `public`."""
+    """What the request's token or sign-in gives; only of handlers that are not `public`."""
     owner: str
     """The principal whose sessions the request is about."""
 
@@ -126,6 +138,8 @@ class BaseHandler(RequestHandler):
         self.disconnected = False
         self.refusal: str | None = None
         """The reason of the error that was answered, if any."""
+        self.signed_in: Callable[[], bool] | None = None
+        """Whether the sign-in still holds by whose cookie the request was let in; None for any other."""
         self._span: RequestSpan | None = None
 
     def set_default_headers(self) -> None:
@@ -145,19 +159,55 @@ class BaseHandler(RequestHandler):
             if not self._needs_token:
                 self._check_request(None)
                 return None
-            login = self.services.access.authenticate(
-                self.request.headers.get("Authorization", ""), self.get_query_argument("token", None)
-            )
+            login = self._authenticate()
             if not isinstance(login, Login):
-                # Who sent too many wrong tokens does not make us ask somebody else about the next one.
-                wait = self.services.attempts.waiting(origin_of((self.client_address,)))
-                if wait is not None:
-                    raise _too_many(wait)
+                self._check_attempts()
                 return self._prepare_later(login)
             self._check_request(login)
         except CellgateError as error:
             return self._refuse_request(error)
         return None
+
+    def _authenticate(self) -> Login | Ask:
+        """The login of the request's token or, where it brings none, of the browser that is signed in."""
+        authorization = self.request.headers.get("Authorization", "")
+        token = self.get_query_argument("token", None)
+        if "Cookie" in self.request.headers and not token_of(authorization, token):
+            login = self._signed_in()
+            if login is not None:
+                return login
+        return self.services.access.authenticate(authorization, token)
+
+    def _signed_in(self) -> Login | None:
+        """The login of the browser's sign-in, if it counts: for requests of our own page alone.
+
+        Not for what the page would run or show as a page: outputs of sessions are among what can be asked.
+        """
+        request = self.request
+        if not is_own_page(request.headers, request.protocol, reads=request.method in READING):
+            return None
+        if request.headers.get("Sec-Fetch-Dest", "") in RUN_BY_BROWSERS:
+            return None
+        found = self.services.sign_ins.find(self.secrets())
+        if found is None:
+            return None
+        secret, login = found
+        self.signed_in = partial(self.services.sign_ins.is_good, secret)
+        if (stream := self._stream()) is not None:
+            stream.signed_in = self.signed_in
+        self.set_header("Content-Security-Policy", FOR_PAGE)
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        return login
+
+    @property
+    def cookie_place(self) -> CookiePlace:
+        """Where the browser sees this gateway."""
+        request = self.request
+        return CookiePlace(request.host, request.protocol == "https", self.services.base_url)
+
+    def secrets(self) -> list[str]:
+        """The secrets of sign-ins that the request brings in cookies, good or not."""
+        return self.cookie_place.secrets(self.request.headers.get_list("Cookie"))
 
     async def _prepare_later(self, ask: Ask) -> None:
         try:
@@ -187,6 +237,15 @@ class BaseHandler(RequestHandler):
         if wait is None:
             return error
         return _too_many(wait)
+
+    def _check_attempts(self) -> None:
+        """Check this before somebody else is asked about a token. Raises TooManyAttempts.
+
+        Who sent too many wrong ones does not make us ask about the next one.
+        """
+        wait = self.services.attempts.waiting(origin_of((self.client_address,)))
+        if wait is not None:
+            raise _too_many(wait)
 
     def _check_sender(self) -> None:
         """Check where the request comes from. Raises Forbidden."""
@@ -332,7 +391,7 @@ class BaseHandler(RequestHandler):
     def _allow_origin(self) -> None:
         """Let the pages of an allowed foreign origin read the answer.
 
-        There are no cookies, and pages send the token themselves: nothing allows credentials.
+        Nothing allows credentials: cookies count for our own page alone, others send the token themselves.
         """
         if self.services.access.allowed_origins:
             self.set_header("Vary", "Origin")
@@ -355,12 +414,12 @@ class BaseHandler(RequestHandler):
         return TooLarge(f"The body is larger than the {self.max_body} bytes that are accepted here")
 
     def data_received(self, chunk: bytes) -> None:
-        """Keep the piece, unless the request has been refused already or needs no token."""
+        """Keep the piece, unless the request has been refused already or its body says nothing."""
         self._body_size += len(chunk)
         if self._refused is None and self._body_size > self.max_body:
             self._refused = self._too_large()
         self.count_body(len(chunk))
-        if self._refused is None and self._needs_token:
+        if self._refused is None and (self._needs_token or self.reads_body):
             self._body.append(chunk)
             if (stream := self._stream()) is not None:
                 stream.hold(len(chunk))

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from cellgate.console.assets import Assets
+from cellgate.console.sign_ins import SignIns
 from cellgate.http.access import AccessPolicy
 from cellgate.http.attempts import LoginAttempts
 from cellgate.http.metrics import Metrics, Problem
 from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer
+from cellgate.ports.served import ServedPorts
+from cellgate.principals.oidc_sign_in import ProviderSignIn
 from cellgate.principals.usage import Usage
 from cellgate.record.journal import Journal
 from cellgate.record.trail_writer import TrailWriter
 from cellgate.replay.service import Replayer
 from cellgate.sessions.document_sessions import NotebookSessions
+from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import SessionManager
@@ -31,6 +36,8 @@ class Services:
 
     `open_network`: whether kernels have a network in any case, by the operator's choice of backend.
     `base_url`: the path below which everything is served, such as ``/prefix``; empty for the root.
+    `assets` and `sign_ins` are the console's. `ports`: None unless programs' ports are served.
+    `provider`: where browsers sign in at an identity provider, if they can.
     """
 
     version: str
@@ -45,19 +52,25 @@ class Services:
     journal: Journal
     manager: SessionManager
     archive: Archive
+    explorer: Explorer
     files: SessionFiles
     metrics: Metrics
     lanes: ThreadLanes
     jobs: Jobs
     replayer: Replayer
     usage: Usage
+    assets: Assets
+    sign_ins: SignIns
     ways: Callable[[], Mapping[str, str]] = dict
+    containers: Callable[[], tuple[str, str] | None] = lambda: None
     engine: Engine | None = None
     installer: Installer | None = None
     tracer: Tracer = field(default_factory=Untraced)
     notebook_sessions: NotebookSessions = field(default_factory=NotebookSessions)
     keep_alive: float = 15.0
     base_url: str = ""
+    ports: ServedPorts | None = None
+    provider: ProviderSignIn | None = None
 
     def problems(self) -> list[Problem]:
         """Why the gateway takes no new work now; empty while it does."""
@@ -68,7 +81,6 @@ class Services:
             found.append(Problem.STORAGE)
         if self.engine is not None and not self.engine.answers:
             found.append(Problem.CONTAINER_ENGINE)
-        pool = self.pool.statistics()
-        if pool.warm + pool.in_use == 0 and self.pool.settings.size > 0:
+        if not self.pool.ready:
             found.append(Problem.NO_KERNEL_YET)
         return found

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from http import HTTPStatus
+from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.operation import JSON, TEXT, Answer, operation
 from cellgate.principals.principal import Permission
-from cellgate.wire.answers import Ceilings, EnvironmentModel, GatewayInfo, Health, KernelspecModel, Readiness
+from cellgate.wire.answers import (
+    Ceilings,
+    ContainersModel,
+    EnvironmentModel,
+    GatewayInfo,
+    Health,
+    KernelspecModel,
+    Readiness,
+)
 
 
 class HealthHandler(BaseHandler):
@@ -81,6 +90,7 @@ class InfoHandler(BaseHandler):
             name: services.catalog.get_kernel_spec(name) for name in services.catalog.find_kernel_specs()
         }
         installer = services.installer
+        reached_at = urlsplit(f"//{self.request.host}").hostname or ""
         allowed = [] if installer is None else sorted(installer.settings.allowed)
         pool = {**asdict(services.pool.statistics()), "max_kernels": services.pool.settings.max_kernels}
         self.answer(
@@ -108,8 +118,15 @@ class InfoHandler(BaseHandler):
                 packages_allowed=allowed,
                 open_network=services.open_network,
                 network=services.manager.reachable(self.principal.name),
+                ports=services.ports is not None,
+                ports_url=None if services.ports is None else services.ports.origin.described(reached_at),
                 pool=pool,
                 fork_server=dict(services.ways()),
+                containers=_containers(services.containers()),
                 sessions=services.manager.counts(None if self.principal.sees_others else self.owner),
             )
         )
+
+
+def _containers(told: tuple[str, str] | None) -> ContainersModel | None:
+    return None if told is None else ContainersModel(per=told[0], limits=told[1])

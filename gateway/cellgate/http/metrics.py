@@ -266,6 +266,9 @@ class Metrics:
             self._counter("cellgate_sessions_ended_total", "Sessions that ended, by cause.", "cause"),
             SessionEnd,
         )
+        self.branches = self._counter(
+            "cellgate_sessions_branched_total", "Sessions that were made as branches."
+        )
 
     def _declare_kernels(self) -> None:
         self.claims = Choices(

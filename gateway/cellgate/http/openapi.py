@@ -38,7 +38,9 @@ _NAMED = re.compile(r"\{(\w+)\}")
 _PARTS: Mapping[str, tuple[str, Schema]] = {
     "session": ("The session's key.", {"type": "string", "pattern": f"^{SESSION_KEY.pattern}$"}),
     "execution": ("The execution's id.", {"type": "string", "minLength": 1}),
+    "checkpoint": ("The checkpoint's name.", {"type": "string", "minLength": 1}),
     "process": ("The process's id.", {"type": "string", "minLength": 1}),
+    "port": ("The port's number.", {"type": "integer", "minimum": 1, "maximum": 65535}),
     "index": ("The number of the output, from 0.", {"type": "integer", "minimum": 0}),
     "path": (
         "The file's path in the workspace; its slashes may stand as they are.",

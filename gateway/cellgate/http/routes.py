@@ -10,6 +10,14 @@ from typing import Any
 
 from cellgate.http.api_description import Document, DocumentedHandler, DocumentHandler, PageHandler
 from cellgate.http.base import BaseHandler, BaseUrlHandler
+from cellgate.http.console import (
+    ConsoleFileHandler,
+    ConsoleHandler,
+    ProviderAnswerHandler,
+    ProviderHandler,
+    SignInHandler,
+    SignOutHandler,
+)
 from cellgate.http.context import Services
 from cellgate.http.health import HealthHandler, InfoHandler, MetricsHandler, ReadyHandler
 from cellgate.http.jupyter.channels import ChannelsHandler
@@ -25,6 +33,13 @@ from cellgate.http.jupyter.kernels import (
 from cellgate.http.jupyter.kernelspecs import KernelspecHandler, KernelspecResourceHandler, KernelspecsHandler
 from cellgate.http.v1.audit import AuditHandler, AuditVerifyHandler
 from cellgate.http.v1.blocks import BlocksHandler
+from cellgate.http.v1.checkpoints import (
+    CheckpointHandler,
+    CheckpointsHandler,
+    RollbackHandler,
+    UndoHandler,
+)
+from cellgate.http.v1.console import ConsoleUrlHandler
 from cellgate.http.v1.event_socket import EventSocketHandler
 from cellgate.http.v1.events import EventsHandler
 from cellgate.http.v1.executions import (
@@ -35,11 +50,14 @@ from cellgate.http.v1.executions import (
     InputHandler,
     OneShotHandler,
 )
+from cellgate.http.v1.explore import ExploreHandler
 from cellgate.http.v1.files import FileHandler, FilesHandler
+from cellgate.http.v1.introspection import CompleteHandler, InspectHandler, VariablesHandler
 from cellgate.http.v1.me import MeHandler
 from cellgate.http.v1.notebook import BundleHandler, NotebookHandler
 from cellgate.http.v1.output import OutputHandler
 from cellgate.http.v1.packages import PackagesHandler
+from cellgate.http.v1.ports import PortHandler
 from cellgate.http.v1.processes import (
     ProcessesHandler,
     ProcessHandler,
@@ -47,7 +65,14 @@ from cellgate.http.v1.processes import (
     ProcessSignalHandler,
 )
 from cellgate.http.v1.replay import ReplayHandler
-from cellgate.http.v1.sessions import InterruptHandler, RestartHandler, SessionHandler, SessionsHandler
+from cellgate.http.v1.sessions import (
+    BranchHandler,
+    InterruptHandler,
+    RestartHandler,
+    SessionHandler,
+    SessionsHandler,
+    TreeHandler,
+)
 from cellgate.http.v1.trail import TrailHandler
 from cellgate_kernels.errors import InvalidInput
 
@@ -65,11 +90,22 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     ("/v1/info", InfoHandler),
     ("/v1/me", MeHandler),
     ("/v1/audit", TrailHandler),
+    ("/v1/console", ConsoleUrlHandler),
     ("/v1/execute", OneShotHandler),
     ("/v1/sessions", SessionsHandler),
     ("/v1/sessions/{session}", SessionHandler),
     ("/v1/sessions/{session}/interrupt", InterruptHandler),
     ("/v1/sessions/{session}/restart", RestartHandler),
+    ("/v1/sessions/{session}/branch", BranchHandler),
+    ("/v1/sessions/{session}/explore", ExploreHandler),
+    ("/v1/sessions/{session}/tree", TreeHandler),
+    ("/v1/sessions/{session}/checkpoints", CheckpointsHandler),
+    ("/v1/sessions/{session}/checkpoints/{checkpoint}", CheckpointHandler),
+    ("/v1/sessions/{session}/rollback", RollbackHandler),
+    ("/v1/sessions/{session}/undo", UndoHandler),
+    ("/v1/sessions/{session}/complete", CompleteHandler),
+    ("/v1/sessions/{session}/inspect", InspectHandler),
+    ("/v1/sessions/{session}/variables", VariablesHandler),
     ("/v1/sessions/{session}/execute", ExecuteHandler),
     ("/v1/sessions/{session}/execute-blocks", BlocksHandler),
     ("/v1/sessions/{session}/executions", ExecutionsHandler),
@@ -81,6 +117,7 @@ TABLE: tuple[tuple[str, type[BaseHandler]], ...] = (
     (_PROCESS, ProcessHandler),
     (_PROCESS + "/input", ProcessInputHandler),
     (_PROCESS + "/signal", ProcessSignalHandler),
+    ("/v1/sessions/{session}/ports/{port}", PortHandler),
     ("/v1/sessions/{session}/events", EventsHandler),
     ("/v1/sessions/{session}/ws", EventSocketHandler),
     ("/v1/sessions/{session}/notebook", NotebookHandler),
@@ -112,10 +149,25 @@ JUPYTER: tuple[tuple[str, type[BaseHandler]], ...] = (
 )
 """The paths of Jupyter's own interface."""
 
+CONSOLE: tuple[tuple[str, type[BaseHandler]], ...] = (
+    ("/", ConsoleHandler),
+    ("/console/sign-in", SignInHandler),
+    ("/console/sign-out", SignOutHandler),
+    ("/console/oidc", ProviderHandler),
+    ("/console/oidc/callback", ProviderAnswerHandler),
+    ("/console/{asset}", ConsoleFileHandler),
+)
+"""The paths of the page for people: for its browser alone, so they may change with it."""
+
 _NAMED = re.compile(r"\{(\w+)\}")
 # A key or an id is anything but a slash here; the handlers check it, so that a bad one gets a 400 that says
 # why, not a 404.
 _ONE, _REST = "([^/]*)", "(.*)"
+_ASSET = r"([^?]*\.[A-Za-z0-9]{1,8})"
+"""The name of a file, which ends in a dot and a few letters; what is no file does not.
+
+A pattern that could also match without its last part would look at a long path again for each of its dots.
+"""
 
 MOST_BASE_URL = 1024
 _BASE_URL = re.compile(r"(?:/(?!\.\.?(?:/|$))(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+)*")
@@ -143,7 +195,7 @@ def routes(services: Services) -> list[Route]:
         (_pattern(path), handler, described if issubclass(handler, DocumentedHandler) else given)
         for path, handler in TABLE
     ]
-    found = own + [(_pattern(path), handler, given) for path, handler in JUPYTER]
+    found = own + [(_pattern(path), handler, given) for path, handler in (*JUPYTER, *CONSOLE)]
     if not base_url:
         return found
     prefix = re.escape(base_url)
@@ -153,10 +205,10 @@ def routes(services: Services) -> list[Route]:
 
 def paths() -> dict[type[BaseHandler], str]:
     """The path of each handler, with names in braces: what logs and the audit trail call a resource."""
-    named = {handler: path.rstrip("?") for path, handler in JUPYTER}
+    named = {handler: path.rstrip("?") for path, handler in (*JUPYTER, *CONSOLE)}
     return named | {handler: path for path, handler in TABLE}
 
 
 def _pattern(path: str) -> str:
-    """The regular expression of a path; a `{path}` may contain slashes."""
-    return _NAMED.sub(lambda named: _REST if named[1] == "path" else _ONE, path)
+    """The regular expression of a path; a `{path}` or an `{asset}` may contain slashes."""
+    return _NAMED.sub(lambda named: {"path": _REST, "asset": _ASSET}.get(named[1], _ONE), path)

@@ -8,17 +8,20 @@ client costs the gateway no memory; a client that leaves ends it. Source of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from tornado.iostream import StreamClosedError
+from tornado.web import Finish
 
 from cellgate.errors import stream_problem_of
 from cellgate.http.base import BaseHandler, encode
 from cellgate.http.context import Services
 from cellgate.http.operation import Format
 from cellgate.record.rows import EventRow
+from cellgate.wire.answers import KeepAlive
 from cellgate_kernels.errors import CellgateError
 from cellgate_kernels.tasks import Supervisor
 
@@ -39,6 +42,12 @@ def _sse(row: EventRow) -> tuple[bytes, ...]:
 _WRITERS: dict[Format, Callable[[EventRow], tuple[bytes, ...]]] = {Format.NDJSON: _ndjson, Format.SSE: _sse}
 
 
+def _seen(flushed: asyncio.Future[None]) -> None:
+    """Take note of a failed write, so that it is not reported as unnoticed."""
+    if not flushed.cancelled():
+        flushed.exception()
+
+
 async def _next(batches: Batches) -> list[EventRow] | None:
     return await anext(batches, None)
 
@@ -50,6 +59,8 @@ class StreamingHandler(BaseHandler):
         """Tornado's hook; see BaseHandler."""
         super().initialize(services)
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Sends keep-alives once a position in line was told.
+        self._heart: asyncio.Task[None] | None = None
 
     def on_connection_close(self) -> None:
         """Wake a stream that is waiting for events nobody will read."""
@@ -57,10 +68,65 @@ class StreamingHandler(BaseHandler):
         if not self._gone.done():
             self._gone.set_result(None)
 
-    async def stream(self, batches: Batches, form: Format) -> None:
-        """Write all events of `batches` until they end or the client has gone."""
+    def _set_head(self, form: Format) -> None:
         self.set_header("Content-Type", f"{form}; charset=utf-8")
         self.set_header("X-Accel-Buffering", "no")
+
+    @asynccontextmanager
+    async def waiting(self, form: Format) -> AsyncIterator[Callable[[int], None] | None]:
+        """Within it, a session may be made, whose position in line a client that streams is to know.
+
+        What it yields tells that position; the first one begins the answer. From then on there are
+        keep-alives, and a refusal is the answer's last line. In all other cases nothing has been answered.
+        """
+        if form is Format.JSON:
+            yield None
+            return
+        try:
+            yield partial(self._tell_position, form)
+        except CellgateError as error:
+            if not self._headers_written:
+                raise
+            self.refusal = error.reason
+            self.note_refusal(error)
+            self._write_problem(error, form)
+            raise Finish from error
+        finally:
+            if self._heart is not None:
+                self._heart.cancel()
+                await asyncio.wait([self._heart])
+
+    def answer_last(self, model: Any, form: Format, status: int) -> None:
+        """Answer with JSON; in an answer that has begun, or that is to be lines, it is the last line."""
+        if form is Format.JSON:
+            self.answer(model, status)
+            return
+        if not self._headers_written:
+            self.set_status(status)
+            self._set_head(form)
+        self.finish(encode(model) + b"\n")
+
+    def _tell_position(self, form: Format, position: int) -> None:
+        if self._heart is None:
+            self._set_head(form)
+            self._heart = Supervisor().start(self._beat(form), "keep-alives in line")
+        body = encode(KeepAlive(waiting_for="kernel", position=position))
+        self._write_aside(body + b"\n" if form is Format.NDJSON else b"event: keepalive\ndata: %s\n\n" % body)
+
+    async def _beat(self, form: Format) -> None:
+        while not self.disconnected:
+            await asyncio.sleep(self.services.keep_alive)
+            self._write_aside(KEEP_ALIVE[form])
+
+    def _write_aside(self, line: bytes) -> None:
+        """Write a line that nobody waits for: there are few, as long as a claim waits."""
+        if not self.disconnected:
+            self.write(line)
+            self.flush().add_done_callback(_seen)
+
+    async def stream(self, batches: Batches, form: Format) -> None:
+        """Write all events of `batches` until they end or the client has gone."""
+        self._set_head(form)
         async with aclosing(batches):
             try:
                 await self._write_batches(batches, form)

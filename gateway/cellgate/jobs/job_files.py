@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from cellgate.errors import StorageError, not_written
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.threads import Lane
 
 PART = 512 * 1024
@@ -99,7 +100,9 @@ class JobFile:
         try:
             return await self._lane.run(os.pread, self.file.fileno(), count, offset)
         except OSError as error:
-            raise StorageError(f"A copy of this session can't be read: {error.strerror}") from error
+            raise StorageError(
+                f"A copy of this session can't be read: {in_words(error, file=False)}"
+            ) from error
 
     @staticmethod
     def explained(error: OSError) -> StorageError:

@@ -18,6 +18,7 @@ from pathlib import Path
 from cellgate.errors import JobFailed, QueueFull
 from cellgate.jobs.job_files import JobFile
 from cellgate.record.admission import Turns
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.threads import Lane
 
@@ -65,7 +66,9 @@ class Jobs:
         try:
             process = await self._start(module, arguments, given, made)
         except OSError as error:
-            raise QueueFull(f"No job can be started now: {error.strerror}", retry_after=5) from error
+            raise QueueFull(
+                f"No job can be started now: {in_words(error, file=False)}", retry_after=5
+            ) from error
         try:
             # Cells and the event loop take precedence.
             os.setpriority(os.PRIO_PROCESS, process.pid, NICE)

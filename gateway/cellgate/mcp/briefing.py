@@ -20,6 +20,8 @@ _KNOWN = (
 )
 """Packages that are named with their versions, in this order; the others are counted."""
 
+_DENO = "deno"
+"""The program that runs JavaScript and TypeScript."""
 _OURS = ("standard", "minimal")
 _MOST_OTHERS = 40
 _MOST_NAMED = 20
@@ -34,6 +36,7 @@ class Wanted:
     kernel: str | None = None
     language: str | None = None
     network: str | None = None
+    checkpoint: str | None = None
 
 
 async def ask_for_briefing(gateway: Gateway, wanted: Wanted) -> str:
@@ -66,8 +69,11 @@ def _found(environment: EnvironmentModel) -> str:
     said = f"Python {environment.python} with {', '.join([*known, *shown]) or 'no packages'}"
     if more:
         said += f" and {more} more packages (importlib.metadata lists them)"
-    programs = f" Programs: {', '.join(environment.programs)}." if environment.programs else ""
-    return f"{said}.{programs}"
+    if not environment.programs:
+        return f"{said}."
+    # The tools offer these languages whatever is there.
+    without = "" if _DENO in environment.programs else " Neither JavaScript nor TypeScript can be run."
+    return f"{said}. Programs: {', '.join(environment.programs)}.{without}"
 
 
 def _limits(info: GatewayInfo) -> str:

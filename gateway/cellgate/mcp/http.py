@@ -163,7 +163,9 @@ class McpDoor:
     async def _begin(self, token: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request without a session; if it succeeds, a new session has started."""
         gateway = Gateway(self._url, token, trust=self._trust)
-        session = gateway.session(kernel=self._new.kernel, network=self._new.network)
+        session = gateway.session(
+            kernel=self._new.kernel, network=self._new.network, checkpoint=self._new.checkpoint
+        )
         client = _Client(_hash(token))
         self._clients.add(client)
         ready = asyncio.Event()

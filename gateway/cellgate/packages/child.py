@@ -22,6 +22,7 @@ from pathlib import Path
 
 from cellgate.errors import PackageError, PackageIndexUnavailable, QuotaExceeded
 from cellgate_kernels import trees
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.tasks import Supervisor
 
@@ -69,7 +70,7 @@ async def run(
                 umask=0o022,
             )
     except OSError as error:
-        logger.error("%s can't be started: %s", argv[0], error)
+        logger.error("%s can't be started: %s", argv[0], in_words(error))
         raise PackageError("The installer's program can't be started; the gateway's log says why") from error
     try:
         with suppress(ProcessLookupError):

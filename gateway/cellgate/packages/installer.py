@@ -29,6 +29,7 @@ from cellgate.errors import (
     StorageError,
     not_written,
 )
+from cellgate.files.sharing import FolderUsers
 from cellgate.packages.cache import Entry, Wheel, WheelCache, entry_key
 from cellgate.packages.child import ChildLimits, run, too_large
 from cellgate.packages.places import inside
@@ -72,6 +73,8 @@ class Installer:
         self._catalog = catalog
         self._uv = Uv(settings, secrets)
         self.leftovers = leftovers
+        self.users = FolderUsers()
+        """Sessions whose kernels share a folder of packages, because one was branched from the other."""
         self._work = root / "work"
         make_way(self._work)
         self._work.mkdir(mode=0o700)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from cellgate.packages.requirements import Change
 from cellgate.packages.settings import not_allowed
 from cellgate.packages.uv import Target
 from cellgate.wire.events import Package
-from cellgate_kernels.errors import KernelDied
+from cellgate_kernels.errors import KernelDied, in_words
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.tasks import Supervisor, outcome
 
@@ -77,6 +77,14 @@ class Host(Protocol):
         """The packages of this session."""
 
 
+@dataclass(slots=True)
+class _Folder:
+    """What is in a folder of packages, which sessions share after a branch; changed one at a time."""
+
+    installed: dict[str, Installed] = field(default_factory=dict)
+    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class SessionPackages:
     """The packages of a principal's session with this record id. Without an `installer`, it never has any."""
 
@@ -91,8 +99,7 @@ class SessionPackages:
         self.installer = installer
         self.session_id = session_id
         self.ids = ids
-        self._installed: dict[str, Installed] = {}
-        self._one_at_a_time = asyncio.Lock()
+        self._folder = _Folder()
         self._tasks = Supervisor(ids)
         self._later = Supervisor(ids)
         self._closed = False
@@ -106,6 +113,14 @@ class SessionPackages:
     def busy(self) -> bool:
         """Whether something is being installed or removed."""
         return bool(self._tasks)
+
+    @property
+    def _installed(self) -> dict[str, Installed]:
+        return self._folder.installed
+
+    @property
+    def _one_at_a_time(self) -> asyncio.Lock:
+        return self._folder.one_at_a_time
 
     def models(self) -> list[Package]:
         """The session's packages on the wire, by name."""
@@ -173,7 +188,7 @@ class SessionPackages:
                 try:
                     files = await self.installer.link(wheel, site, package.files)
                 except OSError as error:
-                    logger.warning("A session gets no bytecode of %s: %s", wheel.name, error)
+                    logger.warning("A session gets no bytecode of %s: %s", wheel.name, in_words(error))
                     break
                 known = [*package.files, *files]
                 self._installed[wheel.name] = msgspec.structs.replace(package, files=known, size=wheel.size)
@@ -249,17 +264,35 @@ class SessionPackages:
     @property
     def _kept(self) -> KeptFolder:
         assert self.installer is not None
-        return WorkspaceStore(self.installer.sites, self.installer.leftovers).of(f"session-{self.session_id}")
+        store = WorkspaceStore(self.installer.sites, self.installer.leftovers, self.installer.users)
+        return store.of(f"session-{self.session_id}")
+
+    def share(self, other: SessionPackages, kernel: Kernel) -> None:
+        """The session's kernel is a branch of the other session's: they have one folder of packages."""
+        if kernel.packages is not None and self.installer is not None:
+            self._folder = other._folder
+            self.installer.users.join(kernel.packages)
 
     async def restore(self, kernel: Kernel) -> None:
         """Move the session's packages into a fresh kernel's folder."""
         if kernel.packages is not None and self.installer is not None:
-            await self._kept.restore(kernel.packages)
+            restored = await self._kept.restore(kernel.packages)
+            if not restored.alone:
+                self._folder = _Folder(self._installed.copy())
 
     async def keep(self, kernel: Kernel) -> None:
-        """Keep an ended kernel's packages for the next."""
+        """Keep an ended kernel's packages for the next; those that others use too are copied."""
         if kernel.packages is not None and self.installer is not None:
-            await self._kept.keep(kernel.packages)
+            alone = await self._kept.keep(kernel.packages)
+            if not alone:
+                self._folder = _Folder(self._installed.copy())
+
+    async def leave(self, kernel: Kernel) -> None:
+        """Leave an ended kernel's packages to the others that use them, if any."""
+        if kernel.packages is not None and self.installer is not None:
+            alone = await self._kept.leave(kernel.packages)
+            if not alone:
+                self._folder = _Folder()
 
     async def load(self) -> None:
         """Load the list of what a previous gateway had installed in this session."""
@@ -267,7 +300,7 @@ class SessionPackages:
             path = self._state_file
             with storage("What the session has installed can't be read"):
                 found = await asyncio.to_thread(_load, path)
-            self._installed = {package.name: package for package in found}
+            self._folder = _Folder({package.name: package for package in found})
 
     @property
     def _state_file(self) -> Path:
@@ -290,7 +323,8 @@ class SessionPackages:
         """Remove everything, because the session has ended."""
         self._installed.clear()
         if self.installer is not None:
-            await self.installer.leftovers.remove(self._state_file, self._kept.path)
+            await self.installer.leftovers.remove(self._state_file)
+            await self._kept.remove()
 
 
 async def result_of(task: asyncio.Task[Changed]) -> Changed:

@@ -25,7 +25,7 @@ class LoginListener(DirectoryListener, Protocol):
     """What the gateway does about logins that end. No method may raise."""
 
     def open_logins(self) -> Iterable[Login]:
-        """The logins of open connections."""
+        """The logins of open connections, and those that browsers are signed in with."""
 
     def end_logins(self) -> None:
         """Look at the open connections, and at nothing else: this is called often."""
@@ -86,16 +86,24 @@ class Authentication:
         for other in self._others:
             found = other.login(token, given)
             if isinstance(found, Login):
-                return self._admitted(found)
+                return self.admitted(found)
             if found is not None:
                 return partial(self._later, found)
         raise InvalidToken("This token is not known to the gateway", cause="unknown_token")
 
-    async def _later(self, ask: Ask) -> Login:
-        return self._admitted(await ask())
+    @property
+    def is_shared(self) -> bool:
+        """Whether there may be others than the administrator, so that it matters as whom somebody acts."""
+        return bool(self._others) or self.directory.has_users
 
-    def _admitted(self, login: Login) -> Login:
-        """A login that somebody else gives, unless its principal is one that nobody else may vouch for."""
+    async def _later(self, ask: Ask) -> Login:
+        return self.admitted(await ask())
+
+    def admitted(self, login: Login) -> Login:
+        """A login that somebody else gives, unless its principal is one that nobody else may vouch for.
+
+        Raises InvalidToken.
+        """
         name = login.principal.name
         if name == DEFAULT.principal.name:
             raise InvalidToken(f"{name!r} is the administrator with the gateway's own token, and nobody else")

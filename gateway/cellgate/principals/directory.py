@@ -16,10 +16,18 @@ from typing import Any, Protocol
 
 from cellgate.errors import InvalidToken, NotFound, StorageError
 from cellgate.principals.principal import DEFAULT, Login, Principal, Role
-from cellgate.principals.secrets import SECRET_KEY, Box, Secret, SecretKey, load_secret_key
+from cellgate.principals.secrets import (
+    SECRET_KEY,
+    Box,
+    Secret,
+    SecretKey,
+    load_secret_key,
+    open_boxes,
+    what_to_do,
+)
 from cellgate.principals.store import Act, PrincipalStore, Token, User
 from cellgate.principals.tokens import digest
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
@@ -76,7 +84,7 @@ class PrincipalDirectory:
         self.generation = 0
         """How often the content of the file has changed."""
         self._store: PrincipalStore | None = None
-        self._seen: tuple[int, int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
         self._failed_since: float | None = None
         self._told = ""
         self._removed: dict[str, float] = {}
@@ -134,26 +142,24 @@ class PrincipalDirectory:
 
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
         """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
-        if self._missing(owner, names):
+        if self.missing_secrets(owner, names):
             # It may have been set a moment ago.
             await self.refresh()
-        for name in self._missing(owner, names):
+        for name in self.missing_secrets(owner, names):
             raise InvalidInput(f"secrets: there is no secret {name[:40]!r} of {owner}")
 
-    def _missing(self, owner: str, names: Collection[str]) -> list[str]:
+    def missing_secrets(self, owner: str, names: Collection[str]) -> list[str]:
+        """The names of which the owner has no secret."""
         return [name for name in names if (owner, name) not in self._known.secrets]
 
     def secrets(self, owner: str, names: Collection[str]) -> list[Secret]:
-        """Those of the owner's secrets that exist now. Raises StorageError."""
-        found = [self._known.secrets.get((owner, name)) for name in names]
-        return [self._open(box) for box in found if box is not None]
-
-    def _open(self, box: Box) -> Secret:
-        key = self._known.key
-        if key is None:
-            raise StorageError(f"The secrets can't be read: {SECRET_KEY} is missing or can't be used")
-        former = None if box.former is None else key.open(box.user, box.name, box.former)
-        return Secret(box.name, key.open(box.user, box.name, box.box), former)
+        """Those of the owner's secrets that exist now. Raises StorageError that names what can't be read."""
+        boxes = [box for name in names if (box := self._known.secrets.get((owner, name))) is not None]
+        if not boxes:
+            return []
+        if self._known.key is None:
+            raise StorageError(f"{SECRET_KEY} is missing or can't be used: {what_to_do(boxes)}")
+        return open_boxes(self._known.key, boxes)
 
     # Following the file
 
@@ -233,7 +239,7 @@ class PrincipalDirectory:
             found = self._path.stat()
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
-                raise StorageError(f"{self._path} can't be read: {error.strerror}") from error
+                raise StorageError(f"{self._path} can't be read: {in_words(error, file=False)}") from error
             self._close_store()
             gone = self._seen is not None
             self._seen = None
@@ -244,13 +250,21 @@ class PrincipalDirectory:
                 self._store = PrincipalStore(self._path, create=False)
             except NotFound:
                 return None  # removed in this moment: the next look sees it
-        version = self._store.version()
-        if self._seen == (found.st_dev, found.st_ino, version):
+        seen = (found.st_dev, found.st_ino, self._store.version(), *self._state_of_key())
+        if self._seen == seen:
             return None
         known = _know(self._store.users(), self._store.tokens(), self._clock())
         known = replace(known, **self._read_secrets(self._store))
-        self._seen = (found.st_dev, found.st_ino, version)
+        self._seen = seen
         return known
+
+    def _state_of_key(self) -> tuple[int, ...]:
+        """Changes when the key of the secrets does: it may be put back from a backup."""
+        try:
+            found = self._path.with_name(SECRET_KEY).lstat()
+        except OSError:
+            return ()
+        return found.st_ino, found.st_ctime_ns
 
     def _read_secrets(self, store: PrincipalStore) -> dict[str, Any]:
         boxes = {(box.user, box.name): box for box in store.secrets()}

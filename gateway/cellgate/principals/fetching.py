@@ -1,4 +1,4 @@
-"""Asks another service, such as an identity provider: one GET, whose time and size are limited.
+"""Asks another service, such as an identity provider: one GET or POST, whose time and size are limited.
 
 httpcore2 follows no redirects and reads nothing from the environment, so an answer comes from the URL that
 was asked, or not at all. TLS trusts what Python's default context trusts (``SSL_CERT_FILE`` names another
@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterable, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlencode
 
 import httpcore2
 
@@ -41,24 +42,37 @@ class Fetcher:
 
     async def get(self, url: str, *, most: int, headers: Mapping[str, str] | None = None) -> Answer:
         """The answer of any status, with a body of at most `most` bytes. Raises IdentityUnavailable."""
-        sent = {"Accept": "application/json", "User-Agent": "cellgate", **(headers or {})}
+        return await self._send("GET", url, headers or {}, None, most)
+
+    async def post(self, url: str, form: Mapping[str, str], *, most: int) -> Answer:
+        """The same of a form that is sent."""
+        kind = {"Content-Type": "application/x-www-form-urlencoded"}
+        return await self._send("POST", url, kind, urlencode(form).encode(), most)
+
+    async def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, most: int
+    ) -> Answer:
+        sent = {"Accept": "application/json", "User-Agent": "cellgate", **headers}
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._ask(url, sent, most)
+                return await self._ask(method, url, sent, body, most)
         except TimeoutError as error:
             raise IdentityUnavailable(f"{self.name} did not answer within {self._seconds:g} s") from error
         except (httpcore2.NetworkError, httpcore2.ProtocolError, httpcore2.TimeoutException) as error:
             raise IdentityUnavailable(f"{self.name} can't be reached") from error
 
-    async def _ask(self, url: str, headers: Mapping[str, str], most: int) -> Answer:
-        async with self._pool.stream("GET", url, headers=list(headers.items())) as response:
-            body = b""
+    async def _ask(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, most: int
+    ) -> Answer:
+        sent = list(headers.items())
+        async with self._pool.stream(method, url, headers=sent, content=body) as response:
+            received = b""
             assert isinstance(response.stream, AsyncIterable)
             async for part in response.stream:
-                body += part
-                if len(body) > most:
+                received += part
+                if len(received) > most:
                     raise IdentityUnavailable(f"{self.name} answered with more than {most} bytes")
-            return Answer(response.status, body)
+            return Answer(response.status, received)
 
     async def close(self) -> None:
         """Close all connections."""

@@ -26,6 +26,7 @@ MOST_TOKEN = 16 * 1024
 """Characters of a token that are looked at; a larger one is refused unread."""
 LEEWAY_SECONDS = 30.0
 """How far a provider's clock may be ahead of ours."""
+OPENID = "openid"
 SCOPE = "cellgate:"
 """What the words of the claim `scope` begin with that are about this gateway."""
 ROLES = (("cellgate-admin", Role.ADMIN), ("cellgate-auditor", Role.AUDITOR), ("cellgate-user", Role.USER))
@@ -43,7 +44,8 @@ class OidcSettings:
 
     `jwks`: a URL or a file of keys; empty: as the issuer's discovery document says. `role_claim`: the claim
     with roles, a path such as `realm_access.roles`; empty: everybody is a user. `roles`: which of its values
-    means which role; the first that a token has counts.
+    means which role; the first that a token has counts. `client_id`: ours, if browsers sign in at the
+    provider; `scopes`: what they ask for there.
     """
 
     issuer: str
@@ -52,6 +54,8 @@ class OidcSettings:
     principal_claim: str = "sub"
     role_claim: str = ""
     roles: tuple[tuple[str, Role], ...] = ROLES
+    client_id: str = ""
+    scopes: str = OPENID
 
     def __post_init__(self) -> None:
         check_url(self.issuer, "The issuer")
@@ -63,6 +67,8 @@ class OidcSettings:
             raise InvalidInput("The principal's claim has no name")
         if self.role_claim and not self.roles:
             raise InvalidInput("No value of the role's claim means a role")
+        if OPENID not in self.scopes.split():
+            raise InvalidInput(f"The scopes of a sign-in must include {OPENID}")
 
 
 def parse_roles(words: tuple[str, ...]) -> tuple[tuple[str, Role], ...]:
@@ -153,10 +159,13 @@ class Verifier:
         self._settings = settings
         self._jws = PyJWS(algorithms=list(Algorithm), options={"enforce_minimum_key_length": True})
 
-    def verify(self, token: str, header: Header, key: Key, at: float, name: str) -> JwtLogin:
+    def verify(
+        self, token: str, header: Header, key: Key, at: float, name: str, *, nonce: str | None = None
+    ) -> JwtLogin:
         """The login that a token gives; `name` is its id, `at` the time now.
 
-        Raises InvalidToken, and Forbidden for a believable token whose sender has no role here.
+        `nonce`: what an ID token must repeat, which is for us alone. Raises InvalidToken, and Forbidden for a
+        believable token whose sender has no role here.
         """
         claims = self._signed(token, header, key)
         try:
@@ -164,6 +173,8 @@ class Verifier:
         except (msgspec.ValidationError, OverflowError) as error:
             raise InvalidToken("This token's iss, aud, exp, nbf, iat or scope is missing or unfit") from error
         self._check(known, at)
+        if nonce is not None:
+            self._check_answer(claims, nonce)
         role = self._role(claims)
         login = Login.of(self._principal(claims, role), _scopes(known.scope))
         return JwtLogin(login.principal, login.permissions, login.reach, name, known.exp, key.id)
@@ -200,6 +211,14 @@ class Verifier:
         begins = max(claims.nbf or 0.0, claims.iat or 0.0)
         if begins > at + LEEWAY_SECONDS:
             raise InvalidToken("This token is not valid yet: compare the clocks of provider and gateway")
+
+    def _check_answer(self, claims: dict[str, Any], nonce: str) -> None:
+        """Check that an ID token is for our question (OpenID Connect Core 1.0, section 3.1.3.7)."""
+        if claims.get("nonce") != nonce:
+            raise InvalidToken("This token is the answer to another sign-in: begin again")
+        ours = self._settings.audience
+        if claims.get("azp", ours) != ours or (isinstance(claims["aud"], list) and claims["aud"] != [ours]):
+            raise InvalidToken("This token was not made for this gateway alone")
 
     def _principal(self, claims: dict[str, Any], role: Role) -> Principal:
         claim = self._settings.principal_claim

@@ -91,6 +91,21 @@ class Reach:
         """A key for a session whose creator names none."""
         return self.prefix if self.exact else f"{self.prefix}{uuid.uuid4()}"
 
+    def branch_key(self, named: str | None) -> str:
+        """The key for a branch: `named`, or a new one. Raises Forbidden if the token can't have it.
+
+        Not NotFound, as `check` does: the key is for something new, and the reach is the asker's own.
+        """
+        if self.exact:
+            raise Forbidden(f"This token is for the session {self.prefix!r} alone, so it can't branch")
+        if named is None:
+            return self.new_key()
+        if not self.covers(named):
+            raise Forbidden(
+                f"This token is for sessions that begin with {self.prefix!r}: give the branch such a name"
+            )
+        return named
+
 
 EVERYWHERE = Reach()
 

@@ -21,7 +21,7 @@ from cellgate.principals.addresses import check_url, is_local
 from cellgate.principals.fetching import Fetcher
 from cellgate.principals.jwks import MOST_BYTES, KeySet, parse_keys
 from cellgate.principals.jwt import OidcSettings
-from cellgate_kernels.errors import CellgateError, InvalidInput
+from cellgate_kernels.errors import CellgateError, InvalidInput, in_words
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.tasks import Supervisor, outcome
 from cellgate_kernels.threads import Lane
@@ -63,7 +63,7 @@ class FileKeys:
     renew = LOOK_SECONDS
 
     def __init__(self, path: Path) -> None:
-        self._path = path.expanduser()
+        self._path = path
         self._seen: tuple[int, int, int, int] | None = None
         self._lane = Lane("keys", 1)
 
@@ -79,7 +79,7 @@ class FileKeys:
                 return None
             body = read_regular(self._path, MOST_BYTES + 1)
         except OSError as error:
-            raise InvalidInput(f"{self._path} can't be read: {error.strerror}") from error
+            raise InvalidInput(f"{self._path} can't be read: {in_words(error, file=False)}") from error
         try:
             keys = parse_keys(body)
         except InvalidInput as error:
@@ -107,32 +107,14 @@ class UrlKeys:
     async def read(self) -> KeySet | None:
         """As KeySource."""
         url = self._jwks or await self._discover()
-        body = await self._get(url, MOST_BYTES)
+        body = await _read_at(self._fetcher, url, MOST_BYTES)
         # In a thread: a hundred keys take a while.
         return await self._lane.run(parse_keys, body)
 
     async def _discover(self) -> str:
-        """The URL of the keys (OpenID Connect Discovery 1.0, section 4)."""
-        body = await self._get(self._issuer.rstrip("/") + DISCOVERY, MOST_DOCUMENT)
-        try:
-            found = msgspec.json.decode(body, type=_Discovery)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidInput(f"{PROVIDER}'s discovery document can't be read: {error}") from error
-        if found.issuer != self._issuer:
-            raise InvalidInput(
-                f"{PROVIDER} calls itself {found.issuer[:200]!r}, and not {self._issuer!r}: the issuer"
-                " must be exactly its own name"
-            )
-        url = check_url(found.jwks_uri, f"{PROVIDER}'s jwks_uri")
-        if is_local(url) and not is_local(self._issuer):
-            raise InvalidInput(f"{PROVIDER}'s jwks_uri is an address of this machine, where it is not")
-        return url
-
-    async def _get(self, url: str, most: int) -> bytes:
-        answer = await self._fetcher.get(url, most=most)
-        if answer.status != 200:
-            raise IdentityUnavailable(f"{PROVIDER} answered with status {answer.status} at {url}")
-        return answer.body
+        """The URL of the keys."""
+        found = await discover(self._fetcher, self._issuer)
+        return check_endpoint(found.jwks_uri, "jwks_uri", self._issuer)
 
     async def close(self) -> None:
         """As KeySource."""
@@ -140,9 +122,43 @@ class UrlKeys:
         await self._fetcher.close()
 
 
-class _Discovery(msgspec.Struct):
+class Discovery(msgspec.Struct):
+    """What a provider says about itself (OpenID Connect Discovery 1.0, section 3), unchecked."""
+
     issuer: str
     jwks_uri: str
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+
+
+async def discover(fetcher: Fetcher, issuer: str) -> Discovery:
+    """The discovery document of this issuer (section 4). Raises IdentityUnavailable, InvalidInput."""
+    body = await _read_at(fetcher, issuer.rstrip("/") + DISCOVERY, MOST_DOCUMENT)
+    try:
+        found = msgspec.json.decode(body, type=Discovery)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"{PROVIDER}'s discovery document can't be read: {error}") from error
+    if found.issuer != issuer:
+        raise InvalidInput(
+            f"{PROVIDER} calls itself {found.issuer[:200]!r}, and not {issuer!r}: the issuer"
+            " must be exactly its own name"
+        )
+    return found
+
+
+def check_endpoint(url: str, name: str, issuer: str) -> str:
+    """An address that this issuer names: on this machine only if it is there, too. Raises InvalidInput."""
+    check_url(url, f"{PROVIDER}'s {name}")
+    if is_local(url) and not is_local(issuer):
+        raise InvalidInput(f"{PROVIDER}'s {name} is an address of this machine, where it is not")
+    return url
+
+
+async def _read_at(fetcher: Fetcher, url: str, most: int) -> bytes:
+    answer = await fetcher.get(url, most=most)
+    if answer.status != 200:
+        raise IdentityUnavailable(f"{PROVIDER} answered with status {answer.status} at {url}")
+    return answer.body
 
 
 class ProviderKeys:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.principals.quotas import Policy, parse_quotas
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.tasks import Supervisor
@@ -36,7 +36,7 @@ def read_quotas(path: Path) -> Policy:
     try:
         content = read_regular(path, LARGEST_FILE + 1)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror}") from error
+        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}") from error
     if len(content) > LARGEST_FILE:
         raise InvalidInput(f"{path} is larger than the {LARGEST_FILE // MIB} MiB that are read")
     return parse_quotas(content, str(path))
@@ -107,7 +107,7 @@ def _state(path: Path) -> State:
     try:
         status = os.stat(path)  # noqa: PTH116 - all of it in one call
     except OSError as error:
-        return error.strerror or type(error).__name__
+        return in_words(error, file=False)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import secrets as randomness
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.wire.models import ENV_NAME
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import KIB
 from cellgate_kernels.masking import SHORTEST
 from cellgate_kernels.regular import open_regular
@@ -36,11 +37,15 @@ _NOT_SECRET = frozenset({"PYTHONHASHSEED"})
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret with its value. `former`: the value that it had before, if it was changed."""
+    """A secret with its value. `former`: the value that it had before, if it was changed.
+
+    `former_lost`: there is one, and it can't be read.
+    """
 
     name: str
     value: str = field(repr=False)
     former: str | None = field(default=None, repr=False)
+    former_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,56 @@ class SecretKey:
         return value.decode()
 
 
+def open_boxes(key: SecretKey, boxes: Iterable[Box]) -> list[Secret]:
+    """The secrets in these boxes. Raises StorageError that names all whose values can't be read."""
+    found = []
+    lost: list[Box] = []
+    for box in boxes:
+        try:
+            value = key.open(box.user, box.name, box.box)
+        except StorageError:
+            lost.append(box)
+            continue
+        former = None
+        former_lost = False
+        if box.former is not None:
+            try:
+                former = key.open(box.user, box.name, box.former)
+            except StorageError:
+                # Its key was lost, and this one was made when the secret was set again.
+                former_lost = True
+        found.append(Secret(box.name, value, former, former_lost))
+    if lost:
+        raise StorageError(f"These secrets can't be read: {what_to_do(lost)}")
+    return found
+
+
+def unreadable(key: SecretKey, boxes: Iterable[Box]) -> list[Box]:
+    """Those whose values can't be read with this key."""
+    return [box for box in boxes if not _opens(key, box)]
+
+
+def _opens(key: SecretKey, box: Box) -> bool:
+    try:
+        key.open(box.user, box.name, box.box)
+    except StorageError:
+        return False
+    return True
+
+
+def what_to_do(lost: Sequence[Box]) -> str:
+    """Which secrets can't be read, and how the administrator mends that."""
+    names: dict[str, list[str]] = {}
+    for box in lost:
+        names.setdefault(box.user, []).append(box.name)
+    of_whom = "; ".join(f"{', '.join(of_user)} of {user}" for user, of_user in names.items())
+    return (
+        f"{of_whom}. They are damaged, or {SECRET_KEY} is not the key that they were set with: put that one"
+        f" back from a backup, or set each again (cellgate secret set {lost[0].name} --user {lost[0].user}),"
+        " or remove it (cellgate secret remove)"
+    )
+
+
 def _bound_to(user: str, name: str) -> bytes:
     return f"{user}\0{name}".encode()
 
@@ -134,7 +189,9 @@ def load_secret_key(path: Path, *, create: bool) -> SecretKey:
                 raise StorageError(f"The key {path} can be read by other users; chmod 600 it")
             key = file.read(_KEY_BYTES + 1)
     except OSError as error:
-        raise StorageError(f"The key {path} of the secrets can't be used: {error.strerror}") from error
+        raise StorageError(
+            f"The key {path} of the secrets can't be used: {in_words(error, file=False)}"
+        ) from error
     if len(key) != _KEY_BYTES:
         raise StorageError(
             f"{path} is not the key of the secrets: it must be {_KEY_BYTES} bytes long. Put the right one"

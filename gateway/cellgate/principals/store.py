@@ -24,7 +24,7 @@ from cellgate.principals.principal import Permission, Reach, Role
 from cellgate.principals.secrets import MOST_SECRETS, Box
 from cellgate.principals.tokens import check_name, digest, new_token, scopes_text
 from cellgate.record.transactions import transaction
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 
 PRINCIPALS = "principals.sqlite"
 """Its name in the data folder."""
@@ -320,7 +320,7 @@ class PrincipalStore:
         try:
             yield
         except (sqlite3.Error, OSError, ValueError, msgspec.MsgspecError) as error:
-            raise StorageError(f"{self.path} can't be {what}: {error}") from error
+            raise StorageError(f"{self.path} can't be {what}: {in_words(error, file=False)}") from error
 
 
 def _scopes(scopes: frozenset[Permission] | None) -> str | None:

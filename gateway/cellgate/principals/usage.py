@@ -182,6 +182,16 @@ class Account:
         self.check_record()
         return self.adopt_session(limits)
 
+    def reserve_disk(self, count: int) -> Reservation:
+        """Bytes of disk beside those of sessions. Raises PrincipalQuotaExceeded."""
+        advice = "end a session, which frees its own and what its checkpoints have reserved"
+        self._check_sum("disk", self._disk, count, self.quotas.disk, advice, "its checkpoints need")
+        self._add_disk(count)
+        return Reservation(lambda: self._add_disk(-count))
+
+    def _add_disk(self, count: int) -> None:
+        self._disk += count
+
     def replace_session(self, former: Reservation, limits: ResourceLimits) -> Reservation:
         """Room with other limits than those of `former`, which is released. Raises as `reserve_session`."""
         former.release()
@@ -199,9 +209,17 @@ class Account:
         # Without sessions exactly nothing: sums of fractions may leave a rest.
         self._cpus = self._cpus + sign * limits.cpus if self._sessions else 0.0
 
-    def _check_sum(self, quota: str, used: float, more: float, limit: float | None, advice: str) -> None:
+    def _check_sum(
+        self,
+        quota: str,
+        used: float,
+        more: float,
+        limit: float | None,
+        advice: str,
+        needs: str = "this session asks for",
+    ) -> None:
         if limit is not None and used + more > limit + TINY:
-            asked = "" if quota == "sessions" else f", and this session asks for {_plain(more)}"
+            asked = "" if quota == "sessions" else f", and {needs} {_plain(more)}"
             raise self._exceeded(quota, limit, used, f"are used by live sessions{asked}: {advice}")
 
     # The record

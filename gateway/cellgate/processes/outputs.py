@@ -16,6 +16,10 @@ from cellgate_kernels.programs import StreamName
 
 HALF = 50_000
 """Characters of the beginning, and of the end, of a stream that are kept."""
+MOST_OF_PROGRAM = 4 * HALF
+"""Characters that are kept of one program."""
+MOST_PIECES = 256
+"""Pieces that the end of a stream is kept in; a program that writes byte by byte has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,19 @@ class Kept:
         self._tail: deque[str] = deque()
         self._in_tail = 0
         self._length = 0
+        self._forgotten = False
+
+    @property
+    def size(self) -> int:
+        """How many characters are kept."""
+        return len(self._head) + self._in_tail
+
+    def forget(self) -> None:
+        """Keep nothing of it but its length."""
+        self._head = ""
+        self._tail.clear()
+        self._in_tail = 0
+        self._forgotten = self._length > 0
 
     def add(self, text: str) -> None:
         """The text goes on."""
@@ -47,11 +64,19 @@ class Kept:
             self._in_tail += len(self._tail[-1])
             while self._in_tail - len(self._tail[0]) >= HALF:
                 self._in_tail -= len(self._tail.popleft())
+            if len(self._tail) > MOST_PIECES:
+                self.pack()
+
+    def pack(self) -> None:
+        """Keep no more than what is shown, in one piece."""
+        tail = "".join(self._tail)[-HALF:]
+        self._tail = deque([tail])
+        self._in_tail = len(tail)
 
     def text(self, whole: str) -> str:
-        """All of it, or both ends with a mark between them that points to the `whole`."""
+        """All of it, or what is kept of both ends with a mark between them that points to the `whole`."""
         tail = "".join(self._tail)
-        if self._length <= 2 * HALF:
+        if self._length <= 2 * HALF and not self._forgotten:
             return self._head + tail
         mark = f"\n[cellgate: {self._length} characters, cut here; {whole} has them all]\n"
         return self._head + mark + tail[-HALF:]
@@ -97,6 +122,21 @@ class ProcessOutputs:
     def leave_out(self) -> None:
         """Nothing more can be recorded."""
         self.truncated = True
+
+    def pack(self) -> None:
+        """Nothing more comes."""
+        for stream in self._streams.values():
+            stream.kept.pack()
+
+    @property
+    def size(self) -> int:
+        """How many characters of both streams are kept."""
+        return sum(stream.kept.size for stream in self._streams.values())
+
+    def forget(self) -> None:
+        """Keep none of them: answers say how many there were, and where they are."""
+        for stream in self._streams.values():
+            stream.kept.forget()
 
     def text(self, name: StreamName, whole: str) -> str:
         """What answers show of a stream; see `Kept.text`."""

@@ -95,6 +95,15 @@ class ProcessRun:
         """Whether it has not ended."""
         return self._end is None
 
+    @property
+    def kept(self) -> int:
+        """How many characters of its output are kept in memory."""
+        return self._outputs.size
+
+    def forget_output(self) -> None:
+        """Keep its output in the record alone."""
+        self._outputs.forget()
+
     def begin(self, guard: Callable[..., Callable[..., None]]) -> None:
         """Record its start, and start its deadline. Raises StorageError, and then the program ends."""
         request = self.request
@@ -163,6 +172,7 @@ class ProcessRun:
         self._program.close()
         for piece in self._outputs.rest():
             self._write(piece.name, piece.text)
+        self._outputs.pack()
         self._end = _End(found, now())
         try:
             self._record(
@@ -199,6 +209,10 @@ class ProcessRun:
         await asyncio.shield(self.ended)
         if self._failure is not None:
             raise self._failure
+
+    async def recorded(self) -> None:
+        """Return when all that `model` has shown of it is durable. Raises StorageError."""
+        await self._host.log.commit()
 
     def terminate(self, cause: str = TERMINATED) -> None:
         """End it: by SIGTERM, a few seconds later by SIGKILL. Does nothing when it has ended."""

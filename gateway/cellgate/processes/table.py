@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from cellgate.errors import NotFound, QueueFull
+from cellgate.processes.outputs import MOST_OF_PROGRAM
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessHost, ProcessRun
 from cellgate_kernels.kernel import Kernel
@@ -20,7 +23,14 @@ MOST_OF_SESSION: Final = 16
 MOST_OF_PRINCIPAL: Final = 64
 MOST_ENDED: Final = 64
 """Ended ones that are still listed; the record has all."""
+MOST_KEPT: Final = MOST_OF_SESSION * MOST_OF_PROGRAM
+"""Characters of their output that are still in memory.
+
+All that run at once may end at once, and each is still to be shown to whoever waits for it.
+"""
 RETRY_AFTER: Final = 5.0
+KILLED_WITHIN: Final = 2.0
+"""Seconds in which the keeper tells of the end of a program that was killed."""
 
 
 class ProcessCounts:
@@ -60,6 +70,8 @@ class SessionProcesses:
         self._principal = principal
         self._starting = 0
         self._runs: dict[str, ProcessRun] = {}
+        # Those of them that have ended, in the order of their ends.
+        self._ended: deque[ProcessRun] = deque()
         self._tasks = Supervisor(ids)
 
     @property
@@ -111,20 +123,36 @@ class SessionProcesses:
         finally:
             self._starting -= 1
         run.ended.add_done_callback(lambda _: self._counts.leave(self._principal))
+        run.ended.add_done_callback(lambda _: self._note_end(run))
         self._runs[run.id] = run
-        self._forget_oldest()
         self._tasks.start(run.follow(), f"process {run.id}", lambda _: run.break_off())
         return run
 
-    def _forget_oldest(self) -> None:
-        ended = [run.id for run in self._runs.values() if not run.running]
-        for process in ended[: max(0, len(ended) - MOST_ENDED)]:
-            del self._runs[process]
+    def _note_end(self, run: ProcessRun) -> None:
+        """Forget the first that ended, or at least their output, when there is too much of either."""
+        self._ended.append(run)
+        if len(self._ended) > MOST_ENDED:
+            del self._runs[self._ended.popleft().id]
+        kept = sum(each.kept for each in self._ended)
+        for each in self._ended:
+            if kept <= MOST_KEPT:
+                break
+            kept -= each.kept
+            each.forget_output()
 
     def lose(self, cause: str) -> None:
         """The kernel or the session ends: so do all of them, now, and their record."""
         for run in self.running:
             run.lose(cause)
+
+    async def kill(self, cause: str) -> None:
+        """Like `lose`, but the programs are gone when this returns, or at least were asked to go."""
+        running = self.running
+        for run in running:
+            run.signal(signal.SIGKILL)
+        if running:
+            await asyncio.wait([run.ended for run in running], timeout=KILLED_WITHIN)
+        self.lose(cause)
 
     async def close(self, cause: str) -> None:
         """Like `lose`, and return when nobody follows any of them any more."""

@@ -9,28 +9,30 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cellgate.errors import RecordDamaged, StorageError, not_written
+from cellgate.errors import RecordDamaged, StorageError, StorageFull, not_written
 from cellgate.record import purge, salvage, schema
+from cellgate.record.drafts import draft_folder
 from cellgate.record.findings import Finding
-from cellgate.record.location import resolved
+from cellgate.record.location import RECORD, existing, mode_of
 from cellgate.record.lock import RecordLock
 from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told, open_copy
 from cellgate.record.redo import beside, last_beside, read_beside
 from cellgate.record.verify_store import check_record
+from cellgate_kernels.errors import in_words
 
 STEP_PAGES = 1024
 ATTEMPTS = 20
+_MOST_NAMES = 1000
 _NAMED_BY_TIME = re.compile(r"record-\d{8}T\d{6}Z\.sqlite3")
-_SUFFIXES = ("-journal", "-wal", "-shm", ".lock", ".redo", ".last")
 
 Progress = Callable[[int, int], None]
 
@@ -56,23 +58,32 @@ def back_up(record: Path, target: Path, *, replace: bool, progress: Progress) ->
     called with the pages copied and the pages in all. Raises StorageError, and leaves no file, when the copy
     can't be made, or `target` exists and is not to be replaced.
     """
-    record = resolved(record)
-    if not record.is_file():
-        raise StorageError(f"There is no record at {record}")
-    if not target.parent.is_dir():
-        raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
-    if not replace and os.path.lexists(target):
-        raise StorageError(f"{target} exists; choose another name, or replace it with --force")
+    record = existing(record)
+    _check_target(record, target, replace=replace)
     with _draft(target) as draft:
         try:
             findings = _make(record, draft, progress)
         except RecordDamaged as error:
             raise RecordDamaged(f"The record {record}", error.why) from error
         copied = Copied(draft.stat().st_size, findings)
-        if replace and copied.problems:
-            _set_aside(target)
-        _publish(draft, target, replace=replace)
+        with _set_aside(target) if replace and copied.problems else nullcontext():
+            _publish(draft, target, replace=replace)
     return copied
+
+
+def _check_target(record: Path, target: Path, *, replace: bool) -> None:
+    """Raises StorageError if a copy should not get this name."""
+    if not stat.S_ISDIR(mode_of(target.parent)):
+        raise StorageError(f"There is no folder {target.parent}; make it first, or mount its disk")
+    # Whatever begins so beside the record is the record, its logs or its lock, or would be taken for one.
+    beside_record = target.parent.resolve() == record.parent.resolve()
+    if beside_record and target.name.startswith(record.name):
+        raise StorageError(f"{target} is the record, or a file of it; choose another name")
+    there = mode_of(target)
+    if not replace and os.path.lexists(target):
+        raise StorageError(f"{target} exists; choose another name, or replace it with --force")
+    if there and not stat.S_ISREG(there):
+        raise StorageError(f"{target} is not a file that a copy could replace; choose another name")
 
 
 def named_by_time(folder: Path) -> Path:
@@ -81,11 +92,17 @@ def named_by_time(folder: Path) -> Path:
 
 
 def remove_old(folder: Path, keep: int) -> list[Path]:
-    """Remove the oldest copies that `named_by_time` named, all but the newest `keep`; returns them."""
-    copies = sorted(file for file in folder.iterdir() if _NAMED_BY_TIME.fullmatch(file.name))
-    old = copies[:-keep]
-    for file in old:
-        file.unlink()
+    """Remove the oldest copies that `named_by_time` named, all but the newest `keep`; returns them.
+
+    Raises StorageError when one can't be removed; older ones are gone then.
+    """
+    try:
+        copies = sorted(file for file in folder.iterdir() if _NAMED_BY_TIME.fullmatch(file.name))
+        old = [file for file in copies if stat.S_ISREG(file.lstat().st_mode)][:-keep]
+        for file in old:
+            file.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"The copy is made, but old ones can't be removed: {in_words(error)}") from error
     return old
 
 
@@ -95,9 +112,7 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
     An existing record is kept under another name, if it is to be replaced at all. With `anyway` a copy is
     taken even if the check finds problems. Raises StorageError; then the folder is unchanged.
     """
-    if not source.is_file():
-        raise StorageError(f"There is no file {source}")
-    source = resolved(source)
+    source = existing(source, "file")
     lock = RecordLock(record)
     record = lock.record
     try:
@@ -116,8 +131,8 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
                 raise StorageError(
                     f"{source} is not valid: {first.subject}: {first.problem}; restore it with --anyway"
                 )
-            _set_aside(record)
-            _publish(draft, record, replace=True)
+            with _set_aside(record):
+                _publish(draft, record, replace=True)
     finally:
         lock.release()
     return copied
@@ -125,21 +140,18 @@ def restore(source: Path, record: Path, *, replace: bool, anyway: bool, progress
 
 @contextmanager
 def _draft(target: Path) -> Iterator[Path]:
-    """A path beside the target, with a new empty file; whatever is left there at the end is removed."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    """An empty file for a copy of this name, on its disk; gone at the end, with what was put beside it."""
+    full = f"There is no space left for {target}; free some on its disk"
     try:
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with draft_folder(target.parent) as folder:
+            draft = folder / RECORD
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            yield draft
+    except StorageFull as error:
+        # SQLite's, which names the record; but here only the draft is written.
+        raise StorageFull(full) from error
     except OSError as error:
-        raise StorageError(f"{target} can't be written: {error.strerror}") from error
-    try:
-        yield draft
-    except OSError as error:
-        full = f"There is no space left for {target}; free some on its disk"
         raise not_written(error, full, f"{target} can't be written") from error
-    finally:
-        for suffix in ("", *_SUFFIXES):
-            with suppress(FileNotFoundError):
-                draft.with_name(draft.name + suffix).unlink()
 
 
 def _make(source: Path, draft: Path, progress: Progress) -> list[Finding]:
@@ -194,9 +206,6 @@ def _finish(draft: Path) -> list[Finding]:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         assert version == VERSION
     findings = list(check_record(draft))
-    for path in draft.parent.glob(f"{draft.name}.redo.damaged-*"):
-        # The copy's audit trail notes the damage; the damaged log itself stays with the record.
-        path.unlink()
     descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -226,11 +235,31 @@ def _publish(draft: Path, target: Path, *, replace: bool) -> None:
         os.close(folder)
 
 
-def _set_aside(record: Path) -> None:
-    """Keep a record that is replaced, with all its files, under a name with the time."""
-    kept = record.with_name(f"{record.name}.replaced-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
-    for suffix in ("", "-wal", "-journal", ".redo", ".last"):
+@contextmanager
+def _set_aside(record: Path) -> Iterator[None]:
+    """Keep a record that is replaced inside, with all its files, under a name with the time.
+
+    If it is not replaced after all, its files get their names back.
+    """
+    kept = _unused(f"{record}.replaced-{datetime.now(UTC).strftime('%Y%m%dT%H%M%SZ')}")
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for suffix in ("", "-wal", "-journal", ".redo", ".last"):
+            was, becomes = record.with_name(record.name + suffix), kept.with_name(kept.name + suffix)
+            with suppress(FileNotFoundError):
+                was.rename(becomes)
+                moved.append((was, becomes))
         with suppress(FileNotFoundError):
-            record.with_name(record.name + suffix).rename(kept.with_name(kept.name + suffix))
-    with suppress(FileNotFoundError):
-        record.with_name(record.name + "-shm").unlink()
+            record.with_name(record.name + "-shm").unlink()
+        yield
+    except BaseException:
+        # The record itself last: never alone, without what only its logs have.
+        for was, becomes in reversed(moved):
+            becomes.rename(was)
+        raise
+
+
+def _unused(name: str) -> Path:
+    """A path of this name that nothing has; with a number if need be."""
+    names = (Path(f"{name}{more}") for more in ("", *(f"-{number}" for number in range(2, _MOST_NAMES))))
+    return next(path for path in names if not os.path.lexists(path))

@@ -1,8 +1,11 @@
-"""Stores equal parts of rows once, such as an image that is shown a hundred times.
+"""Keeps long rows short: their long parts are stored apart, and equal ones once, such as an image that is
+shown a hundred times.
 
 A row's body is preserved byte for byte; but a long run of bytes without quotes and escapes, such as base64,
-goes into a separate table and is put back when the row is read. The meaning of a body is not known here.
-This runs inside transactions of ``schema``.
+goes into a separate table and is put back when the row is read. So does what is long between such runs. A row
+that is long in its table would cost everybody else: the table is a tree of whole rows (WITHOUT ROWID), and
+SQLite reads all of a row, with all its overflow pages, for each comparison of its key on the way to another.
+The meaning of a body is not known here. This runs inside transactions of ``schema``.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 LEAST = 4096
-"""Bytes of the shortest run that is stored separately."""
+"""Bytes of the shortest part that is stored separately, and more than a row keeps."""
 
 _STEP = 4 * LEAST
 _USE = struct.Struct(">QQ")
@@ -21,20 +24,35 @@ _INTEGER = (1 << 63) - 1
 
 
 def take_out(db: sqlite3.Connection, session_id: int, body: bytes) -> tuple[bytes, bytes | None]:
-    """Store the long runs of a body; returns the rest, and where each run belongs."""
+    """Store the long parts of a body; returns the rest, and where each part belongs.
+
+    The two have less than LEAST bytes in all. A body that does not get that short is stored as one part.
+    """
     if len(body) < LEAST:
         return body, None
+    parts = [*_long_parts(body)]
+    if len(body) - sum(end - start for start, end in parts) + _USE.size * len(parts) >= LEAST:
+        parts = [(0, len(body))]
     kept: list[bytes] = []
     uses: list[bytes] = []
     done = 0
-    for start, end in long_runs(body):
+    for start, end in parts:
         kept.append(body[done:start])
         uses.append(_USE.pack(start, _store(db, session_id, body[start:end])))
         done = end
-    if not uses:
-        return body, None
     kept.append(body[done:])
     return b"".join(kept), b"".join(uses)
+
+
+def _long_parts(body: bytes) -> Iterator[tuple[int, int]]:
+    """Start and end of the long runs, and of what is as long between them."""
+    done = 0
+    for start, end in (*long_runs(body), (len(body), len(body))):
+        if start - done >= LEAST:
+            yield done, start
+        if end > start:
+            yield start, end
+        done = end
 
 
 def long_runs(body: bytes) -> Iterator[tuple[int, int]]:

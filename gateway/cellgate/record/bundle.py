@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
@@ -34,6 +34,7 @@ from cellgate_kernels.kernel_info import known_info
 README = "README.md"
 LOCK = "requirements.txt"
 ROWS = "audit.ndjson"
+ANCESTORS = "ancestors"
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.json"
 WORK = "work"
@@ -68,7 +69,7 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @dataclass(frozen=True, slots=True)
 class Contents:
     """What goes into a bundle. `notebook` and `rows` are parts of bytes; at most `most_bytes` of `workspace`
-    go in.
+    go in. `ancestors`: the key of each session that it continues, the oldest first, with parts of its rows.
 
     `check_there` is called after the files and raises when the session was purged, and its files with it.
     """
@@ -81,6 +82,7 @@ class Contents:
     workspace: Path | None
     most_bytes: int
     check_there: Callable[[], None]
+    ancestors: Sequence[tuple[str, Iterable[bytes]]] = ()
 
 
 class _Sink(io.RawIOBase):
@@ -139,6 +141,8 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
         yield from writer.add(LOCK, [lock(contents.environment).encode()])
         yield from writer.add(notebook, contents.notebook)
         yield from writer.add(ROWS, contents.rows)
+        for number, (_, rows) in enumerate(contents.ancestors, 1):
+            yield from writer.add(rows_of_ancestor(number), rows)
         if contents.workspace is not None:
             for name, file in _files(contents.workspace, contents.most_bytes, left_out):
                 yield from writer.add(f"{WORK}/{name}", file)
@@ -155,6 +159,11 @@ def bundle_parts(contents: Contents, key: SigningKey | None) -> Iterator[bytes]:
     last = sink.take(but=len(COMMENT) + 64)
     yield last
     yield COMMENT + sink.digest.hexdigest().encode()
+
+
+def rows_of_ancestor(number: int) -> str:
+    """The name of the file with an ancestor's rows; the oldest has number 1."""
+    return f"{ANCESTORS}/{number}.ndjson"
 
 
 def _notebook_name(contents: Contents) -> str:
@@ -289,6 +298,10 @@ def _readme(contents: Contents, notebook: str) -> str:
     name = notebook.removeprefix(f"{WORK}/")
     command = _REGISTERED_BY.get(_words(environment.get("kernel_info")).get("implementation", ""))
     register = f"\n{command}" if command else ""
+    before = ""
+    if contents.ancestors:
+        keys = ", ".join(key for key, _ in contents.ancestors)
+        before = f"\n- `{ANCESTORS}/`: the records that it continues as a branch, up to there: {keys}"
     return f"""\
 # Session {contents.session}
 
@@ -297,7 +310,8 @@ Exported by Cellgate at {contents.exported_at}.
 - `{notebook}`: the session as a notebook, with all its outputs, uncut
 - `{WORK}/`: the files of its workspace, as they were at the export
 - `{LOCK}`: the packages of its kernel's environment, for Python {python}
-- `{ROWS}`: its record, a row a line; each line's hash is the SHA-256 of the hash before and the row's bytes
+- `{ROWS}`: its record, a row a line; each line's hash is the SHA-256 of the hash before and the row's bytes\
+{before}
 - `{MANIFEST}`: the SHA-256 of every file here, and what was left out{image}
 
 ## Run it again

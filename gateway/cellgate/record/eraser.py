@@ -20,6 +20,7 @@ from typing import TypeVar
 from cellgate.errors import StorageError
 from cellgate.record import purge, schema
 from cellgate.record.database import Database
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import Supervisor
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ class Eraser:
 
     def _failed(self, name: str, error: Exception) -> None:
         """An internal error: the next start continues these purges, and this eraser takes further ones."""
-        why = StorageError(f"Purged records could not be erased: {error}")
+        why = StorageError(f"Purged records could not be erased: {in_words(error)}")
         if name == REMOVING:
             self._removing = False
             self._give_up(self._to_remove, why)

@@ -27,6 +27,7 @@ from cellgate.errors import LogClosed, NotRecorded, RecordGone, StorageError
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate_kernels.encoding import encode, encode_in_steps
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import Supervisor
 from cellgate_kernels.threads import Lane
 
@@ -249,7 +250,9 @@ class EventLog:
         return body, link(self.head, body)
 
     def _refuse(self, event: dict[str, Any], error: Exception) -> bytes:
-        self._store.refuse(self.session_id, f"a {event['type']} event can't be written down: {error}")
+        self._store.refuse(
+            self.session_id, f"a {event['type']} event can't be written down: {in_words(error)}"
+        )
         return b"{}"  # a placeholder: the store drops the rows of a refused session
 
     def _chained_to(self, row: EventRow) -> None:
@@ -287,7 +290,7 @@ class EventLog:
 
     def _break_off(self, error: Exception) -> None:
         """Drop the waiting events: nothing can follow a break in the chain."""
-        self._store.refuse(self.session_id, f"an event could not be written down: {error}")
+        self._store.refuse(self.session_id, f"an event could not be written down: {in_words(error)}")
         self._store.unreserve(sum(0 if callable(waiting) else waiting[1] for waiting in self._unchained))
         self._unchained.clear()
         self.head_seq = self.last_seq

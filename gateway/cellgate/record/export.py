@@ -10,12 +10,12 @@ never change and are removed only by a purge of the whole session, so a missing 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from cellgate.errors import RecordGone, StorageError
-from cellgate.record import chain, schema
+from cellgate.record import chain, lineage, schema
 from cellgate.record.keys import SigningKey
-from cellgate.record.notebook import Export, Notebook
+from cellgate.record.notebook import Export, Notebook, Part
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.survey import Survey
 from cellgate_kernels.limits import MIB
@@ -31,7 +31,8 @@ STEP_BYTES = 2 * MIB
 class Reading:
     """The rows of a session up to row `until`, whose hash is `head`. As `Rows` they are complete or an error.
 
-    `going_on` is called before each step and stops the reading by raising.
+    `ancestors`: those of the sessions that it continues, the oldest first. `going_on` is called before each
+    step and stops the reading by raising.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class Reading:
         until: int,
         head: bytes,
         going_on: Callable[[], None],
+        ancestors: Sequence[Reading] = (),
     ) -> None:
         self.session = session
+        self.ancestors = ancestors
         self.until = until
         self.head = head
         self.going_on = going_on
@@ -85,6 +88,10 @@ class Reading:
             yield from rows
             after = rows[-1].seq
 
+    def origin_problem(self) -> str | None:
+        """Why the session does not continue what it says it is a branch of; None if it does."""
+        return lineage.check_origin(self._db, self.session).problem
+
     def check_there(self) -> None:
         """Raises RecordGone when the session has been purged since the reading started."""
         if not schema.is_there(self._db, self.session.id):
@@ -93,10 +100,15 @@ class Reading:
 
 def read_notebook(reading: Reading, export: Export) -> Notebook:
     """The notebook of all rows. Raises RecordGone and StorageError when some are no longer there."""
-    survey = Survey()
-    for row in reading.all():
-        survey.add(row)
-    return Notebook(reading.session, survey, reading, export)
+    parts: list[Part] = []
+    before: Survey | None = None
+    for each in (*reading.ancestors, reading):
+        before = survey = Survey(before, inherited=each is not reading)
+        for row in each.all():
+            survey.add(row)
+        parts.append(Part(each.session.key, survey, each))
+    own = parts.pop()
+    return Notebook(reading.session, own.survey, reading, export, parts)
 
 
 def notebook_parts(reading: Reading, export: Export, key: SigningKey | None) -> Iterator[bytes]:
@@ -121,6 +133,9 @@ def check(reading: Reading) -> chain.Verification:
     found = chain.verify(rows, head=reading.head)
     if not found.valid:
         reading.check_there()
+    elif reading.origin_problem() is not None:
+        # The chain holds, but what its first row continues is not there.
+        return chain.Verification(valid=False, rows=0, head=chain.GENESIS, first_bad=1)
     return found
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -27,11 +28,11 @@ from cellgate.record.export import Reading
 from cellgate.record.journal import Journal
 from cellgate.record.keys import SigningKey
 from cellgate.record.notebook import NOTEBOOK_CAP, Export
-from cellgate.record.rows import SessionRow
+from cellgate.record.rows import NO_BRANCH, Lineage, SessionRow
 from cellgate.record.seal import head_statement
 from cellgate.record.spill import Spill, Spills
 from cellgate.wire.answers import ChainCheck
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.limits import GIB
 from cellgate_kernels.tasks import Supervisor
 
@@ -49,15 +50,32 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A session and how far its record goes: up to row `rows`, whose hash is `head`."""
+    """A session, how far its record goes (up to row `rows`, whose hash is `head`), and what it continues."""
 
     session: SessionRow
     rows: int
     head: bytes
+    lineage: Lineage = NO_BRANCH
+
+    @property
+    def tag(self) -> str:
+        """Different for different rows, also of ancestors: some of those may have been purged."""
+        shown = "" if self.session.branched_from is None else f"-{len(self.lineage.ancestors)}"
+        return f"{self.head.hex()}{shown}"
 
     def reading(self, db: sqlite3.Connection, going_on: Callable[[], None]) -> Reading:
         """The rows up to here."""
-        return Reading(db, self.session, self.rows, self.head, going_on)
+        ancestors = [
+            Reading(db, each.row, each.until.seq, bytes.fromhex(each.until.head), going_on)
+            for each in self.lineage.ancestors
+        ]
+        return Reading(db, self.session, self.rows, self.head, going_on, ancestors)
+
+    def told(self, *, inherited: bool) -> dict[str, Any]:
+        """What an `Export` of it says of its ancestors."""
+        lineage = self.lineage
+        ancestors = tuple(each.until for each in lineage.ancestors)
+        return {"inherited": inherited, "ancestors": ancestors, "absence": lineage.absence}
 
 
 class Exports:
@@ -77,25 +95,37 @@ class Exports:
         """Cancel the exports that are being made."""
         await self._makers.cancel()
 
-    async def moment(self, session: SessionRow) -> Moment:
-        """The record of a session as it is now. Raises RecordGone."""
+    async def moment(self, session: SessionRow, covers: Callable[[str], bool] | None = None) -> Moment:
+        """The record of a session as it is now. Raises RecordGone.
+
+        `covers`: which ancestors may be shown, by key; by default all.
+        """
         await self._journal.commit()
         last = await self._journal.last_event(session.id)
         if last is None:
             raise RecordGone("The record of this session was purged")
-        return Moment(session, *last)
+        if session.branched_from is None:
+            return Moment(session, *last)
+        return Moment(session, *last, await self._journal.lineage(session, covers or _all))
 
-    def notebook(self, moment: Moment, *, outputs: bool = True) -> Parts:
-        """The notebook's bytes."""
-        options = self._told(outputs=outputs, cap=NOTEBOOK_CAP)
-        return self._parts(moment, lambda reading: export.notebook_parts(reading, options, self._key))
+    def notebook(
+        self, moment: Moment, *, outputs: bool = True, inherited: bool = True, undone: bool = True
+    ) -> Parts:
+        """The notebook's bytes. `inherited`: whether a branch's shows the cells before it too.
+
+        `undone`: whether it shows cells that a rollback undid.
+        """
+        options = self._told(moment, outputs=outputs, cap=NOTEBOOK_CAP, inherited=inherited)
+        options = replace(options, undone=undone)
+        shown = moment if inherited else replace(moment, lineage=NO_BRANCH)
+        return self._parts(shown, lambda reading: export.notebook_parts(reading, options, self._key))
 
     def bundle(self, moment: Moment, workspace: Path | None) -> Parts:
         """The archive's bytes. Workspace files are as they are when the archive gets to them."""
-        return self._parts(moment, lambda reading: self._bundle(reading, workspace))
+        options = self._told(moment, outputs=True, cap=None)
+        return self._parts(moment, lambda reading: self._bundle(reading, options, workspace))
 
-    def _bundle(self, reading: Reading, workspace: Path | None) -> Iterator[bytes]:
-        options = self._told(outputs=True, cap=None)
+    def _bundle(self, reading: Reading, options: Export, workspace: Path | None) -> Iterator[bytes]:
         notebook = export.read_notebook(reading, options)
         contents = Contents(
             session=reading.session.key,
@@ -103,6 +133,7 @@ class Exports:
             environment=notebook.environment,
             notebook=(part.encode() for part in notebook.write(self._key)),
             rows=export.audit_parts(reading),
+            ancestors=[(each.session.key, export.audit_parts(each)) for each in reading.ancestors],
             workspace=workspace,
             most_bytes=int(reading.session.limits.get("disk", GIB)),
             check_there=reading.check_there,
@@ -126,8 +157,14 @@ class Exports:
         statement = head_statement(session.principal, session.key, found.rows, found.head.hex())
         return structs.replace(answer, key=self._key.public, signature=self._key.sign(statement))
 
-    def _told(self, *, outputs: bool, cap: int | None) -> Export:
-        return Export(gateway_version=self._version, exported_at=now(), outputs=outputs, cap=cap)
+    def _told(self, moment: Moment, *, outputs: bool, cap: int | None, inherited: bool = True) -> Export:
+        return Export(
+            gateway_version=self._version,
+            exported_at=now(),
+            outputs=outputs,
+            cap=cap,
+            **moment.told(inherited=inherited),
+        )
 
     async def _parts(self, moment: Moment, make: Making) -> Parts:
         """The parts that `make` yields. A reader that leaves early cancels the export."""
@@ -160,7 +197,11 @@ def _write(
             for part in make(moment.reading(db, going_on)):
                 spill.write(part)
     except OSError as error:
-        raise StorageError(f"A file of the session can't be read: {error.strerror}") from error
+        raise StorageError(f"A file of the session can't be read: {in_words(error, file=False)}") from error
+
+
+def _all(_key: str) -> bool:
+    return True
 
 
 def _check(moment: Moment, db: sqlite3.Connection, going_on: Callable[[], None]) -> Verification:

@@ -22,6 +22,7 @@ from cellgate.wire.events import (
     Package,
     PackagesChanged,
     Queued,
+    RolledBack,
     SessionChanged,
 )
 from cellgate_kernels.decoding import json_decoder
@@ -32,7 +33,9 @@ WITHOUT_VARIABLES = "kernelspec_without_session_variables"
 """As `KERNELSPEC`, but the session has environment variables, with which its kernel may find other packages.
 Which ones is unknown, because such a kernel is not trusted."""
 
-BEGINNINGS = frozenset({"created", "resumed"})
+BRANCHED = "branched"
+"""The type of the event of a session that was branched, and the cause of the first one of its branch."""
+BEGINNINGS = frozenset({"created", BRANCHED, "resumed"})
 _OF_SESSION = (
     "principal",
     "created_at",
@@ -54,6 +57,7 @@ _DECODE = {
         ("finished", Finished),
         ("file", FileChanged),
         ("packages", PackagesChanged),
+        ("rolled_back", RolledBack),
     )
 }
 TELLING = frozenset(_DECODE)
@@ -89,16 +93,23 @@ class SessionFacts:
 
     `fields`: the fields of the session's row that events determine. `environment`: the newest, in full.
     `executions` by id. `files`: the newest size and hash of each file that was put into the workspace.
-    `packages`: those installed and not removed since the session was created or resumed, by name.
+    `packages`: those installed and not removed since the session was created or resumed, by name. `rollbacks`
+    in order; each takes the files back to what they were, and leaves the packages as they are.
+
+    `files`, as an argument: those of the session that this one continues as a branch.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: Mapping[str, dict[str, Any]] | None = None) -> None:
         self.fields: dict[str, Any] = {}
         self.environment: dict[str, Any] = {}
         self.recorded_by: str | None = None
         self.executions: dict[str, ExecutionFacts] = {}
-        self.files: dict[str, dict[str, Any]] = {}
+        self.files: dict[str, dict[str, Any]] = dict(files or {})
         self.packages: dict[str, Package] = {}
+        self.rollbacks: list[RolledBack] = []
+        self._first_files = dict(self.files)
+        # What was put and deleted, to know what there was at a checkpoint.
+        self._file_events: list[FileChanged] = []
 
     @property
     def introduced(self) -> bool:
@@ -118,6 +129,8 @@ class SessionFacts:
                 self._file(event)
             case PackagesChanged():
                 self._packages(event)
+            case RolledBack():
+                self._rolled_back(event)
         self.touch(event.execution, event.seq)
 
     def touch(self, execution: str | None, seq: int) -> None:
@@ -126,13 +139,17 @@ class SessionFacts:
             known.last_seq = seq
 
     def _session(self, event: SessionChanged) -> None:
+        if event.seq == 1:
+            origin = event.branched_from
+            self.fields["branched_from"] = None if isinstance(origin, msgspec.UnsetType) else origin
         values = {name: getattr(event, name) for name in _OF_SESSION}
         self.fields |= {name: value for name, value in values.items() if value is not UNSET and value != ""}
         self.fields.pop("last_activity", None)
         if event.last_activity is not UNSET:
             self.fields["last_activity"] = event.last_activity
         if event.cause in BEGINNINGS:
-            self.fields["execution_count"] = 0
+            counted = event.execution_count
+            self.fields["execution_count"] = 0 if isinstance(counted, msgspec.UnsetType) else counted
             self.packages.clear()
         if not isinstance(event.environment, msgspec.UnsetType):
             self.environment = event.environment
@@ -172,6 +189,21 @@ class SessionFacts:
     def _file(self, event: FileChanged) -> None:
         if event.execution is not None:
             return  # written by a cell, so not an input of the session
+        self._file_events.append(event)
+        self._note_file(event)
+
+    def _rolled_back(self, event: RolledBack) -> None:
+        self.rollbacks.append(event)
+        self._file_events = [each for each in self._file_events if each.seq <= event.to_seq]
+        self.files = dict(self._first_files)
+        for each in self._file_events:
+            self._note_file(each)
+
+    def undoing(self, begun: int) -> RolledBack | None:
+        """What undid a cell that began with the event `begun`; None if nothing did."""
+        return next((each for each in self.rollbacks if each.to_seq < begun < each.seq), None)
+
+    def _note_file(self, event: FileChanged) -> None:
         if event.action == "deleted":
             self.files.pop(event.path, None)
         else:

@@ -34,7 +34,7 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow, storable
 from cellgate.record.schema import Sync
 from cellgate.record.space import free
 from cellgate.record.syncing import Syncer
-from cellgate_kernels.errors import GatewayFault
+from cellgate_kernels.errors import GatewayFault, in_words
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.tasks import Supervisor, outcome
 
@@ -46,7 +46,7 @@ FLUSH_SECONDS = 0.05
 """How long rows that nobody waits for may stay in memory."""
 APPLY_SECONDS = 0.5
 """How long rows may be in the redo log and not in the tables: the longer, the larger the batches."""
-ALWAYS_TAKEN = frozenset({"session", "started", "finished"})
+ALWAYS_TAKEN = frozenset({"session", "started", "finished", "rolled_back"})
 SMALL_ROW = 16 * KIB
 """Bytes of a row that may use the reserve."""
 RESERVE_PART = 4
@@ -532,7 +532,9 @@ class Journal(Queries):
         except OSError as error:
             # This says nothing about the files: a network file system may just not answer.
             if not self._is_blind:
-                logger.error("The files of the record %s can't be looked at for now: %s", self._path, error)
+                logger.error(
+                    "The files of the record %s can't be looked at for now: %s", self._path, in_words(error)
+                )
             self._is_blind = True
         else:
             self._is_blind = False

@@ -7,10 +7,12 @@ a backup opens it. Each of them resolves the path here first, and then uses only
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.redo import beside, last_beside
+from cellgate_kernels.errors import in_words
 
 RECORD = "record.sqlite3"
 """The record's name in a data folder."""
@@ -27,8 +29,11 @@ def resolved(record: Path) -> Path:
     Raises StorageError for a dangling link, because a new record would replace one whose disk is missing, and
     for files that were left beside the link when the record was moved.
     """
-    if not record.is_symlink():
-        return record
+    try:
+        if not record.is_symlink():
+            return record
+    except OSError as error:
+        raise _unreadable(record, error) from error
     try:
         target = record.resolve(strict=True)
     except (OSError, RuntimeError) as error:
@@ -44,3 +49,31 @@ def resolved(record: Path) -> Path:
                 f" what was committed last: move it to {place(target)}"
             )
     return target
+
+
+def existing(record: Path, what: str = "record at") -> Path:
+    """As `resolved`, of a record that is there.
+
+    Raises StorageError also if it is not, or if nobody may look. `what` it is called then.
+    """
+    record = resolved(record)
+    if not stat.S_ISREG(mode_of(record)):
+        raise StorageError(f"There is no {what} {record}")
+    return record
+
+
+def mode_of(path: Path) -> int:
+    """The kind and permissions of what is at a path, 0 if nothing is.
+
+    Raises StorageError if nobody may look.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"{path} can't be read: {in_words(error, file=False)}")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from cellgate.errors import StorageError
 from cellgate.record.location import resolved
+from cellgate_kernels.errors import in_words
 
 ATTEMPTS = 10
 _NOT_FOR_FOLDERS = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
@@ -36,14 +37,15 @@ class RecordLock:
         try:
             record.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StorageError(f"The record {record} can't be opened: {error.strerror}") from error
+            raise StorageError(
+                f"The record {record} can't be opened: {in_words(error, file=False)}"
+            ) from error
         try:
             self._lock_folder()
             self._lock_file()
         except OSError as error:
             self.release()
-            where = error.filename or record.parent
-            raise StorageError(f"The record {record} can't be locked: {where}: {error.strerror}") from error
+            raise StorageError(f"The record {record} can't be locked: {in_words(error)}") from error
         except BaseException:
             self.release()
             raise

@@ -106,6 +106,13 @@ _SCRIPTS = (
     CREATE TABLE purges (session_id INTEGER PRIMARY KEY) STRICT;
     CREATE INDEX sessions_ended ON sessions (last_activity, id) WHERE state = 'ended';
     """,
+    """
+    ALTER TABLE sessions ADD COLUMN parent INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN branched_from TEXT NOT NULL DEFAULT '';
+    ALTER TABLE sessions ADD COLUMN branched_seq INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE sessions ADD COLUMN branched_head TEXT NOT NULL DEFAULT '';
+    CREATE INDEX branches ON sessions (parent, id) WHERE parent > 0;
+    """,
 )
 """From an empty file to the newest schema."""
 

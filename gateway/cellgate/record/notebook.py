@@ -8,7 +8,7 @@ nbformat's own schema.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from cellgate.record.seal import cell_digest, make_seal
 from cellgate.record.survey import Place, Rows, Survey
 from cellgate.record.widgets import WidgetStates
 from cellgate.wire.endings import describe_end, note_output
-from cellgate.wire.events import Finished, PackagesChanged, Queued, Started
+from cellgate.wire.events import BranchedFrom, Finished, PackagesChanged, Queued, Started
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.outputs import OutputArea
@@ -51,43 +51,72 @@ class Export:
     """Facts about an export that are not in the rows, and how much of the outputs it shows.
 
     `outputs`: whether it has any. `cap`: values of outputs with more characters are cut or left out, None for
-    no limit; the record has them all.
+    no limit; the record has them all. Of a branch, `ancestors`: the sessions that it continues, the oldest
+    first; `absence`: why the oldest is not named, if so; `inherited`: whether their cells are shown.
+    `undone`: whether cells that a rollback undid are shown.
     """
 
     gateway_version: str
     exported_at: str
     outputs: bool = True
     cap: int | None = NOTEBOOK_CAP
+    inherited: bool = True
+    undone: bool = True
+    ancestors: tuple[BranchedFrom, ...] = ()
+    absence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that were surveyed, and the key of their session."""
+
+    session: str
+    survey: Survey
+    rows: Rows
 
 
 class Notebook:
-    """The notebook of a session, up to the last surveyed row.
+    """The notebook of a session, up to the last surveyed row. `inherited`: what it continues as a branch.
 
     Cells are in the order in which they started; one that never started keeps its place in the queue. Without
     outputs they have neither outputs nor a count, only the metadata of their run.
     """
 
-    def __init__(self, session: SessionRow, survey: Survey, rows: Rows, export: Export) -> None:
+    def __init__(
+        self,
+        session: SessionRow,
+        survey: Survey,
+        rows: Rows,
+        export: Export,
+        inherited: Sequence[Part] = (),
+    ) -> None:
         self._session = structs.replace(session, **survey.facts.fields)
         self._survey = survey
-        self._rows = rows
+        self._parts = (*inherited, Part(session.key, survey, rows))
         self._export = export
 
     def cells(self) -> Iterator[dict[str, Any]]:
         """The cells, made one at a time on demand."""
-        for place in self._survey.in_order():
-            yield self._cell(place).to_notebook(self._export)
+        for part in self._parts:
+            for place in part.survey.in_order():
+                if not self._export.undone and part.survey.undoing(place) is not None:
+                    continue
+                yield self._cell(part, place).to_notebook(self._export)
 
-    def _cell(self, place: Place) -> _Cell:
+    def _cell(self, part: Part, place: Place) -> _Cell:
         cell = _Cell(place.execution, place.cell_id, place.first_seq)
-        for row in place.rows(self._rows):
+        for row in place.rows(part.rows):
             cell.apply(row, outputs=self._export.outputs)
-        if "hash_seed" not in self._survey.facts.environment:
+        if "hash_seed" not in part.survey.facts.environment:
             # Records from before this fact made notebooks without names of variables, and those are sealed.
             cell.flags.pop("env", None)
+        if part.survey.inherited:
+            cell.flags["inherited"] = {"session": part.session, "execution": place.execution}
+        if (rollback := part.survey.undoing(place)) is not None:
+            cell.flags["undone"] = {"checkpoint": rollback.checkpoint, "seq": rollback.seq}
         if self._export.outputs:
-            for display_id, seq in self._survey.changed_elsewhere(place):
-                for row in self._rows.read(seq, seq):
+            for display_id, seq in part.survey.changed_elsewhere(place):
+                for row in part.rows.read(seq, seq):
                     event = _decode(row.body)
                     cell.area.update_display(display_id, event["data"], event["metadata"])
         return cell
@@ -102,9 +131,10 @@ class Notebook:
         if not self._export.outputs:
             return {}
         states = WidgetStates()
-        for seq in self._survey.widgets:
-            for row in self._rows.read(seq, seq):
-                states.apply(_decode(row.body))
+        for part in self._parts:
+            for seq in part.survey.widgets:
+                for row in part.rows.read(seq, seq):
+                    states.apply(_decode(row.body))
         return states.metadata()
 
     @property
@@ -140,8 +170,16 @@ class Notebook:
         }
         if facts.recorded_by is not None:
             known["recorded_by"] = facts.recorded_by
-        if self._survey.widgets_left_out:
-            known["widget_messages_left_out"] = self._survey.widgets_left_out
+        if session.branched_from is not None:
+            known["branched_from"] = msgspec.to_builtins(session.branched_from)
+            known["ancestors"] = self._ancestors()
+            known["inherited"] = export.inherited
+            if export.absence is not None:
+                known["ancestor_left_out"] = export.absence
+        if any(part.survey.facts.rollbacks for part in self._parts):
+            known["undone"] = export.undone
+        if left_out := sum(part.survey.widgets_left_out for part in self._parts):
+            known["widget_messages_left_out"] = left_out
         if self._survey.processes:
             known["processes"] = self._survey.processes
         if facts.packages:
@@ -151,6 +189,14 @@ class Notebook:
         if facts.files:
             known["input_files"] = [{"path": path, **facts.files[path]} for path in sorted(facts.files)]
         return known
+
+    def _ancestors(self) -> list[dict[str, Any]]:
+        """The sessions that it continues; if their cells are shown, with what each branch was seeded with."""
+        told: list[dict[str, Any]] = [msgspec.to_builtins(each) for each in self._export.ancestors]
+        for known, part in zip(told, self._parts[:-1], strict=False):
+            if part.survey.seed is not None:
+                known["seed"] = part.survey.seed
+        return told
 
     def whole(self) -> dict[str, Any]:
         """The notebook as one value, without a seal."""

@@ -21,6 +21,7 @@ from cellgate.record import purge, salvage, schema
 from cellgate.record.migrations import VERSION, migrate, version_of
 from cellgate.record.schema import Sync
 from cellgate.record.transactions import transaction
+from cellgate_kernels.errors import in_words
 
 WAL_PAGES = 4000
 WAL_BYTES = 64 * 1024 * 1024
@@ -38,7 +39,7 @@ def open_writer(path: Path, sync: Sync) -> sqlite3.Connection:
         os.fchmod(descriptor, 0o600)
         os.close(descriptor)
     except OSError as error:
-        raise StorageError(f"The record {path} can't be opened: {error.strerror}") from error
+        raise StorageError(f"The record {path} can't be opened: {in_words(error, file=False)}") from error
     try:
         db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:

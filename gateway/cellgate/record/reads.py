@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from cellgate.errors import RecordGone
-from cellgate.record import schema, trail, upkeep
+from cellgate.record import lineage, schema, trail, upkeep
 from cellgate.record.admission import Turns
 from cellgate.record.database import Database
 from cellgate.record.last_life import LastLife, last_life
-from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate.record.left_open import LeftOpen, left_open
+from cellgate.record.rows import EventRow, ExecutionRow, Lineage, SessionRow
 from cellgate.record.trail import TrailRow
 from cellgate_kernels.limits import MIB
 
@@ -60,6 +61,14 @@ class Queries(ABC):
         """The session that the principal calls `key`."""
         return await self._read(schema.session, principal, key)
 
+    async def lineage(self, session: SessionRow, covers: Callable[[str], bool]) -> Lineage:
+        """The ancestors of a branch; see `lineage.lineage`."""
+        return await self._read(lineage.lineage, session, covers)
+
+    async def descendants(self, session_id: int, limit: int) -> list[SessionRow]:
+        """The branches of a session, theirs and so on, by id; the first `limit` that are found."""
+        return await self._read(schema.descendants, session_id, limit)
+
     async def sessions(
         self,
         principal: str | None = None,
@@ -69,13 +78,15 @@ class Queries(ABC):
         after: int = 0,
         prefix: str = "",
         exact: bool = False,
+        newest: bool = False,
     ) -> list[SessionRow]:
         """Up to `limit` sessions with an id above `after`, by id; None: of all principals, in any state.
 
-        `prefix`: how their keys begin or, if `exact`, the one key.
+        `prefix`: how their keys begin or, if `exact`, the one key. `newest`: those with an id below `after`,
+        the highest first.
         """
         keys = (prefix, exact)
-        return await self._read(schema.sessions, principal, states, limit, after, keys)
+        return await self._read(schema.sessions, principal, states, limit, after, keys, newest=newest)
 
     async def unfinished_sessions(self) -> list[SessionRow]:
         """All sessions that have not ended; at the start, those that the previous gateway left open."""
@@ -93,9 +104,18 @@ class Queries(ABC):
         """The newest execution; its `number` is how many there are."""
         return await self._read(schema.last_execution, session_id)
 
-    async def executions(self, session_id: int, *, limit: int = 100, after: int = 0) -> list[ExecutionRow]:
-        """Up to `limit` executions with a number above `after`, in their order."""
-        return await self._read(schema.executions, session_id, limit, after)
+    async def executions(
+        self, session_id: int, *, limit: int = 100, after: int = 0, newest: bool = False
+    ) -> list[ExecutionRow]:
+        """Up to `limit` executions with a number above `after`, in their order.
+
+        `newest`: those with a number below `after`, the last one first.
+        """
+        return await self._read(schema.executions, session_id, limit, after, newest=newest)
+
+    async def execution_counts(self, session_ids: Sequence[int]) -> dict[int, int]:
+        """How many executions each of these sessions has; sessions without any are left out."""
+        return await self._read(schema.execution_counts, session_ids)
 
     async def unfinished_executions(self, session_id: int) -> list[ExecutionRow]:
         """Executions that have not ended, in their order."""
@@ -117,6 +137,13 @@ class Queries(ABC):
             return await self._read(last_life, session.id)
         async with self._long_lives.turn(session.principal):
             return await self.long_read(lambda db, _: last_life(db, session.id))
+
+    async def left_open(self, session_id: int) -> LeftOpen:
+        """The programs and ports whose end is not recorded; for a gateway that starts, before it serves.
+
+        All events of the session are looked through, as for `last_life`.
+        """
+        return await self._read(left_open, session_id)
 
     async def are_larger(self, session_id: int, size: int, *, after: int, until: int | None) -> bool:
         """Whether the events with `after` < seq <= `until` take more than `size` bytes in memory."""

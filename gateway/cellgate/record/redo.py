@@ -42,6 +42,7 @@ import msgspec
 from cellgate.errors import StorageError
 from cellgate.record.backlog import Group
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.regular import read_regular
 
@@ -245,7 +246,9 @@ class RedoLog:
             for path, content in ((last_beside(record), last), (beside(record), bytes(LOG_BYTES))):
                 opened.append(_make(path, content))
         except OSError as error:
-            logger.warning("There is no redo log (%s), and each commit is a transaction", error.strerror)
+            logger.warning(
+                "There is no redo log (%s), and each commit is a transaction", in_words(error, file=False)
+            )
             for descriptor in opened:
                 os.close(descriptor)
             last_beside(record).unlink(missing_ok=True)
@@ -372,7 +375,7 @@ class RedoLog:
                 whole = whole and os.pwrite(descriptor, data, position) == len(data)
         except OSError as error:
             whole = False
-            logger.warning("The redo log can't be written: %s", error.strerror)
+            logger.warning("The redo log can't be written: %s", in_words(error, file=False))
         took = time.monotonic() - begun
         if took > SLOW_SECONDS:
             size = sum(len(data) for _, data, _ in writes)

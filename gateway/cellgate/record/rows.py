@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from cellgate.record.chain import GENESIS
+from cellgate.wire.events import BranchedFrom
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -18,6 +21,8 @@ class SessionRow(msgspec.Struct, frozen=True):
     `limits`, `metadata` and `environment` are stored as JSON. `head_seq` and `head` are those of the last
     written event; the store itself keeps them up to date. `folder` names the session's workspace and never
     changes; it is empty for sessions older than the column, whose workspaces are named after their ids.
+    `parent`: the id of the session that a branch was made from, 0 for others, and `branched_from` where; the
+    parent may have been purged since.
     """
 
     id: int
@@ -36,6 +41,8 @@ class SessionRow(msgspec.Struct, frozen=True):
     head_seq: int = 0
     head: bytes = GENESIS
     folder: str = ""
+    parent: int = 0
+    branched_from: BranchedFrom | None = None
 
     @classmethod
     def new(
@@ -99,6 +106,35 @@ class EventRow(msgspec.Struct, frozen=True):
     execution: str | None
     body: bytes
     hash: bytes
+
+
+class Absence(StrEnum):
+    """Why an ancestor of a branch is not shown."""
+
+    PURGED = "purged"
+    OUT_OF_REACH = "out_of_reach"
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A session, and up to which of its events a branch continues it."""
+
+    row: SessionRow
+    until: BranchedFrom
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """The ancestors of a branch, the oldest first; of other sessions there are none.
+
+    `absence`: why the oldest of them, or the branch itself if there are none, has a parent that is not shown.
+    """
+
+    ancestors: tuple[Ancestor, ...] = ()
+    absence: Absence | None = None
+
+
+NO_BRANCH = Lineage()
 
 
 LARGEST = (1 << 63) - 1

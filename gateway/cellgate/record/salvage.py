@@ -22,6 +22,7 @@ from cellgate.errors import StorageError
 from cellgate.record import schema, trail
 from cellgate.record.backlog import Group
 from cellgate.record.redo import Frames, beside, find_frames, last_beside, read_beside, read_last
+from cellgate_kernels.errors import in_words
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,9 @@ def look(record: Path, version: int, seed: bytes | None) -> Found:
         told = read_last(last_beside(record))
         data = read_beside(beside(record))
     except OSError as error:
-        raise StorageError(f"The redo log of {record} can't be read: {error.strerror}") from error
+        raise StorageError(
+            f"The redo log of {record} can't be read: {in_words(error, file=False)}"
+        ) from error
     there = data is not None
     seeds: set[bytes] = set()
     if seed:

@@ -8,7 +8,7 @@ are in ``migrations``, ``purge`` and ``upkeep``.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from cellgate.errors import RecordDamaged, RecordGone, StorageError, StorageFull
 from cellgate.record import blobs, trail
@@ -26,7 +27,9 @@ from cellgate.record.chain import GENESIS, link
 from cellgate.record.redo import encode_rows
 from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.record.transactions import savepoint, snapshot, transaction
+from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.decoding import json_decoder
+from cellgate_kernels.errors import in_words
 
 Sync = Literal["normal", "full"]
 
@@ -58,7 +61,9 @@ _EXECUTION = """session_id, id, number, msg_id, first_seq, last_seq, status, cre
     request_hash"""
 _EVENT = "session_id, seq, type, execution, body, hash, blobs"
 
-_INSERT_SESSION = f"INSERT INTO sessions ({_SESSION}, folder) VALUES ({', '.join('?' * 14)})"  # noqa: S608
+_ORIGIN = "parent, branched_from, branched_seq, branched_head"
+_INSERT_SESSION = f"""INSERT INTO sessions ({_SESSION}, folder, {_ORIGIN})
+    VALUES ({", ".join("?" * 18)})"""  # noqa: S608
 _UPDATE_SESSION = """
     UPDATE sessions SET kernel = ?, isolation = ?, state = ?, cause = ?, last_activity = ?,
         execution_count = ?, limits = ?, metadata = ?, environment = ? WHERE id = ?"""
@@ -67,6 +72,13 @@ _SAVE_EXECUTIONS = f"""INSERT INTO executions ({_EXECUTION}) VALUES {{}}
 _APPEND = f"INSERT INTO events ({_EVENT}) VALUES {{}}"  # noqa: S608
 _HEADS = "SELECT id, head_seq, head FROM sessions WHERE id IN ({})"
 _SET_HEAD = "UPDATE sessions SET head_seq = ?, head = ? WHERE id = ? AND head_seq = ? AND head = ?"
+_CONTINUED = """WITH RECURSIVE continued (id) AS (
+    SELECT parent FROM sessions WHERE parent > 0 AND state <> 'ended'
+    UNION SELECT parent FROM sessions JOIN continued USING (id) WHERE parent > 0) SELECT id FROM continued"""
+_DESCENDANTS = """WITH RECURSIVE descendants (id) AS (
+    SELECT id FROM sessions WHERE parent = ?
+    UNION ALL SELECT sessions.id FROM sessions JOIN descendants ON parent = descendants.id LIMIT ?)
+    SELECT id FROM descendants"""
 _APPLIED = "UPDATE applied SET number = ?, complement = ?"
 _KEEP = "INSERT INTO refused (session_id, at, reason, events, rows) VALUES (?, ?, ?, ?, ?)"
 
@@ -153,7 +165,7 @@ def put_apart(
                 with savepoint(db):
                     _write(db, part)
             except REFUSED as error:
-                reason = f"{error}".encode("ascii", "backslashreplace").decode()
+                reason = in_words(error).encode("ascii", "backslashreplace").decode()
         if reason is not None:
             refused[session_id] = reason
             if acknowledged:
@@ -183,7 +195,7 @@ def _write(db: sqlite3.Connection, group: Group) -> None:
     for row in group.sessions.values():
         if db.execute(_UPDATE_SESSION, _session_changes(row)).rowcount == 0:
             trail.begun(db, row.id, row.principal, row.key)
-            db.execute(_INSERT_SESSION, (*_session_values(row), row.folder))
+            db.execute(_INSERT_SESSION, (*_session_values(row), row.folder, *_origin_values(row)))
     # Rows of a session are adjacent in the tables, so inserting them together is faster.
     executions = sorted(group.executions.values(), key=attrgetter("session_id"))
     _insert(db, _SAVE_EXECUTIONS, [*map(_execution_values, executions)])
@@ -274,6 +286,15 @@ def _session_changes(row: SessionRow) -> tuple[object, ...]:
     return (*values[3:7], *values[8:], row.id)
 
 
+def _origin(session: str, seq: int, head: str) -> BranchedFrom | None:
+    return BranchedFrom(session=session, seq=seq, head=head) if session or seq or head else None
+
+
+def _origin_values(row: SessionRow) -> tuple[object, ...]:
+    origin = row.branched_from
+    return (row.parent, "", 0, "") if origin is None else (row.parent, *structs.astuple(origin))
+
+
 def _json(value: dict[str, Any]) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -344,6 +365,16 @@ def session(db: sqlite3.Connection, principal: str, key: str) -> SessionRow | No
     return next(_sessions(db, "WHERE principal = ? AND key = ?", principal, key), None)
 
 
+def session_by_id(db: sqlite3.Connection, session_id: int) -> SessionRow | None:
+    """The session with this id."""
+    return next(_sessions(db, "WHERE id = ?", session_id), None)
+
+
+def descendants(db: sqlite3.Connection, ancestor: int, limit: int) -> list[SessionRow]:
+    """The branches of a session, theirs and so on, by id; the first `limit` that are found."""
+    return list(_sessions(db, f"WHERE id IN ({_DESCENDANTS}) ORDER BY id", ancestor, limit))
+
+
 def sessions(
     db: sqlite3.Connection,
     principal: str | None,
@@ -351,13 +382,16 @@ def sessions(
     limit: int,
     after: int,
     keys: tuple[str, bool] = ("", False),
+    *,
+    newest: bool = False,
 ) -> list[SessionRow]:
     """Sessions with an id above `after`, by id; None stands for all principals, or any state.
 
-    `keys`: how their keys begin, and whether they are just that.
+    `keys`: how their keys begin, and whether they are just that. `newest`: those with an id below `after`,
+    the highest first.
     """
     prefix, exact = keys
-    clauses = ["id > ?"]
+    clauses = ["id < ?" if newest else "id > ?"]
     parameters: list[object] = [after]
     if principal is not None:
         clauses.append("principal = ?")
@@ -371,7 +405,8 @@ def sessions(
     elif prefix:
         clauses.append("substr(key, 1, ?) = ?")
         parameters.extend((len(prefix), prefix))
-    return list(_sessions(db, f"WHERE {' AND '.join(clauses)} ORDER BY id LIMIT ?", *parameters, limit))
+    order = f"ORDER BY id {'DESC' if newest else 'ASC'} LIMIT ?"
+    return list(_sessions(db, f"WHERE {' AND '.join(clauses)} {order}", *parameters, limit))
 
 
 def unfinished_sessions(db: sqlite3.Connection) -> list[SessionRow]:
@@ -385,15 +420,18 @@ def session_folders(db: sqlite3.Connection) -> list[tuple[int, str]]:
 
 
 def longest_ended(db: sqlite3.Connection) -> SessionRow | None:
-    """The ended session that has been unused for longest."""
-    return next(_sessions(db, "WHERE state = 'ended' ORDER BY last_activity, id LIMIT 1"), None)
+    """The ended session that has been unused for longest, and that no live session continues as a branch."""
+    clause = f"WHERE state = 'ended' AND id NOT IN ({_CONTINUED}) ORDER BY last_activity, id LIMIT 1"
+    return next(_sessions(db, clause), None)
 
 
 def _sessions(db: sqlite3.Connection, clause: str, *parameters: object) -> Iterator[SessionRow]:
-    query = f"SELECT {_SESSION}, head_seq, head, folder FROM sessions {clause}"  # noqa: S608
+    query = f"SELECT {_SESSION}, head_seq, head, folder, {_ORIGIN} FROM sessions {clause}"  # noqa: S608
     for values in db.execute(query, parameters):
         try:
-            row = SessionRow(*values[:10], *map(_decode, values[10:13]), *values[13:])
+            origin = _origin(*values[17:20])
+            columns = [*values[:10], *map(_decode, values[10:13]), *values[13:17], origin]
+            row = SessionRow(*columns)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise RecordDamaged("The record", error) from error
         yield row
@@ -414,9 +452,23 @@ def last_execution(db: sqlite3.Connection, session_id: int) -> ExecutionRow | No
     return _execution(db, "number > 0 ORDER BY number DESC", session_id)
 
 
-def executions(db: sqlite3.Connection, session_id: int, limit: int, after: int) -> list[ExecutionRow]:
-    """Executions of a session with a number above `after`, in their order."""
+def executions(
+    db: sqlite3.Connection, session_id: int, limit: int, after: int, *, newest: bool = False
+) -> list[ExecutionRow]:
+    """Executions of a session with a number above `after`, in their order.
+
+    `newest`: those with a number below `after`, the last one first.
+    """
+    if newest:
+        return _executions(db, "number < ? ORDER BY number DESC LIMIT ?", session_id, after, limit)
     return _executions(db, "number > ? ORDER BY number LIMIT ?", session_id, after, limit)
+
+
+def execution_counts(db: sqlite3.Connection, session_ids: Sequence[int]) -> dict[int, int]:
+    """How many executions each of these sessions has; sessions without any are left out."""
+    last = "SELECT number FROM executions WHERE session_id = ? ORDER BY number DESC LIMIT 1"
+    found = ((each, db.execute(last, (each,)).fetchone()) for each in session_ids)
+    return {each: row[0] for each, row in found if row is not None}
 
 
 def unfinished_executions(db: sqlite3.Connection, session_id: int) -> list[ExecutionRow]:

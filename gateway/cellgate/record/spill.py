@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from cellgate.errors import StorageError, StorageFull, not_written
 from cellgate.record.space import free
-from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.errors import CellgateError, in_words
 from cellgate_kernels.threads import Lane
 
 MEMORY = 256 * 1024
@@ -208,7 +208,7 @@ class Spill:
                 raise StorageError("This export can't be read: it was discarded")
             part = os.pread(self._file.fileno(), min(PART, self._size - offset), offset)
         except OSError as error:
-            raise StorageError(f"This export can't be read: {error.strerror}") from error
+            raise StorageError(f"This export can't be read: {in_words(error, file=False)}") from error
         finally:
             self._leave()
         if not part and offset < self._size:

@@ -16,9 +16,9 @@ import msgspec
 
 from cellgate.errors import StorageError
 from cellgate.record.chain import GENESIS
-from cellgate.record.facts import TELLING, SessionFacts, decode_fact
+from cellgate.record.facts import BRANCHED, TELLING, SessionFacts, decode_fact
 from cellgate.record.rows import EventRow
-from cellgate.wire.events import Queued
+from cellgate.wire.events import Branched, Queued, RolledBack
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.limits import MIB
 
@@ -38,6 +38,7 @@ class _Shown(msgspec.Struct):
 
 
 _decode = json_decoder(_Shown).decode
+_branched = json_decoder(Branched).decode
 
 
 class Rows(Protocol):
@@ -101,21 +102,31 @@ class Survey:
     """Add all rows in order, then query. `head` is the last row's hash, `seq` its number.
 
     `widgets`: the numbers of the rows of widgets, with the outputs that they show; those above a limit are
-    only counted. `processes`: how many programs were started beside the cells.
+    only counted. `processes`: how many programs were started beside the cells. `seed`: what the last branch
+    of the session was seeded with.
+
+    `before`: the finished survey of the session that this one continues as a branch. `inherited`: the cells
+    are shown in a branch's notebook, where only its own cells have the ids that clients chose.
     """
 
-    def __init__(self) -> None:
-        self.facts = SessionFacts()
+    def __init__(self, before: Survey | None = None, *, inherited: bool = False) -> None:
+        self.facts: SessionFacts = SessionFacts(None if before is None else before.facts.files)
+        self.inherited = inherited
         self.seq = 0
         self.head = GENESIS
         self.places: dict[str, Place] = {}
         self.widgets: list[int] = []
         self.widgets_left_out = 0
         self.processes = 0
-        self._widget_bytes = 0
+        self.seed: int | None = None
+        self._widget_bytes: int = 0 if before is None else before._widget_bytes
         self._shown_last: dict[str, int] = {}
         self._shown_in: dict[str, set[str]] = {}
-        self._taken: set[str] = set()
+        self._taken: set[str] = set() if before is None else before._taken
+
+    def undoing(self, place: Place) -> RolledBack | None:
+        """What undid the cell at this place; None if nothing did."""
+        return self.facts.undoing(place.first_seq if place.started is None else place.started)
 
     def add(self, row: EventRow) -> None:
         """Add the next row."""
@@ -135,6 +146,8 @@ class Survey:
                 self._widget(row)
             elif row.type == "process_started":
                 self.processes += 1
+            elif row.type == BRANCHED:
+                self.seed = _branched(row.body).seed
             elif place is not None and (b'"display_id"' in row.body or b'"widget"' in row.body):
                 shown = _decode(row.body)
                 if shown.widget is not None:
@@ -163,6 +176,8 @@ class Survey:
 
     def _name(self, place: Place, cell_id: Any) -> None:
         """Use a client's own id of the cell, if it is valid and no other cell has it."""
+        if self.inherited:
+            return
         if isinstance(cell_id, str) and _CELL_ID.fullmatch(cell_id) and cell_id not in self._taken:
             place.cell_id = cell_id
             self._taken.add(cell_id)

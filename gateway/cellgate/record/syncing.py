@@ -17,6 +17,7 @@ from pathlib import Path
 from cellgate.errors import StorageError
 from cellgate.record.backlog import tell
 from cellgate.record.redo import RedoLog
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import Supervisor, guarded
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class Syncer:
         try:
             done.result()
         except OSError as failure:
-            error = StorageError(f"The disk does not keep the record: {failure.strerror}")
+            error = StorageError(f"The disk does not keep the record: {in_words(failure, file=False)}")
             if not self._failed:
                 logger.error("%s", error)
             self.soon()

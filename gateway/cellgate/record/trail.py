@@ -109,6 +109,14 @@ def page(db: sqlite3.Connection, after: int, limit: int) -> tuple[list[TrailRow]
     return found, False
 
 
+def tombstones(db: sqlite3.Connection, session_id: int) -> Iterator[dict[str, Any]]:
+    """What the entries say that tell of this session's purge."""
+    for (body,) in db.execute("SELECT body FROM trail WHERE type = ?", (PURGED,)):
+        told = _decode(body)
+        if told["session_id"] == session_id:
+            yield told
+
+
 def acts(db: sqlite3.Connection, before: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
     """The newest acts before the entry with this number, newest first: each entry's number and body."""
     return [(seq, _decode(body)) for seq, body in db.execute(_ACTS, (ACT, before, limit))]

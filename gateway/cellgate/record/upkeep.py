@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cellgate.errors import StorageError
 from cellgate.record import blobs, purge, schema, trail
-from cellgate.record.location import resolved
+from cellgate.record.location import existing
 from cellgate.record.lock import RecordLock
 from cellgate.record.opening import open_writer
 from cellgate.record.rows import SessionRow
@@ -117,8 +116,7 @@ def overdue(
 @contextmanager
 def alone(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection to a record, which no gateway can use in that time. Raises StorageError when one does."""
-    if not path.exists() and not path.is_symlink():
-        raise StorageError(f"There is no record at {path}")
+    existing(path)
     held = RecordLock(path)
     try:
         with closing(open_writer(held.record, "full")) as db:
@@ -132,9 +130,7 @@ def alone(path: Path) -> Iterator[sqlite3.Connection]:
 
 def statistics_of(path: Path) -> Statistics:
     """The statistics of a record, which a gateway may be using. Raises StorageError."""
-    path = resolved(path)
-    if not path.is_file():
-        raise StorageError(f"There is no record at {path}")
+    path = existing(path)
     try:
         with closing(schema.open_reader(path)) as db:
             return statistics(db)
@@ -147,9 +143,7 @@ def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
 
     Raises StorageError.
     """
-    path = resolved(path)
-    if not path.is_file():
-        raise StorageError(f"There is no record at {path}")
+    path = existing(path)
     try:
         with closing(schema.open_reader(path)) as db:
             more = True
@@ -162,21 +156,22 @@ def trail_of(path: Path, after: int = 0) -> Iterator[trail.TrailRow]:
 
 
 def compact(db: sqlite3.Connection) -> int:
-    """Store equal long values of old rows once, then release free space; returns how many rows changed.
+    """Store the long parts of old rows apart, then release free space; returns how many rows changed.
 
-    It temporarily needs free space of about the record's size.
+    Earlier versions kept all of a row in its place, or all but its long runs. It temporarily needs free space
+    of about the record's size.
     """
     changed = 0
     after = (-1, -1)
-    while rows := _undivided(db, after):
+    while rows := _long(db, after):
         with transaction(db):
             for session_id, seq in rows:
                 key = (session_id, seq)
-                (body,) = db.execute(
-                    "SELECT body FROM events WHERE session_id = ? AND seq = ?", key
+                former = db.execute(
+                    "SELECT body, blobs FROM events WHERE session_id = ? AND seq = ?", key
                 ).fetchone()
-                kept, uses = blobs.take_out(db, session_id, body)
-                if uses is not None:
+                with suppress(ValueError):  # `verify` reports a row whose parts are gone
+                    kept, uses = blobs.take_out(db, session_id, blobs.put_back(db, *former))
                     changed += 1
                     query = "UPDATE events SET body = ?, blobs = ? WHERE session_id = ? AND seq = ?"
                     db.execute(query, (kept, uses, *key))
@@ -186,7 +181,7 @@ def compact(db: sqlite3.Connection) -> int:
     return changed
 
 
-def _undivided(db: sqlite3.Connection, after: tuple[int, int]) -> list[tuple[int, int]]:
-    query = """SELECT session_id, seq FROM events WHERE (session_id, seq) > (?, ?) AND blobs IS NULL
-        AND length(body) >= ? ORDER BY session_id, seq LIMIT ?"""
+def _long(db: sqlite3.Connection, after: tuple[int, int]) -> list[tuple[int, int]]:
+    query = """SELECT session_id, seq FROM events WHERE (session_id, seq) > (?, ?)
+        AND length(body) + ifnull(length(blobs), 0) >= ? ORDER BY session_id, seq LIMIT ?"""
     return db.execute(query, (*after, blobs.LEAST, _BATCH)).fetchall()

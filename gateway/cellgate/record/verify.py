@@ -10,13 +10,22 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from cellgate.record.bundle import COMMENT, MANIFEST, ROWS, SIGNATURE, Manifest, Signature
+from cellgate.record.bundle import (
+    COMMENT,
+    MANIFEST,
+    ROWS,
+    SIGNATURE,
+    Manifest,
+    Signature,
+    rows_of_ancestor,
+)
 from cellgate.record.findings import Broken, Finding, NoSeal, chained, differing
 from cellgate.record.imported import (
     MOST_MANIFEST,
@@ -27,13 +36,14 @@ from cellgate.record.imported import (
     read_entry,
 )
 from cellgate.record.keys import signature_holds
-from cellgate.record.notebook import Export, Notebook
+from cellgate.record.notebook import Export, Notebook, Part
 from cellgate.record.rows import EventRow, SessionRow
 from cellgate.record.seal import Seal, cell_digest, manifest_statement, notebook_digest, signed
 from cellgate.record.survey import ListedRows, Survey
 from cellgate.record.text import OPENING, cell_text, split, tail_text
+from cellgate.wire.events import BranchedFrom
 from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import MIB
 
 _MALFORMED = (
@@ -94,7 +104,7 @@ def _no_number(word: str) -> Any:
 
 
 def _no_notebook(error: Exception) -> Broken:
-    return Broken(f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {error}")
+    return Broken(f"the file is no sealed notebook of Cellgate's: {type(error).__name__}: {in_words(error)}")
 
 
 def _check_seal(data: bytes, notebook: dict[str, Any], seal: Seal) -> None:
@@ -136,7 +146,9 @@ def check_bundle(path: Path) -> Finding:
     except InvalidInput as error:
         return Finding(path.name, "bundle", error.message)
     except (*UNREADABLE, *_MALFORMED) as error:
-        return Finding(path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {error}")
+        return Finding(
+            path.name, "bundle", f"the file is no whole bundle: {type(error).__name__}: {in_words(error)}"
+        )
     return Finding(path.name, f"bundle, {len(manifest.files)} files, {count} rows", None, key)
 
 
@@ -195,21 +207,55 @@ def _check_rows(archive: zipfile.ZipFile, manifest: Manifest) -> int:
     _check_seal(data, notebook, seal)
     metadata = notebook["metadata"]
     known = metadata["cellgate"]
-    survey = Survey()
+    ancestors = tuple(msgspec.convert(known.get("ancestors", []), list[BranchedFrom]))
+    inherited = _check_ancestors(archive, ancestors)
+    survey = Survey(inherited[-1].survey if inherited else None)
     rows = list(chained(_rows(read_entry(archive, ROWS)), known["session"]))
     for row in rows:
         survey.add(row)
+    _check_origin(survey, ancestors[-1] if ancestors else None, known.get("ancestor_left_out"))
     if (survey.seq, survey.head.hex()) != (known["rows"], known["head"]):
         raise Broken(f"row {min(survey.seq, known['rows']) + 1} was removed or added: the head is another")
-    export = Export(known["gateway_version"], known["exported_at"], known["outputs"], known["output_cap"])
-    made = Notebook(_session(metadata), survey, ListedRows(rows), export)
+    export = Export(
+        known["gateway_version"],
+        known["exported_at"],
+        known["outputs"],
+        known["output_cap"],
+        ancestors=ancestors,
+        absence=known.get("ancestor_left_out"),
+    )
+    made = Notebook(_session(metadata), survey, ListedRows(rows), export, inherited)
     digests = [cell_digest(cell_text(split(cell))) for cell in made.cells()]
     names = [cell["metadata"]["cellgate"]["execution"] for cell in notebook["cells"]]
     if (difference := differing("cell", names, digests, seal.cells)) is not None:
         raise Broken(f"the notebook does not follow from the rows: {difference}")
     if survey.facts.introduced and notebook_digest(digests, made.metadata()) != seal.digest:
         raise Broken("the notebook's metadata are not what the rows tell")
-    return len(rows)
+    return len(rows) + sum(part.survey.seq for part in inherited)
+
+
+def _check_ancestors(archive: zipfile.ZipFile, ancestors: Sequence[BranchedFrom]) -> list[Part]:
+    """Each one's rows must form a chain up to the row that the next one names."""
+    parts: list[Part] = []
+    for number, ancestor in enumerate(ancestors, 1):
+        survey = Survey(parts[-1].survey if parts else None, inherited=True)
+        rows = list(chained(_rows(read_entry(archive, rows_of_ancestor(number))), ancestor.session))
+        for row in rows:
+            survey.add(row)
+        if (survey.seq, survey.head.hex()) != (ancestor.seq, ancestor.head):
+            raise Broken(f"the rows of {ancestor.session} end elsewhere than where it was branched")
+        if parts:
+            _check_origin(survey, ancestors[number - 2], None)
+        parts.append(Part(ancestor.session, survey, ListedRows(rows)))
+    return parts
+
+
+def _check_origin(survey: Survey, parent: BranchedFrom | None, left_out: str | None) -> None:
+    """The session must continue the one whose rows are before its own, unless its parent was left out."""
+    origin = survey.facts.fields.get("branched_from")
+    if origin != parent and not (parent is None and left_out):
+        named = "nothing" if origin is None else f"row {origin.seq} of {origin.session}"
+        raise Broken(f"row 1 says that it continues {named}, whose rows are not those before its own")
 
 
 def _rows(data: bytes) -> list[EventRow]:

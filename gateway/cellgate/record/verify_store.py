@@ -19,7 +19,8 @@ from cellgate.record import blobs, purge, salvage, schema, trail
 from cellgate.record.chain import GENESIS, link
 from cellgate.record.facts import ExecutionFacts, SessionFacts, decode_fact
 from cellgate.record.findings import Broken, Finding, chained
-from cellgate.record.location import resolved
+from cellgate.record.lineage import check_origin
+from cellgate.record.location import existing
 from cellgate.record.migrations import VERSION, version_of
 from cellgate.record.opening import damage_told
 from cellgate.record.rows import ExecutionRow, SessionRow
@@ -38,9 +39,7 @@ def check_record(path: Path) -> Iterator[Finding]:
 
     Raises StorageError for a file that can't be read or has another schema.
     """
-    path = resolved(path)
-    if not path.is_file():
-        raise StorageError(f"There is no record at {path}")
+    path = existing(path)
     with closing(schema.open_reader(path)) as db, damage_told(f"The record {path}", verified=True):
         try:
             version = version_of(db, path)
@@ -121,17 +120,23 @@ def check_session(
     `refused`: why, and how many, of its rows could not be stored, if any.
     """
     subject = f"session {session.key} of {session.principal}"
+    checked = f"{session.head_seq} rows"
     try:
         facts = _check_rows(db, session)
         _check_session_row(session, facts)
         _check_executions(db, session, facts)
+        origin = check_origin(db, session)
+        if origin.problem is not None:
+            raise Broken(origin.problem)
+        if origin.purged and session.branched_from is not None:
+            checked += f", a branch of session {session.branched_from.session}, which was purged"
     except Broken as broken:
-        return Finding(subject, f"{session.head_seq} rows", str(broken))
+        return Finding(subject, checked, str(broken))
     except sqlite3.DatabaseError as error:
-        return Finding(subject, f"{session.head_seq} rows", str(error))
+        return Finding(subject, checked, str(error))
     except (KeyError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
-        return Finding(subject, f"{session.head_seq} rows", f"a row can't be read: {error!r}")
-    return Finding(subject, f"{session.head_seq} rows", None if refused is None else _told(*refused))
+        return Finding(subject, checked, f"a row can't be read: {error!r}")
+    return Finding(subject, checked, None if refused is None else _told(*refused))
 
 
 def _check_rows(db: sqlite3.Connection, session: SessionRow) -> SessionFacts:

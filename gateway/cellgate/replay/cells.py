@@ -6,8 +6,8 @@ notebooks have. ``compare`` compares, ``run`` runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,10 @@ from cellgate_kernels.errors import InvalidInput
 
 NEVER_RAN = frozenset({"cancelled", "queued"})
 DEFAULT_TIMEOUT = 60.0
+_SEED = """__import__("random").seed({0})
+if "numpy" in __import__("sys").modules: __import__("numpy").random.seed({0})
+"""
+_WITHOUT_BEGINNING = "Its session is a branch, and the cells before that are not all in the notebook."
 LONGEST = 30 * 24 * 3600.0
 """The longest limit or duration, in seconds, that is taken at face value."""
 SLACK = 10.0
@@ -28,7 +32,9 @@ class RecordedCell:
     """A code cell. `number` counts all cells of the notebook from 1; `timeout` in seconds.
 
     `skip`: why it is not run again. `compared`: whether it had run, so that there is something to compare.
-    `needs`: what it ran with that is not in the record, so that a difference proves nothing.
+    `needs`: what it ran with that is not in the record, so that a difference proves nothing. `inherited`: the
+    session that it ran in, if that was branched later. `seeds`: what random numbers were seeded with by
+    branches right before it. A cell that a rollback undid is not run again: the others ran without it.
     """
 
     number: int
@@ -40,6 +46,13 @@ class RecordedCell:
     skip: str | None = None
     compared: bool = True
     needs: str | None = None
+    inherited: str | None = None
+    seeds: tuple[int, ...] = ()
+
+
+def seeding(seeds: Sequence[int]) -> str:
+    """Code that seeds random numbers as a branch does, one after the other, and leaves no name behind."""
+    return "".join(_SEED.format(seed) for seed in seeds)
 
 
 def recorded_cells(notebook: Mapping[str, Any]) -> list[RecordedCell]:
@@ -62,11 +75,38 @@ def _code_cells(cells: list[Any], timeout: float, session: Mapping[str, Any]) ->
     times.append(moment(session.get("created_at")))
     of_session = [*_names(session.get("env")), *_names(session.get("secrets"))]
     begin = min((each for each in times if each is not None), default=None)
+    descent = _Descent(session)
     for number, cell in code:
         try:
-            yield _code_cell(number, cell, timeout, begin, of_session)
+            made = _code_cell(number, cell, timeout, begin, of_session)
+            yield descent.placed(made, _dict(cell, "metadata", "cellgate", "inherited").get("session"))
         except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InvalidInput(f"Cell {number} of the notebook is not as nbformat has it") from error
+
+
+class _Descent:
+    """The sessions that a branch's notebook continues, one after the other."""
+
+    def __init__(self, session: Mapping[str, Any]) -> None:
+        told = session.get("ancestors")
+        ancestors = [each for each in told if isinstance(each, dict)] if isinstance(told, list) else []
+        self._names = [each.get("session") for each in ancestors]
+        self._seeds = [each.get("seed") for each in ancestors]
+        left_out = session.get("ancestor_left_out") is not None or session.get("inherited") is False
+        self._needs = _WITHOUT_BEGINNING if left_out else None
+        self._place = 0
+
+    def placed(self, cell: RecordedCell, inherited: object) -> RecordedCell:
+        """The cell with what is before it. `inherited`: the session that it ran in, if not the branch."""
+        place = self._names.index(inherited) if inherited in self._names else len(self._names)
+        seeds = tuple(seed for seed in self._seeds[self._place : place] if isinstance(seed, int))
+        self._place = max(self._place, place)
+        return replace(
+            cell,
+            seeds=seeds,
+            inherited=inherited if isinstance(inherited, str) else None,
+            needs=cell.needs or self._needs,
+        )
 
 
 def _code_cell(
@@ -134,6 +174,8 @@ def _needs(of_cell: list[str], of_session: list[str]) -> str | None:
 
 
 def _skip(status: str, known: Mapping[str, Any], started: datetime | None) -> str | None:
+    if known.get("undone"):
+        return "A rollback undid it."
     if status in NEVER_RAN or known.get("note") == "This cell did not run.":
         return "It did not run then." if started is None else "It was cancelled while it ran."
     return "It had not ended." if status == "running" else None

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageChops, ImageFilter, ImageOps
 
+from cellgate_kernels.errors import in_words
+
 MOST_PIXELS = 40_000_000
 WIDEST = 1600
 """Maximum width of the picture of the difference, in pixels."""
@@ -59,7 +61,7 @@ def compare_pictures(recorded: bytes, replayed: bytes, budget: PixelBudget) -> P
             return PictureComparison(same=None, note=note)
         before, after = _read(recorded), _read(replayed)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning) as error:
-        return PictureComparison(same=False, note=f"A picture can't be read: {error}")
+        return PictureComparison(same=False, note=f"A picture can't be read: {in_words(error)}")
     if before.size != after.size:
         note = f"{before.width} x {before.height} pixels were recorded, {after.width} x {after.height} came"
         return PictureComparison(same=False, note=note, picture=_side_by_side(before, after))

@@ -219,7 +219,31 @@ class _Sets:
         return ordered, [] if ordered == text else [text]
 
 
-AnyRule = Rule | _Progress | _Sets
+_KERNEL = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_BRANCH_FOLDER = re.compile(
+    rf"(?<![\w.-])/(?:branches|sessions|sessions/{_KERNEL}\.branches)/{_KERNEL}(?![\w.-])"
+)
+# A kernel in a container that it shares has its own folder in /tmp.
+_OWN_TMP = r"(?:[0-9a-f]{8}-[0-9a-f]{4}/)?"
+_HOME = re.compile(r"(?<![\w.-])/tmp/[0-9a-f]{8}-[0-9a-f]{4}/home(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True)
+class _BranchFolders:
+    """The folder of a branch, or of a session in a shared container, by the name that the replay's own folder
+    has: it replays in no branch. The home of such a session likewise.
+    """
+
+    name: str = "folders of branches"
+    of_markup: bool = False
+
+    def apply(self, text: str, window: Window | None, sign: str) -> tuple[str, list[str]]:
+        """As `Rule.apply`."""
+        found = [*_BRANCH_FOLDER.findall(text), *_HOME.findall(text)]
+        return _HOME.sub("/tmp/home", _BRANCH_FOLDER.sub("/workspace", text)), found  # noqa: S108
+
+
+AnyRule = Rule | _Progress | _Sets | _BranchFolders
 
 # ---- the rules --------------------------------------------------------------------------------------------
 
@@ -238,9 +262,13 @@ VARYING: tuple[AnyRule, ...] = (
     ),
     Rule(
         "temporary names",
-        re.compile(r"/tmp/ipykernel_\d+/\d+\.py|(?:/var|/usr)?/tmp/tmp[a-z0-9_]{8}(?![a-z0-9_])"),  # noqa: S108
+        re.compile(
+            rf"/tmp/{_OWN_TMP}ipykernel_\d+/\d+\.py"  # noqa: S108
+            rf"|(?:/var|/usr)?/tmp/{_OWN_TMP}tmp[a-z0-9_]{{8}}(?![a-z0-9_])"
+        ),
         "temporary",
     ),
+    _BranchFolders(),
     Rule(
         "execution counts",
         re.compile(r"\b(?P<kept>Cell |Input |File )In ?\[\d+\]|<ipython-input-\d+-[0-9a-f]+>"),

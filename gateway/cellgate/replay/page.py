@@ -148,6 +148,8 @@ def _cell(cell: CellReport) -> Iterator[str]:
     verdict = cell.verdict
     yield f'<article class="{verdict}" id="cell-{cell.cell}">'
     yield f'<h3>Cell {cell.cell} · <span class="word">{_WORDS[verdict]}</span></h3>'
+    if cell.inherited:
+        yield f'<p class="soft">Inherited from session {escape(cell.inherited)}; not counted above.</p>'
     yield f'<pre class="source">{escape(cell.source)}</pre>'
     if cell.reason:
         yield f'<p class="soft">{escape(cell.reason)}</p>'

@@ -78,7 +78,7 @@ def build_report(
     starts = [moment(run.at) for run in runs if run is not None]
     begin = min((start for start in starts if start is not None), default=None)
     shown = [_cell(cell, run, begin, rtol, pixels) for cell, run in zip(cells, runs, strict=True)]
-    counts = Counter(cell.verdict for cell in shown)
+    counts = Counter(cell.verdict for cell in shown if cell.inherited is UNSET)
     worst = [Verdict.DIFFERENT, Verdict.UNJUDGED, Verdict.NORMALISED, Verdict.EQUAL]
     return kind(
         **structs.asdict(facts),
@@ -105,6 +105,7 @@ def _cell(
             verdict=Verdict.SKIPPED,
             same=None,
             reason=reason,
+            inherited=cell.inherited or UNSET,
         )
     when = window(begin, moment(run.ended) or moment(run.at))
     compared = compare_runs(cell.run, CellRun(run.status, run.outputs, when), rtol=rtol, pixels=pixels)
@@ -124,6 +125,7 @@ def _cell(
         reason=why if why is not None and differences else UNSET,
         difference="; ".join(f"{each.part}: {each.note}" for each in differences) if differences else UNSET,
         differences=[_difference(each) for each in differences] if differences else UNSET,
+        inherited=cell.inherited or UNSET,
     )
 
 

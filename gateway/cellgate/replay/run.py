@@ -6,6 +6,7 @@ It runs cells through the runner that it is given, and compares nothing; ``repor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from cellgate.errors import EnvironmentDiffers
 from cellgate.replay.cells import RecordedCell
@@ -30,6 +31,15 @@ def refuse_other_environment(check: EnvironmentCheck, *, anyway: bool, why: str 
 
 
 async def run_cells(cells: Iterable[RecordedCell], run: Runner, listen: Listener) -> None:
-    """Run all cells that had run, in order, even after one fails; `listen` gets None for the others."""
+    """Run all cells that had run, in order, even after one fails; `listen` gets None for the others.
+
+    What a cell that is not run would have been seeded with is the next one's.
+    """
+    seeds: tuple[int, ...] = ()
     for cell in cells:
-        await listen(cell, await run(cell) if cell.skip is None else None)
+        seeds += cell.seeds
+        if cell.skip is None:
+            await listen(cell, await run(replace(cell, seeds=seeds)))
+            seeds = ()
+        else:
+            await listen(cell, None)

@@ -18,10 +18,11 @@ from cellgate.execution.results import ResultBuilder
 from cellgate.jobs.job_files import JobFile
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.requirements import parse_change
+from cellgate.principals.principal import EVERYWHERE, Reach
 from cellgate.principals.shares import Shares
 from cellgate.record.events import MemoryStore, now
 from cellgate.record.rows import EventRow, SessionRow
-from cellgate.replay.cells import RecordedCell, recorded_cells
+from cellgate.replay.cells import RecordedCell, recorded_cells, seeding
 from cellgate.replay.environment import (
     Lock,
     compare_locks,
@@ -55,12 +56,14 @@ class ReplayOptions:
     """How to replay. `form` of the report: ``json`` or ``html``. `anyway`: also in another environment.
 
     `rtol`: how far floating-point numbers may be apart. `installs`: whether cells may install packages.
+    `reach`: the sessions whose cells a branch's replay may begin with.
     """
 
     form: str = "json"
     anyway: bool = False
     rtol: float = 0.0
     installs: bool = True
+    reach: Reach = EVERYWHERE
 
 
 class Replayer:
@@ -90,7 +93,7 @@ class Replayer:
             place.release()
 
     async def _replay(self, principal: str, key: str, options: ReplayOptions, listen: Listener) -> bytes:
-        moment = await self._archive.moment(principal, key)
+        moment = await self._archive.moment(principal, key, options.reach)
         row = moment.session
         notebook = await self._archive.outline(moment)
         cells = recorded_cells(notebook)
@@ -133,6 +136,9 @@ class Replayer:
 
     async def _run(self, session: Session, store: _Rows, cell: RecordedCell, *, installs: bool) -> NewRun:
         """Run a cell as it was run, with nobody to answer its input()."""
+        if cell.seeds:
+            await session.submit(ExecuteRequest(seeding(cell.seeds), silent=True)).wait()
+            store.forget()
         at = now()
         request = ExecuteRequest(
             cell.source,

@@ -26,7 +26,7 @@ from cellgate.record.imported import (
     read_file,
 )
 from cellgate.replay.files import CHANGED, GONE, NO_HASH, InputFile
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import MIB
 
 MOST_BYTES = 512 * MIB
@@ -73,7 +73,7 @@ def open_source(path: Path) -> tuple[dict[str, Any], Source]:
             return decode_notebook(read_file(path), str(path)), _Folder(path.absolute().parent)
         return _notebook_of_bundle(path), _Bundle(path)
     except OSError as error:
-        raise InvalidInput(f"{path} can't be read: {error.strerror or error}") from error
+        raise InvalidInput(f"{path} can't be read: {in_words(error, file=False)}") from error
 
 
 def _notebook_of_bundle(path: Path) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _notebook_of_bundle(path: Path) -> dict[str, Any]:
     except (KeyError, RecursionError, *UNREADABLE) as error:
         if isinstance(error, OSError):
             raise
-        raise InvalidInput(f"{path} is no bundle of Cellgate's: {error}") from error
+        raise InvalidInput(f"{path} is no bundle of Cellgate's: {in_words(error)}") from error
     return decode_notebook(content, str(path))
 
 

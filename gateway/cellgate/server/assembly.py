@@ -18,16 +18,21 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import zmq
 from tornado.netutil import bind_sockets
 from tornado.web import Application
 
+from cellgate.console.assets import STATIC, Assets
+from cellgate.console.sign_ins import SignIns
 from cellgate.egress.policy import EgressPolicy
 from cellgate.egress.shared import Egress
 from cellgate.errors import AddressInUse, StorageError, not_written
@@ -38,19 +43,24 @@ from cellgate.http.base import NotFoundHandler
 from cellgate.http.context import Services
 from cellgate.http.listener.certificate import Certificate, TlsFiles
 from cellgate.http.listener.server import Listener
-from cellgate.http.listener.settings import BACKLOG, ListenerSettings
+from cellgate.http.listener.settings import BACKLOG, FEWEST_CONNECTIONS, ListenerSettings
 from cellgate.http.metrics import KernelState, Metrics, Problem
+from cellgate.http.ports import ProgramHandler
 from cellgate.http.routes import paths, routes
 from cellgate.http.tracing import Tracer, Untraced
 from cellgate.jobs.jobs import Jobs
 from cellgate.packages.installer import Installer, site_folder
 from cellgate.packages.settings import PackageSettings
+from cellgate.ports.origin import PortsOrigin
+from cellgate.ports.served import ServedPorts
+from cellgate.ports.tickets import PortTickets
 from cellgate.principals.authentication import Authentication, Authenticator
 from cellgate.principals.directory import PrincipalDirectory
 from cellgate.principals.hub import HubAuthenticator, HubSettings
 from cellgate.principals.jwt import OidcSettings
 from cellgate.principals.oidc import OidcAuthenticator
-from cellgate.principals.principal import Login
+from cellgate.principals.oidc_sign_in import ProviderSignIn
+from cellgate.principals.principal import DEFAULT, Login
 from cellgate.principals.provider import open_keys
 from cellgate.principals.quotas_file import QuotaSettings, QuotasFile
 from cellgate.principals.store import PRINCIPALS
@@ -67,16 +77,18 @@ from cellgate.replay.service import Replayer
 from cellgate.server import tracing
 from cellgate.server.acts import ActRecorder
 from cellgate.server.allocator import Trimmer
-from cellgate.server.log import log_request
+from cellgate.server.log import log_program_request, log_request
 from cellgate.server.observing import Observer, Sampler
+from cellgate.sessions.exploring import Explorer
 from cellgate.sessions.files import SessionFiles, UploadSpace
+from cellgate.sessions.meter import KernelMeter
 from cellgate.sessions.parts import SharedParts
 from cellgate.sessions.reader import Archive
 from cellgate.sessions.registry import ManagerSettings, SessionManager
 from cellgate.sessions.retention import Retention, RetentionSettings
 from cellgate.sessions.sleep import SleepWatch
 from cellgate_kernels import trees
-from cellgate_kernels.errors import BackendUnavailable, CellgateError, InvalidInput
+from cellgate_kernels.errors import BackendUnavailable, CellgateError, InvalidInput, in_words
 from cellgate_kernels.kernel import KernelFolders, KernelLauncher, KernelProfile, SharedBackend, runtime_name
 from cellgate_kernels.leftovers import Leftovers, make_way
 from cellgate_kernels.limits import MIB
@@ -85,6 +97,8 @@ from cellgate_kernels.provisioners.cgroups import Cgroups
 from cellgate_kernels.provisioners.container import ContainerSettings
 from cellgate_kernels.provisioners.engine import SOCKET, Engine
 from cellgate_kernels.provisioners.fork_server import ForkServer
+from cellgate_kernels.provisioners.kernel_uids import KernelUids
+from cellgate_kernels.provisioners.shared_containers import START_TIMEOUT, Roots, SharedContainers
 from cellgate_kernels.provisioners.sweep import sweep
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.regular import read_regular
@@ -108,6 +122,11 @@ MAX_REQUEST_BYTES = 1 << 50
 MAX_BUFFER_BYTES = 128 * 1024 * 1024
 MAX_HEAD_BYTES = 64 * 1024
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+ContainerPer = Literal["session", "principal"]
+"""What each container is for."""
+
+SHARE_OF_PORTS = 4
+"""One in so many connections, and of their memory, is for programs' ports beside the gateway's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +142,8 @@ class GatewaySettings:
     docker_url: str = SOCKET
     ip: str = "127.0.0.1"
     port: int = 8888
+    ports_port: int | None = None
+    ports_origin: PortsOrigin | None = None
     token: str | None = None
     allowed_hosts: frozenset[str] = frozenset()
     allowed_origins: frozenset[str] = frozenset()
@@ -132,6 +153,7 @@ class GatewaySettings:
     warm_kernelspecs: tuple[str, ...] = ("python3",)
     preload: tuple[str, ...] = ()
     fork_server: bool = True
+    container_per: ContainerPer = "session"
     start_timeout: float = 60.0
     sleep_after: float = 0.0
     shutdown_grace: float = 10.0
@@ -152,21 +174,42 @@ class GatewaySettings:
 
 
 class RunningGateway:
-    """A gateway that is serving at `url`, until `shut_down`."""
+    """A gateway that is serving at `url`, until `shut_down`. Its first listener is the gateway's own."""
 
-    def __init__(self, url: str, services: Services, server: Listener, settings: GatewaySettings) -> None:
+    def __init__(
+        self, url: str, services: Services, servers: tuple[Listener, ...], settings: GatewaySettings
+    ) -> None:
         self.url = url
         self.services = services
-        self._server = server
+        self._servers = servers
         self._settings = settings
+
+    def console_url(self) -> str:
+        """An address at which a browser is signed in as the administrator: once, within a minute."""
+        return f"{self.url}/?ticket={self.services.sign_ins.ticket(DEFAULT)}"
+
+    @property
+    def ports_url(self) -> str | None:
+        """Where browsers find programs' ports, in words; None if they are not served."""
+        if self.services.ports is None:
+            return None
+        return self.services.ports.origin.described(self._settings.ip)
+
+    @property
+    def ports_port(self) -> int | None:
+        """The port that is listened on for that; None if they are not served."""
+        return None if self.services.ports is None else self.services.ports.listens_on
 
     async def shut_down(self) -> None:
         """Take no new work, give running cells their grace period, end all kernels unless they are kept."""
-        self._server.stop()
+        for server in self._servers:
+            server.stop()
         self.services.pool.rest()
         settings = self._settings
         await self.services.manager.close(settings.shutdown_grace, keep_kernels=settings.keep_kernels)
-        await self._server.close_all_connections()
+        await self.services.explorer.close()
+        for server in self._servers:
+            await server.close_all_connections()
         await self.services.pool.close()
 
     def abandon(self) -> None:
@@ -179,10 +222,13 @@ class RunningGateway:
 class _Changes:
     """What follows from a change of users and tokens: connections and sessions end, quotas are others."""
 
-    def __init__(self, services: Services, server: Listener, authentication: Authentication) -> None:
+    def __init__(
+        self, services: Services, servers: tuple[Listener, ...], authentication: Authentication
+    ) -> None:
         self._manager = services.manager
         self._usage = services.usage
-        self._server = server
+        self._sign_ins = services.sign_ins
+        self._servers = servers
         self._authentication = authentication
 
     def logins_changed(self) -> None:
@@ -192,11 +238,13 @@ class _Changes:
 
     def end_logins(self) -> None:
         """Close the connections that logins opened which have ended."""
-        self._server.end_logins(self._authentication.is_valid)
+        for server in self._servers:
+            server.end_logins(self._authentication.is_valid)
 
     def open_logins(self) -> Iterator[Login]:
-        """The logins of open connections."""
-        return self._server.open_logins()
+        """The logins of open connections, and of browsers that are signed in and have asked lately."""
+        of_connections = chain.from_iterable(server.open_logins() for server in self._servers)
+        return chain(of_connections, self._sign_ins.logins_in_use())
 
     def role_changed(self, name: str) -> None:
         """Apply the quotas of the principal's role."""
@@ -231,37 +279,45 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"Can't make the data folder {data}: {error.strerror}") from error
+        raise StorageError(f"Can't make the data folder {data}: {in_words(error, file=False)}") from error
     journal = await Journal.open(data / RECORD, sync=settings.journal_sync, reserve=settings.storage_reserve)
     stack.push_async_callback(journal.close)
-    sockets = _bind(settings)
+    sockets = _bind(settings.ip, settings.port, "--port")
+    ports_sockets = []
+    if settings.ports_port is not None:
+        ports_sockets = _bind(settings.ip, settings.ports_port, "--ports-port")
     store = KernelStore(data / "kernels")
     left = store.load()
     folders = _folders(settings, store, stack)
     stack.push_async_callback(folders.leftovers.close)
     engine = await _engine(settings, left, stack)
     launcher = await _launcher(settings, folders, engine, store, stack)
-    directory, authentication = await _authentication(settings, stack)
+    directory, authentication, provider = await _authentication(settings, stack)
     acts = ActRecorder(directory, journal)
     stack.push_async_callback(acts.close)
     services = _build(settings, journal, folders, launcher, engine, authentication, lanes, stack)
+    services = replace(services, ports=_ports(settings, ports_sockets, authentication), provider=provider)
     await _measure_records(services.usage, journal, settings.quotas)
     stack.push_async_callback(services.trail.close)
+    stack.push_async_callback(services.sign_ins.close)
     await folders.leftovers.sweep(data, folders.workspaces)
     await _recover(services, launcher, left, folders, store)
-    server = _http_server(services, settings.listener, certificate)
-    server.add_sockets(sockets)
+    servers = _servers(services, settings.listener, certificate)
+    for server, bound in zip(servers, (sockets, ports_sockets), strict=False):
+        server.add_sockets(bound)
     url = _url(settings, sockets)
-    gateway = RunningGateway(url, services, server, settings)
+    gateway = RunningGateway(url, services, servers, settings)
     stack.push_async_callback(gateway.shut_down)
     services.pool.start()
     services.manager.start()
-    authentication.follow(_Changes(services, server, authentication))
+    changes = _Changes(services, servers, authentication)
+    authentication.follow(changes)
+    services.sign_ins.follow(changes.end_logins)
     acts.start()
     services.trail.start()
     _watch_quotas(settings.quotas, services.usage, stack)
     _begin_upkeep(services, settings, stack)
-    _announce(settings, url, certificate, lanes, stack)
+    _announce(settings, gateway, certificate, lanes, stack)
     # The loop waits this long for a computing thread to yield; the default is ten times as long.
     sys.setswitchinterval(SWITCH_SECONDS)
     # What is loaded now stays: the garbage collector need not scan it each time a large message triggers it.
@@ -271,12 +327,17 @@ async def _start(settings: GatewaySettings, stack: AsyncExitStack) -> RunningGat
 
 async def _authentication(
     settings: GatewaySettings, stack: AsyncExitStack
-) -> tuple[PrincipalDirectory, Authentication]:
+) -> tuple[PrincipalDirectory, Authentication, ProviderSignIn | None]:
     """The users of the data folder, and all ways to log in. Raises InvalidInput and StorageError."""
     directory = PrincipalDirectory(settings.data_dir / PRINCIPALS, settings.token)
     others: list[Authenticator] = []
+    provider = None
     if settings.oidc is not None:
-        others.append(OidcAuthenticator(settings.oidc, await open_keys(settings.oidc)))
+        keys = await open_keys(settings.oidc)
+        others.append(OidcAuthenticator(settings.oidc, keys))
+        if settings.oidc.client_id:
+            provider = ProviderSignIn(settings.oidc, keys)
+            stack.push_async_callback(provider.close)
     if settings.hub is not None:
         # The last: it asks the Hub about every token that nobody else knows.
         others.append(HubAuthenticator(settings.hub))
@@ -289,18 +350,21 @@ async def _authentication(
             f"{whose} users, and --no-auth would make everybody the administrator: start without it, or with"
             " another --data-dir"
         )
-    return directory, authentication
+    return directory, authentication, provider
 
 
 def _announce(
     settings: GatewaySettings,
-    url: str,
+    gateway: RunningGateway,
     certificate: Certificate | None,
     lanes: ThreadLanes,
     stack: AsyncExitStack,
 ) -> None:
     """Tell commands of the same user where the gateway is, as long as it serves."""
-    announcement = Announcement(settings.data_dir / RUNNING_FILE, url, settings.token, certificate)
+    found: dict[str, str | int] = {"url": gateway.url, "token": settings.token or "", "pid": os.getpid()}
+    if gateway.ports_url is not None and gateway.ports_port is not None:
+        found |= {"ports_url": gateway.ports_url, "ports_port": gateway.ports_port}
+    announcement = Announcement(settings.data_dir / RUNNING_FILE, found, certificate)
     announcement.write()
     stack.callback(announcement.remove)
     if certificate is not None:
@@ -308,14 +372,29 @@ def _announce(
         certificate.start(partial(lanes.files.run, announcement.write))
 
 
-def _bind(settings: GatewaySettings) -> list[socket.socket]:
+def _bind(ip: str, port: int, option: str) -> list[socket.socket]:
     try:
-        return bind_sockets(settings.port, settings.ip, backlog=BACKLOG)
+        return bind_sockets(port, ip, backlog=BACKLOG)
+    except UnicodeError as error:
+        raise AddressInUse(f"Can't listen on {ip}: that is no address. Choose another with --ip") from error
     except OSError as error:
         raise AddressInUse(
-            f"Can't listen on {settings.ip}:{settings.port}: {error.strerror}."
-            " Choose another port with --port, or stop what uses it"
+            f"Can't listen on {ip}:{port}: {in_words(error, file=False)}."
+            f" Choose another port with {option}, or stop what uses it"
         ) from error
+
+
+def _ports(
+    settings: GatewaySettings, sockets: list[socket.socket], authentication: Authentication
+) -> ServedPorts | None:
+    """Where programs' ports are found, if they are served."""
+    if not sockets:
+        return None
+    scheme = "http" if settings.tls is None else "https"
+    port = sockets[0].getsockname()[1]
+    return ServedPorts(
+        settings.ports_origin or PortsOrigin(scheme, port), port, PortTickets(authentication.is_valid)
+    )
 
 
 async def _recover(
@@ -362,7 +441,7 @@ async def _read_manifests(engine: Engine, catalog: KernelspecCatalog) -> None:
                 continue
             manifest = decode_manifest(data)
         except (CellgateError, TimeoutError, ValueError) as error:
-            logger.warning("What is in the image %s can't be read: %s", image, error)
+            logger.warning("What is in the image %s can't be read: %s", image, in_words(error))
             continue
         for name in names:
             catalog.add_manifest(name, manifest)
@@ -377,7 +456,7 @@ def _instance(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise StorageError(f"{path} is damaged; remove it while no container of this gateway runs") from error
     except OSError as error:
-        raise StorageError(f"Can't read or write {path}: {error.strerror}") from error
+        raise StorageError(f"Can't read or write {path}: {in_words(error, file=False)}") from error
 
 
 async def _fork_server(
@@ -389,7 +468,7 @@ async def _fork_server(
     # Named after the data folder, which only one gateway uses: the next one finds what a crash left.
     name = hashlib.sha256(os.fsencode(settings.data_dir.resolve())).hexdigest()[:16]
     try:
-        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}")
+        cgroups = await asyncio.to_thread(Cgroups.find, f"cellgate-{name}", freezing=settings.sleep_after > 0)
     except BackendUnavailable as error:
         logger.warning(
             "Kernels get no cgroups of their own, so memory is limited for each process, processors are not:"
@@ -400,9 +479,59 @@ async def _fork_server(
     sessions = [(folders.runtime, True), (folders.workspaces, True)]
     if folders.packages is not None:
         sessions.append((folders.packages, False))
-    server = ForkServer(sessions, cgroups)
+    server = ForkServer(sessions, cgroups, uids=await _kernel_uids(name, sessions))
     stack.push_async_callback(server.close)
     return server
+
+
+_NOT_ROOT = "only a gateway that is root, with an engine that is, can keep their folders apart"
+
+
+def why_unshared(container: ContainerSettings, *, fork_server: bool) -> str:
+    """Why no container with these settings can hold several sessions; empty where it can, if its engine is
+    root.
+    """
+    if not fork_server:
+        return "--no-fork-server lets no kernel be forked"
+    if container.isolation != "container" or container.transport != "ipc":
+        return "kernels can't be forked under gVisor, nor be reached over TCP then"
+    return "" if os.geteuid() == 0 else _NOT_ROOT
+
+
+def _shared_containers(
+    settings: GatewaySettings, folders: KernelFolders, engine: Engine | None, stack: AsyncExitStack
+) -> SharedContainers | None:
+    """The containers of one principal each; None where each session has one, by the settings or because
+    kernels can't share any here.
+    """
+    container = settings.container
+    if settings.container_per != "principal" or engine is None or container is None:
+        return None
+    why = why_unshared(container, fork_server=settings.fork_server)
+    if not why and engine.rootless:
+        why = _NOT_ROOT
+    if why:
+        logger.warning("Each session has a container of its own, not each principal: %s", why)
+        return None
+    shared = SharedContainers(
+        engine,
+        Roots(folders.runtime, folders.workspaces, folders.packages),
+        # A kernel that waits for it must have time left to learn that there will be none.
+        patience=min(START_TIMEOUT, settings.start_timeout * 2 / 3),
+    )
+    stack.push_async_callback(shared.close)
+    return shared
+
+
+async def _kernel_uids(name: str, sessions: Sequence[tuple[Path, bool]]) -> KernelUids | None:
+    """What gives each forked kernel a uid of its own; None where that can't be."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return await KernelUids.find(name, [folder for folder, _ in sessions])
+    except BackendUnavailable as error:
+        logger.warning("Kernels have root's uid outside of their user namespaces: %s", error.message)
+        return None
 
 
 async def _launcher(
@@ -428,7 +557,11 @@ async def _launcher(
         folders,
         start_timeout=settings.start_timeout,
         preload=settings.preload,
-        shared=SharedBackend(engine, await _fork_server(settings, folders, stack)),
+        shared=SharedBackend(
+            engine,
+            await _fork_server(settings, folders, stack),
+            _shared_containers(settings, folders, engine, stack),
+        ),
         # Kernels of the other backends end with the gateway.
         store=None if engine is None else store,
         reception=reception,
@@ -453,7 +586,7 @@ def _build(
     observer = Observer(metrics, tracer)
     pool = KernelPool(launcher, settings.pool, warm, observer=observer)
     stack.push_async_callback(pool.close)
-    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers)
+    workspaces = WorkspaceStore(folders.workspaces, folders.leftovers, reserve=settings.storage_reserve)
     installer = _installer(settings, catalog, folders.leftovers)
     usage = Usage(settings.quotas.policy, authentication.role_of, refused=metrics.quota_refused)
     egress = Egress(
@@ -480,7 +613,8 @@ def _build(
     spills = Spills(staging, settings.storage_reserve, lanes.files)
     exports = Exports(journal, settings.version, load_key(settings.data_dir), spills)
     stack.push_async_callback(exports.close)
-    archive = Archive(journal, manager, exports, lanes.texts)
+    meter = KernelMeter(pool.processes, lanes.bulk)
+    archive = Archive(journal, manager, exports, lanes.texts, meter)
     files = SessionFiles(
         journal,
         manager,
@@ -507,13 +641,17 @@ def _build(
         journal=journal,
         manager=manager,
         archive=archive,
+        explorer=Explorer(manager, journal),
         files=files,
         metrics=metrics,
         lanes=lanes,
         jobs=jobs,
         replayer=Replayer(manager, archive, files, jobs, settings.version),
         usage=usage,
+        assets=Assets(STATIC, lanes.texts),
+        sign_ins=SignIns(authentication.is_valid),
         ways=launcher.ways,
+        containers=launcher.containers,
         engine=engine,
         installer=installer,
         tracer=tracer,
@@ -549,7 +687,9 @@ def _installer(
         secrets = frozenset({settings.token} if settings.token else ())
         return Installer(settings.packages, catalog, settings.data_dir / PACKAGES, leftovers, secrets)
     except OSError as error:
-        raise StorageError(f"Can't use {settings.data_dir / PACKAGES}: {error.strerror}") from error
+        raise StorageError(
+            f"Can't use {settings.data_dir / PACKAGES}: {in_words(error, file=False)}"
+        ) from error
 
 
 async def _measure_records(usage: Usage, journal: Journal, settings: QuotaSettings) -> None:
@@ -638,7 +778,7 @@ def _folders(settings: GatewaySettings, store: KernelStore, stack: AsyncExitStac
         runtime.chmod(0o700)
     except OSError as error:
         raise StorageError(
-            f"Can't make the folder {runtime} for the kernels' sockets: {error.strerror}"
+            f"Can't make the folder {runtime} for the kernels' sockets: {in_words(error, file=False)}"
         ) from error
 
     def leave() -> None:
@@ -659,8 +799,11 @@ def _staging(settings: GatewaySettings) -> Path:
     return staging
 
 
-def _http_server(services: Services, settings: ListenerSettings, certificate: Certificate | None) -> Listener:
-    application = Application(
+def _servers(
+    services: Services, settings: ListenerSettings, certificate: Certificate | None
+) -> tuple[Listener, ...]:
+    """The gateway's own listener and, if they are served, that of programs' ports, with nothing in common."""
+    own = Application(
         routes(services),
         default_handler_class=NotFoundHandler,
         default_handler_args={"services": services},
@@ -669,7 +812,31 @@ def _http_server(services: Services, settings: ListenerSettings, certificate: Ce
         paths=paths(),
         websocket_max_message_size=MAX_MESSAGE_BYTES,
     )
-    server = Listener(
+    servers = [_listener(own, services, settings, certificate)]
+    if services.ports is not None:
+        programs = Application(
+            [(r".*", ProgramHandler, {"services": services})],
+            log_function=log_program_request,
+            metrics=services.metrics,
+            paths={ProgramHandler: "/{session}/{port}"},
+        )
+        share = replace(
+            settings,
+            connections=max(FEWEST_CONNECTIONS, settings.connections // SHARE_OF_PORTS),
+            memory=settings.memory // SHARE_OF_PORTS,
+        )
+        servers.append(_listener(programs, services, share, certificate))
+    services.metrics.watch(lambda: _connections(servers))
+    return tuple(servers)
+
+
+def _listener(
+    application: Application,
+    services: Services,
+    settings: ListenerSettings,
+    certificate: Certificate | None,
+) -> Listener:
+    return Listener(
         application,
         settings=settings,
         certificate=certificate,
@@ -678,14 +845,17 @@ def _http_server(services: Services, settings: ListenerSettings, certificate: Ce
         max_buffer_size=MAX_BUFFER_BYTES,
         max_header_size=MAX_HEAD_BYTES,
     )
-    services.metrics.watch(lambda: _connections(server))
-    return server
 
 
-def _connections(server: Listener) -> Mapping[str, Mapping[str, float]]:
-    received, sent = server.transferred()
+def _connections(servers: Sequence[Listener]) -> Mapping[str, Mapping[str, float]]:
+    phases: Counter[str] = Counter()
+    received = sent = 0
+    for server in servers:
+        phases.update(server.connections())
+        received += server.transferred()[0]
+        sent += server.transferred()[1]
     return {
-        "cellgate_connections": server.connections(),
+        "cellgate_connections": phases,
         "cellgate_http_received_bytes_total": {"": float(received)},
         "cellgate_http_sent_bytes_total": {"": float(sent)},
     }
@@ -702,10 +872,9 @@ def _url(settings: GatewaySettings, sockets: list[socket.socket]) -> str:
 class Announcement:
     """The file that says where this gateway serves, for commands of the same user."""
 
-    def __init__(self, path: Path, url: str, token: str | None, certificate: Certificate | None) -> None:
+    def __init__(self, path: Path, found: Mapping[str, str | int], certificate: Certificate | None) -> None:
         self._path = path
-        self._url = url
-        self._token = token
+        self._found = found
         self._certificate = certificate
         self._lock = threading.Lock()
         self._removed = False
@@ -717,7 +886,7 @@ class Announcement:
                 self._write()
 
     def _write(self) -> None:
-        found: dict[str, str | int] = {"url": self._url, "token": self._token or "", "pid": os.getpid()}
+        found = dict(self._found)
         if self._certificate is not None:
             # Commands accept this very certificate, whoever signed it and whatever name it is for.
             found["certificate"] = self._certificate.leaf

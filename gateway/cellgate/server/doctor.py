@@ -24,9 +24,10 @@ from docker.api.client import APIClient
 
 from cellgate.record.space import free
 from cellgate.server import machine
-from cellgate_kernels.errors import BackendUnavailable, ImageMissing
+from cellgate_kernels.errors import CellgateError, in_words
+from cellgate_kernels.provisioners.cgroups import hierarchies
 from cellgate_kernels.provisioners.container import ContainerSettings
-from cellgate_kernels.provisioners.control_group import HIERARCHIES
+from cellgate_kernels.provisioners.control_group import CONTROLLERS as SLEEPING
 from cellgate_kernels.provisioners.docker import check_engine
 from cellgate_kernels.provisioners.engine import Engine
 from cellgate_kernels.provisioners.sandbox import SandboxProvisioner
@@ -90,7 +91,7 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
     yield judge_isolation(kernelspecs, sandbox, engine)
     yield find_memory()
     yield find_swap(_text(Path("/proc/swaps")))
-    yield find_control_groups(HIERARCHIES)
+    yield find_control_groups(os.geteuid())
     yield find_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     for finding in find_disk(place.data, _text(Path("/proc/mounts"))):
         yield finding
@@ -100,8 +101,20 @@ async def examine(place: Place) -> AsyncIterator[Finding]:
 
 def find_kernelspecs() -> Finding:
     """The kernels of `cellgate setup`."""
-    specs = KernelspecCatalog().get_all_specs()
+    return judge_kernelspecs(KernelspecCatalog())
+
+
+def judge_kernelspecs(catalog: KernelspecCatalog) -> Finding:
+    """Whether there are kernelspecs, all can be read, and the programs that they start are there."""
+    specs = catalog.get_all_specs()
     missing = [name for name, spec in specs.items() if not os.access(spec["spec"]["argv"][0], os.X_OK)]
+    if catalog.unusable:
+        return Finding(
+            "kernel environment",
+            Outcome.NOTE,
+            "; ".join(f"{where} can't be used: {why}" for where, why in sorted(catalog.unusable.items())),
+            "Mend or remove it, or make all again: cellgate setup",
+        )
     if not specs:
         return Finding(
             "kernel environment",
@@ -123,8 +136,16 @@ async def try_sandbox() -> Finding:
     """Whether a program starts under bubblewrap as kernels do."""
     try:
         await SandboxProvisioner.check()
-    except BackendUnavailable as error:
+    except CellgateError as error:
         return Finding("sandbox", Outcome.NOTE, "does not work", error.message)
+    except OSError as error:
+        # Such as a full disk, or too many open files.
+        return Finding(
+            "sandbox",
+            Outcome.NOTE,
+            f"could not be tried: {in_words(error)}",
+            "Kernels need what the check needs: room for temporary files (see TMPDIR) and open files.",
+        )
     return Finding("sandbox", Outcome.OK, "bubblewrap starts programs as it would start kernels")
 
 
@@ -133,21 +154,22 @@ async def try_engine(place: Place) -> AsyncIterator[Finding]:
     engine = Engine(place.docker_url)
     try:
         await engine.open()
-    except BackendUnavailable as error:
+    except CellgateError as error:
         yield Finding("container engine", Outcome.NOTE, "not used", error.message)
         return
     try:
         version = await engine.call(APIClient.version)
         info = await engine.call(APIClient.info)
+        runtimes = set(info.get("Runtimes") or ())
         yield Finding(
             "container engine",
             Outcome.OK,
             f"{version.get('Version', 'unknown version')}, cgroup v{info.get('CgroupVersion', '?')},"
-            f" runtimes {', '.join(sorted(info.get('Runtimes', {})))}",
+            f" runtimes {', '.join(sorted(runtimes))}",
         )
         yield await _try_image(engine, place.container)
-        yield _find_gvisor(set(info.get("Runtimes", {})))
-    except BackendUnavailable as error:
+        yield _find_gvisor(runtimes)
+    except CellgateError as error:
         yield Finding("container engine", Outcome.NOTE, "stopped answering", error.message)
     finally:
         await engine.close()
@@ -156,7 +178,7 @@ async def try_engine(place: Place) -> AsyncIterator[Finding]:
 async def _try_image(engine: Engine, settings: ContainerSettings) -> Finding:
     try:
         await check_engine(engine, settings)
-    except (ImageMissing, BackendUnavailable) as error:
+    except CellgateError as error:
         return Finding("kernel image", Outcome.NOTE, "no kernels in containers", error.message)
     return Finding("kernel image", Outcome.OK, settings.image)
 
@@ -173,12 +195,10 @@ def _find_gvisor(runtimes: set[str]) -> Finding:
     if program is None:
         return Finding("gVisor", Outcome.OK, "the engine knows the runtime runsc")
     try:
-        told = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=RUNSC_TIMEOUT, check=True
-        )
+        told = subprocess.run([program, "--version"], capture_output=True, timeout=RUNSC_TIMEOUT, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("gVisor", Outcome.NOTE, f"runsc does not run: {error}", "Install it again.")
-    return Finding("gVisor", Outcome.OK, told.stdout.partition("\n")[0].strip())
+        return Finding("gVisor", Outcome.NOTE, f"runsc does not run: {in_words(error)}", "Install it again.")
+    return Finding("gVisor", Outcome.OK, told.stdout.partition(b"\n")[0].decode(errors="replace").strip())
 
 
 def judge_isolation(kernelspecs: Finding, sandbox: Finding, engine: list[Finding]) -> Finding:
@@ -224,20 +244,36 @@ def find_swap(swaps: str) -> Finding:
     return Finding("swap", Outcome.OK, f"{kib / 1024 / 1024:.1f} GiB")
 
 
-def find_control_groups(hierarchies: Path) -> Finding:
-    """Which version of control groups there is, and whether kernels' groups may be written."""
-    if (hierarchies / "freezer").is_dir():
-        version, folder = 1, hierarchies / "freezer"
-    elif (hierarchies / "cgroup.controllers").is_file():
-        version, folder = 2, hierarchies
-    else:
+def find_control_groups(user: int, root: Path = Path("/")) -> Finding:
+    """Which versions of control groups there are, and whose kernels could sleep under this user.
+
+    `root` is where the system's files are.
+    """
+    found = hierarchies(_text(root / "proc/self/cgroup"), _text(root / "proc/self/mountinfo"), SLEEPING)
+    versions = " and ".join(sorted({str(each.version) for each in found}))
+    if not {name for each in found for name in each.controllers}.issuperset(SLEEPING):
         return Finding(
             "control groups", Outcome.NOTE, "none are seen here: kernels can't sleep (--sleep-after)"
         )
-    if not os.access(folder, os.W_OK):
-        found = f"version {version}, without the right to write them: kernels can't sleep (--sleep-after)"
-        return Finding("control groups", Outcome.NOTE, found, "That takes root, if you want it.")
-    return Finding("control groups", Outcome.OK, f"version {version}: kernels in containers can sleep")
+    writable = [each for each in found if os.access(root / each.folder.relative_to("/"), os.W_OK)]
+    if not any("memory" in each.controllers for each in writable):
+        return Finding(
+            "control groups",
+            Outcome.NOTE,
+            f"version {versions}, without the right to write them: kernels can't sleep (--sleep-after)",
+            "That takes root, or for sandboxes a delegated group, if you want it.",
+        )
+    can = []
+    # Only frozen processes of version 2 can be killed: sandboxes need that. Groups of containers are root's.
+    if any(each.version == 2 for each in writable):
+        can.append("forked kernels in sandboxes (if the gateway is alone in its group)")
+    if user == 0:
+        can.append("kernels in containers")
+    if not can:
+        return Finding(
+            "control groups", Outcome.NOTE, f"version {versions}: kernels can't sleep (--sleep-after)"
+        )
+    return Finding("control groups", Outcome.OK, f"version {versions}: {' and '.join(can)} can sleep")
 
 
 def find_open_files(most: int) -> Finding:
@@ -259,11 +295,9 @@ def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
 
     `mounts`: the text of /proc/mounts.
     """
-    existing = next(path for path in (data, *data.absolute().parents) if path.exists())
-    if not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding(
-            "data folder", Outcome.PROBLEM, f"{existing} can't be written", "Choose another: --data-dir DIR"
-        )
+    existing = machine.nearest(data)
+    if hindrance := _hindrance(data, existing):
+        yield Finding("data folder", Outcome.PROBLEM, hindrance, "Choose another: --data-dir DIR")
         return
     kind = file_system_of(existing.resolve(), mounts)
     if kind.startswith(_NETWORK_FILE_SYSTEMS):
@@ -284,14 +318,29 @@ def find_disk(data: Path, mounts: str) -> Iterator[Finding]:
         yield Finding("data folder", Outcome.OK, found)
 
 
+def _hindrance(data: Path, existing: Path) -> str:
+    """Why the data folder can't be used or made, if so. `existing`: it, or the nearest above that exists."""
+    try:
+        data.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return f"{data}: {in_words(error, file=False)}"
+    if not existing.is_dir():
+        return f"{existing} is not a folder"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} can't be written"
+    return ""
+
+
 def file_system_of(path: Path, mounts: str) -> str:
     """The type of the file system that holds `path`, from the text of /proc/mounts; or nothing."""
     best, kind = -1, ""
     for line in mounts.splitlines():
-        words = line.split()
+        # Spaces in a word are octal there (getmntent(3)); what is mounted may have an empty name.
+        words = line.split(" ")
         if len(words) < 3:
             continue
-        # Spaces are octal there (getmntent(3)).
         point = Path(words[1].replace("\\040", " "))
         # Of two at the same place the later one hides the other.
         if path.is_relative_to(point) and len(point.parts) >= best:
@@ -307,6 +356,8 @@ def try_port(ip: str, port: int) -> Finding:
         with socket.socket(family, kind, protocol) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
+    except ValueError:  # such as a part of a name that is too long
+        return Finding("port", Outcome.PROBLEM, f"{ip!r} is no address", "Choose another: --ip")
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return Finding(
@@ -316,7 +367,10 @@ def try_port(ip: str, port: int) -> Finding:
                 "A gateway may run already; else choose: --port N",
             )
         return Finding(
-            "port", Outcome.PROBLEM, f"{address}: {error.strerror or error}", "Choose others: --ip, --port"
+            "port",
+            Outcome.PROBLEM,
+            f"{address}: {in_words(error, file=False)}",
+            "Choose others: --ip, --port",
         )
     return Finding("port", Outcome.OK, f"{address} is free")
 
@@ -334,8 +388,9 @@ def find_clock() -> Finding:
         return Finding(
             "clock",
             Outcome.NOTE,
-            f"{shown}; the system does not say that anything keeps it right",
-            "Times in the record are this clock's: run an NTP client, if none runs on the host.",
+            f"{shown}; no time synchronisation is reported",
+            "Times in the record are this clock's: start an NTP client, such as chrony or systemd-timesyncd,"
+            " here or on the host.",
         )
     return Finding("clock", Outcome.OK, shown if state < 0 else f"{shown}, kept right by the system")
 

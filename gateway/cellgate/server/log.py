@@ -24,6 +24,7 @@ from tornado.web import RequestHandler
 
 from cellgate.http.base import BaseHandler
 from cellgate.http.described import described
+from cellgate_kernels.errors import GatewayFault
 
 access_logger = logging.getLogger("cellgate.access")
 
@@ -214,6 +215,18 @@ def log_request(handler: RequestHandler) -> None:
     if access_logger.isEnabledFor(level):
         milliseconds = 1000.0 * handler.request.request_time()
         access_logger.log(level, "%s %d %.1f ms", described(handler.request), status, milliseconds, extra=ids)
+
+
+def log_program_request(handler: RequestHandler) -> None:
+    """The same for a request to a program in a session: how that answers is no event of the gateway's."""
+    if isinstance(handler, BaseHandler) and handler.refusal is not None:
+        handler.application.settings["metrics"].refusals[handler.refusal].inc()
+    level = logging.ERROR if getattr(handler, "refusal", None) == GatewayFault.reason else logging.DEBUG
+    if access_logger.isEnabledFor(level):
+        ids = _ids(handler) if isinstance(handler, BaseHandler) else {}
+        access_logger.log(
+            level, "%s %d of a program", described(handler.request), handler.get_status(), extra=ids
+        )
 
 
 def _ids(handler: BaseHandler) -> dict[str, str]:

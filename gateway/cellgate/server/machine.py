@@ -43,8 +43,13 @@ def processors(groups: Path | None = CGROUPS) -> float:
 
 def disk(folder: Path) -> int | None:
     """Size of the file system that holds `folder`, or will once it is created; None if it reports none."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(existing).total or None
+    return shutil.disk_usage(nearest(folder)).total or None
+
+
+def nearest(folder: Path) -> Path:
+    """The folder itself, or the nearest above it that exists, as far as this user can see."""
+    # Path.exists raises an error where the user may not look, or where a name is too long for the disk.
+    return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))  # noqa: PTH110
 
 
 def _folders(groups: Path | None, controller: str) -> Iterator[Path]:
@@ -65,6 +70,6 @@ def _words(path: Path) -> list[str]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return ""

@@ -20,6 +20,7 @@ from cellgate.http.metrics import Metrics
 from cellgate.http.tracing import Tracer, Untraced
 from cellgate.record.location import RECORD, wal_beside
 from cellgate.record.redo import beside
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.pool import ClaimEnd
 from cellgate_kernels.provisioners.memory import resident
 from cellgate_kernels.tasks import Supervisor
@@ -63,6 +64,10 @@ class Observer:
     def session_ended(self, cause: str) -> None:
         """Count a session's end."""
         self._metrics.sessions_ended[cause].inc()
+
+    def session_branched(self) -> None:
+        """Count a branch."""
+        self._metrics.branches.inc()
 
     def kernel_died(self, cause: str) -> None:
         """Count a kernel's death."""
@@ -125,7 +130,7 @@ class Sampler:
         try:
             sample = await self._lane.run(_sample, self._data, self._processes())
         except OSError as error:
-            logger.debug("Memory and disk can't be looked at for now: %s", error)
+            logger.debug("Memory and disk can't be looked at for now: %s", in_words(error))
             return SAMPLE_SECONDS
         metrics = self._metrics
         metrics.kernels_memory.set(sum(sample.kernels))

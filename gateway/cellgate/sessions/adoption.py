@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -26,16 +26,18 @@ from msgspec import structs
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, ExecutionSettings, RunContext
+from cellgate.files.workspace import folder_of
 from cellgate.record.events import EventLog, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
+from cellgate.sessions.model import makes_checkpoints
 from cellgate.sessions.parts import SessionSpec
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.sessions.session import Session
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.contents import content_of
 from cellgate_kernels.decoding import json_decoder
-from cellgate_kernels.errors import CellgateError, KernelDied
+from cellgate_kernels.errors import CellgateError, KernelDied, in_words
 from cellgate_kernels.kernel import Kernel, KernelLauncher
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.masking import MessageMasker
@@ -68,6 +70,16 @@ LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
         "kernel": {"state": "dead", "replaced": False},
     }
 )
+PROGRAM_LOST_WITH_THE_GATEWAY: Final = MappingProxyType(
+    {
+        "exit_code": None,
+        "signal": None,
+        "cause": "gateway_restart",
+        "truncated": None,
+        "duration_ms": None,
+    }
+)
+PORT_LOST_WITH_THE_GATEWAY: Final = MappingProxyType({"connections": None, "sent": None, "received": None})
 
 _NO_OUTPUT = frozenset({"queued", "file"})
 _OF_THE_EVENT = frozenset({"seq", "session", "execution", "type", "at", "widget"})
@@ -86,6 +98,8 @@ class Backlog:
         self._connection: KernelConnection | None = None
         self._messages: list[Message] = []
         self._size = 0
+        self.is_masked = False
+        """Whether values of secrets are replaced in it."""
         self._stop: Callable[[], None] = lambda: None
 
     def attend(self, connection: KernelConnection) -> None:
@@ -98,6 +112,15 @@ class Backlog:
         self._size += len(message.content_frame) + sum(map(len, message.buffers))
         if self._size > BACKLOG_BYTES and self._connection is not None:
             self._connection.pause()
+
+    def mask(self, masker: MessageMasker) -> None:
+        """Replace values of secrets in what was collected; what comes from now on is masked already."""
+        self.is_masked = True
+        collected, self._messages = self._messages, []
+        for message in collected:
+            self._messages += masker.before(message)
+            if (shown := masker.mask(message)) is not None:
+                self._messages.append(shown)
 
     def take(self) -> list[Message]:
         """Stop listening, let the kernel continue, and return the collected messages."""
@@ -170,6 +193,8 @@ class AdoptedRun(ExecutionRun):
         self._recorded = RecordedOutputs(events)
         self._missed = sent.missed
         self._backlog = sent.backlog
+        # The ids of messages that came from the spool.
+        self._seen: frozenset[str] = frozenset()
         started_at = next((event["at"] for event in events if event["type"] == "started"), now())
         passed = _seconds(started_at, now())
         timeout = queued.get("timeout", cell_timeout)
@@ -214,23 +239,29 @@ class AdoptedRun(ExecutionRun):
         self.request = replace(self.request, env=self._names)
         self._follow(kernel)
         self._note_sent()
-        seen = set()
         expected = 0
         for spooled in self._missed:
             message = spooled.message
-            seen.add(message.header.msg_id)
             if spooled.before > expected and self._recorded.gap(expected, spooled.before):
                 self._unrecorded = True
             expected = max(expected, spooled.before + (message.msg_type not in _NO_EVENT))
-            self.receive(message)
+            super().receive(message)
             # Replies are not in the spool: every input_request except the last has been answered.
             self.machine.answered()
+        self._seen = frozenset(spooled.message.header.msg_id for spooled in self._missed)
         for message in self._backlog.take():
-            if message.parent.msg_id == self.msg_id and message.header.msg_id not in seen:
+            if message.parent.msg_id == self.msg_id:
                 self.receive(message)
         self._recorded.forget()
         self._missed = ()
         self.waiting_for_input &= self._last_type == "input_request"
+
+    def receive(self, message: Message) -> None:
+        """Handle a message, unless it came from the spool already."""
+        # Text that was held back comes under an id that is known; the masker leaves out what comes twice.
+        is_text = self._backlog.is_masked and message.msg_type == "stream"
+        if is_text or message.header.msg_id not in self._seen:
+            super().receive(message)
 
     _last_type = ""
 
@@ -272,48 +303,52 @@ class Recovery:
         self._source = secrets
         self._at_once = asyncio.Semaphore(ADOPTED_AT_ONCE)
 
-    async def recover(self, row: SessionRow, log: EventLog) -> Session | None:
-        """The session, continuing with its kernel; None if the kernel is gone, and the session was ended."""
+    async def adopt(self, row: SessionRow, log: EventLog) -> Session | None:
+        """The session, continuing with its kernel; None if the kernel is gone, and the session must `end`."""
         stored = self._kernels.get(str(row.environment.get("kernel_id")))
         if stored is not None:
             async with self._at_once:
                 try:
                     return await self._adopt(row, log, stored)
                 except (CellgateError, OSError) as error:
-                    logger.warning("Session %s lost its kernel: %s", row.key, error)
+                    logger.warning("Session %s lost its kernel: %s", row.key, in_words(error))
                 except Exception as error:  # whatever the error, the other sessions must be recovered
                     ids = {"session": row.key, "kernel": stored.id}
                     logger.error("Session %s could not be recovered", row.key, exc_info=error, extra=ids)
+        return None
+
+    async def end(self, row: SessionRow, log: EventLog) -> None:
+        """Record the end of a session that lost its kernel, and of its cells and programs."""
         log.reopen()
         await self._end_executions(row, log, "dead")
+        await self._end_left_open(row, log)
         ended = {"state": "ended", "cause": "gateway_restart", "kernel": row.kernel}
         log.append("session", None, {**ended, "last_activity": row.last_activity})
         log.close()
         log.then(
             partial(self._journal.save_session, structs.replace(row, state="ended", cause="gateway_restart"))
         )
-        return None
 
     async def _adopt(self, row: SessionRow, log: EventLog, stored: StoredKernel) -> Session:
         backlog = Backlog()
         secrets, values = self._secrets(row, stored)
 
-        def attend(connection: KernelConnection) -> None:
-            if secrets is not None:
-                connection.mask(secrets.masker())
-            backlog.attend(connection)
-
-        kernel = await self._launcher.adopt(stored, attend, values)
+        kernel = await self._launcher.adopt(stored, backlog.attend, values)
         try:
             folder = Path(stored.runtime) / SOCKETS
             key = stored.provisioner["connection_info"]["key"]
             spool = await asyncio.to_thread(read_spool, folder, key.encode())
             if secrets is not None:
-                spool = masked(spool, secrets.masker())
+                # One for all of it: a value may be printed in parts, on both sides of what was spooled.
+                masker = secrets.masker()
+                spool = masked(spool, masker)
+                backlog.mask(masker)
+                kernel.connection.mask(masker)
             limits = SessionLimits.from_wire(row.limits)
             running = await self._running(row, log, spool, backlog, limits)
             log.reopen()
             await self._end_executions(row, log, "idle", but=running)
+            await self._end_left_open(row, log)
             if unfinished_cells(spool) - ({running.msg_id} if running is not None else set()):
                 # Sent just before the crash and never recorded, so nobody would see its end.
                 kernel.interrupt()
@@ -327,6 +362,7 @@ class Recovery:
                 loss=life.unannounced,
                 missing=life.missing,
                 secrets=secrets,
+                checkpoints=makes_checkpoints(row),
             )
             session = self._make(spec)
             last = await self._journal.last_execution(row.id)
@@ -345,7 +381,7 @@ class Recovery:
         if not stored.secrets or self._source is None:
             return None, ()
         secrets = SessionSecrets(self._source, row.principal, stored.secrets)
-        values = secrets.current()
+        values = secrets.adopted()
         if gone := set(stored.secrets) - {name for name, _ in values}:
             logger.warning(
                 "Session %s goes on with the value of a secret that was removed, which is not masked: %s",
@@ -392,17 +428,32 @@ class Recovery:
                 died = structs.replace(execution, status="died", last_seq=event["seq"])
                 log.then(partial(self._journal.save_execution, died))
 
+    async def _end_left_open(self, row: SessionRow, log: EventLog) -> None:
+        """Record the end of programs and connections, which their gateway's end was, and no more than that.
+
+        A program may have ended by itself before that, and nobody knows what was not recorded in between.
+        """
+        left = await self._journal.left_open(row.id)
+        for process in left.processes:
+            log.append("process_exited", None, {"process": process, **PROGRAM_LOST_WITH_THE_GATEWAY})
+        for port in left.ports:
+            log.append("port_closed", None, {"port": port, **PORT_LOST_WITH_THE_GATEWAY})
+
 
 def masked(spool: Iterable[Spooled], masker: MessageMasker) -> list[Spooled]:
-    """The spool without values of secrets. A message of which nothing may be shown yet is an empty text."""
+    """The spool without values of secrets. A message of which nothing may be shown yet is an empty text.
+
+    The masker still has what it holds back at the end: the kernel may go on with it.
+    """
+    entries = list(spool)
     found: list[Spooled] = []
-    for entry in spool:
+    for entry in entries:
         before = entry.before
         found += [Spooled(before, message) for message in masker.before(entry.message)]
         shown = masker.mask(entry.message)
         found.append(Spooled(before, masker.nothing(entry.message) if shown is None else shown))
-    last = found[-1].before if found else 0
-    return found + [Spooled(last, message) for message in masker.rest()]
+    masker.expect_again(entry.message for entry in entries)
+    return found
 
 
 def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
@@ -416,6 +467,14 @@ def unfinished_cells(spool: Iterable[Spooled]) -> set[str]:
     return unfinished
 
 
-def kernels_of(rows: Iterable[SessionRow]) -> dict[str, int]:
-    """The last kernel of each session: kernel ids to session ids."""
-    return {str(row.environment.get("kernel_id")): row.id for row in rows}
+def left_behind(rows: Iterable[SessionRow], adopted: Collection[str]) -> dict[str, list[str]]:
+    """The sessions' folders by the name of the workspace folder that each one's last kernel had.
+
+    A branch may have had its parent's. Without sessions whose kernel was adopted.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        kernel = str(row.environment.get("kernel_id"))
+        if kernel not in adopted:
+            found[str(row.environment.get("workspace_of", kernel))].append(folder_of(row))
+    return found

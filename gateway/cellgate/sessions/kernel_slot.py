@@ -9,17 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cellgate.egress.proxy import SessionProxy
-from cellgate.errors import StorageError, storage
+from cellgate.errors import Conflict, StorageError, storage
 from cellgate.files.watch import WorkspaceWatch
 from cellgate.files.workspace import KeptFolder
 from cellgate.packages.session import SessionPackages
 from cellgate.record.facts import KERNELSPEC, WITHOUT_VARIABLES
+from cellgate.sessions.checkpoints import Checkpoint, RolledBack
+from cellgate.sessions.neighbours import Neighbour, Neighbours
 from cellgate.sessions.secrets import SessionSecrets
+from cellgate.sessions.undo import SessionUndo
+from cellgate_kernels.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.errors import KernelDied
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.pool import KernelPool
 from cellgate_kernels.tasks import Supervisor
@@ -33,10 +38,11 @@ class KernelCallbacks:
     """What a session does for its kernels.
 
     `attend` is called with each new kernel before it is used, to listen to it, and `exited` when it ends.
-    `room` returns once more of a kernel's output can be accepted. `moved` is told the number of claims ahead
-    while the session waits in line for a kernel. `claimant`: who waits.
+    `key`: the session's. `room` returns once more of a kernel's output can be accepted. `moved` is told the
+    number of claims ahead while the session waits in line for a kernel. `claimant`: who waits.
     """
 
+    key: str
     room: Callable[[], Awaitable[None]]
     attend: Callable[[Kernel], None]
     exited: Callable[[Kernel], None]
@@ -46,10 +52,14 @@ class KernelCallbacks:
 
 @dataclass(frozen=True, slots=True)
 class SessionGrants:
-    """What a session was given besides a kernel: secrets for its variables, a way to a network."""
+    """What a session was given besides a kernel: secrets for its variables, a way to a network.
+
+    `neighbours`: who has the kernels that share a sandbox with its own.
+    """
 
     secrets: SessionSecrets | None = None
     proxy: SessionProxy | None = None
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
 
 class SessionKernel:
@@ -83,8 +93,10 @@ class SessionKernel:
         self._pool = pool
         self._files = files
         self._callbacks = callbacks
-        self._secrets = grants.secrets if grants is not None else None
-        self._proxy = grants.proxy if grants is not None else None
+        granted = SessionGrants() if grants is None else grants
+        self._secrets = granted.secrets
+        self._proxy = granted.proxy
+        self._neighbours = granted.neighbours
         self._tasks = Supervisor(packages.ids)
         self._throttle: asyncio.Task[None] | None = None
 
@@ -157,7 +169,7 @@ class SessionKernel:
     async def _equip(self, kernel: Kernel) -> None:
         async with self.moving:
             try:
-                self.has_files = await self._files.restore(kernel.workspace)
+                self.has_files = (await self._files.restore(kernel.workspace)).found
                 if self.has_files:
                     with storage("The session's files can't be given to its kernel"):
                         await kernel.files_given()
@@ -170,12 +182,128 @@ class SessionKernel:
             except BaseException:
                 await self._give_back(kernel, keep_files=True)
                 raise
-            self.current = kernel
+            self._arrived(kernel)
+
+    def _arrived(self, kernel: Kernel) -> None:
+        self.current = kernel
+        self._neighbours.arrive(kernel, Neighbour(self._callbacks.key, self._serve))
+
+    # Branches
+
+    @property
+    def profile(self) -> KernelProfile:
+        """What the session's kernels are made of, without the values of secrets."""
+        return self._profile
+
+    @property
+    def secrets(self) -> SessionSecrets | None:
+        """The session's secrets, if it has any."""
+        return self._secrets
+
+    @property
+    def neighbours(self) -> list[str]:
+        """The keys of the sessions whose kernels share this one's sandbox."""
+        return (
+            [] if self.current is None else sorted(each.session for each in self._neighbours.of(self.current))
+        )
+
+    async def branch(self, spec: BranchSpec, most_bytes: int) -> Kernel:
+        """A branch of the kernel, for another session; its `COPY` of the files has at most `most_bytes`.
+
+        The caller holds `moving`, so the files stay where they are. Raises KernelDied, what the pool's
+        `branch` does, QuotaExceeded and StorageError; then the kernel goes on as before.
+        """
+        kernel = self.current
+        if kernel is None or not kernel.alive:
+            raise KernelDied("The session has no kernel now, so there is nothing to branch")
+
+        async def fill(folder: Path) -> None:
+            await self._files.copy(kernel.workspace, folder, most_bytes)
+
+        branch = await self._pool.branch(kernel, replace(spec, fill=fill))
+        if branch.workspace == kernel.workspace:
+            self._files.join(branch.workspace)
+        return branch
+
+    async def take(self, kernel: Kernel, parent: SessionKernel) -> None:
+        """Continue with a branch of another session's kernel, which has its files already."""
+        async with self.moving:
+            self.packages.share(parent.packages, kernel)
+            # Somebody serves the sandbox's way to a network.
+            self._arrived(kernel)
+            self.has_files = parent.has_files
+            self._attend(kernel)
+            await self.watch.begin(kernel.workspace)
+
+    # Rollbacks
+
+    @property
+    def shares_files(self) -> bool:
+        """Whether other sessions use the same files."""
+        return self.current is not None and self._files.is_shared(self.current.workspace)
+
+    async def roll_back(
+        self, undo: SessionUndo, point: Checkpoint, end_programs: Callable[[], Awaitable[None]]
+    ) -> RolledBack:
+        """Continue with a kernel made of a checkpoint, and with the files as they were.
+
+        `end_programs` ends those beside the kernel, which must not write to the files either.
+        Raises as `SessionUndo.roll_back`, Conflict when other sessions use the files, and KernelDied without
+        a kernel. The session goes on with its kernel then, unless the files could not be brought back: then
+        it has none, and they are completed before it gets its next one.
+        """
+        return await self._tasks.complete(self._roll_back(undo, point, end_programs), "roll back")
+
+    async def _roll_back(
+        self, undo: SessionUndo, point: Checkpoint, end_programs: Callable[[], Awaitable[None]]
+    ) -> RolledBack:
+        async with self.moving:
+            former = self.current
+            if former is None:
+                raise KernelDied("The session has no kernel now, and its checkpoints ended with it")
+            if self.shares_files:
+                raise Conflict("Another session uses the same files, which a rollback would change for it")
+
+            async def end_former() -> None:
+                await self._detach()
+                self._neighbours.leave(former)
+                await end_programs()
+                await former.shutdown()
+
+            try:
+                found = await undo.roll_back(point, former, end_former)
+            except BaseException:
+                if self.current is None:
+                    await self._give_back(former, keep_files=True)
+                raise
+            kernel = found.kernel
+            try:
+                self._pool.release(former)
+                self.has_files = True
+                await self.watch.begin(kernel.workspace)
+                self._open_proxy(kernel)
+                self._attend(kernel)
+            except BaseException:
+                await self._give_back(kernel, keep_files=True)
+                raise
+            self._arrived(kernel)
+            return found
+
+    def _serve(self) -> bool:
+        """Serve the sandbox's way to a network from now on; returns whether that was possible."""
+        if self.current is None:
+            return False
+        try:
+            self._open_proxy(self.current)
+        except StorageError as error:
+            logger.error("A session can't serve its sandbox's way to a network: %s", error.message)
+            return False
+        return True
 
     async def adopt(self, kernel: Kernel) -> Kernel:
         """Continue with a kernel of a previous gateway, which already has the session's files."""
         self._pool.adopt(kernel)
-        self.current = kernel
+        self._arrived(kernel)
         await self.watch.begin(kernel.workspace)
         await self.packages.load()
         self._open_proxy(kernel)
@@ -188,9 +316,15 @@ class SessionKernel:
             with storage("The session's proxy has no socket"):
                 self._proxy.listen(kernel.egress)
 
-    async def _close_proxy(self) -> None:
-        if self._proxy is not None:
-            await self._proxy.close()
+    async def _close_proxy(self, kernel: Kernel | None) -> None:
+        """Stop serving; if the kernel's sandbox has others, one of their sessions serves from now on."""
+        if self._proxy is None:
+            return
+        served = self._proxy.listening
+        await self._proxy.close()
+        for other in [] if kernel is None or not served else self._neighbours.of(kernel):
+            if other.serve():
+                break
 
     def _attend(self, kernel: Kernel) -> None:
         if self._secrets is not None:
@@ -221,39 +355,46 @@ class SessionKernel:
     async def _give_back(self, kernel: Kernel, *, keep_files: bool, keep_packages: bool = True) -> None:
         """Take each step even if an earlier one failed; the pool removes what is left.
 
-        The exception is files that should be kept but could not be moved: their folder stays, and the next
-        gateway gives it to the session when it starts.
+        The exception is files that should be kept but could not be moved or copied: their folder stays, and
+        the session's next kernel gets them, also under the next gateway.
         """
-        spare_files = keep_files
+        spared = {kernel.workspace} if keep_files else set[Path]()
+        if keep_packages and kernel.packages is not None:
+            spared.add(kernel.packages)
+        self._neighbours.leave(kernel)
         try:
-            await self._close_proxy()
+            await self._close_proxy(kernel)
             await kernel.shutdown()
         finally:
             try:
                 if keep_packages:
                     await self.packages.keep(kernel)
+                    spared -= {kernel.packages}
+                else:
+                    await self.packages.leave(kernel)
             finally:
                 try:
                     if keep_files:
                         await self._files.keep(kernel.workspace)
-                        spare_files = False
+                        spared -= {kernel.workspace}
                     else:
                         await self._files.remove(kernel.workspace)
                 finally:
-                    self._pool.release(kernel, spare_files=spare_files)
+                    self._pool.release(kernel, spared=spared)
 
     async def detach(self) -> None:
         """Leave the kernel, if there is one, and its files to the next gateway."""
         async with self.moving:
             kernel = await self._detach()
             if kernel is not None:
+                self._neighbours.leave(kernel)
                 self._pool.detach(kernel)
 
     async def _detach(self) -> Kernel | None:
         kernel = self.current
         self.current = None
         await self._stop_throttle()
-        await self._close_proxy()
+        await self._close_proxy(kernel)
         return kernel
 
     async def _stop_throttle(self) -> None:
@@ -313,6 +454,8 @@ def environment_of(kernel: Kernel) -> dict[str, Any]:
         if kernel.hash_seed is not None:
             known["hash_seed"] = kernel.hash_seed
     names = [name for name, _ in kernel.profile.env if name != "PYTHONHASHSEED"]
+    if kernel.branched is not None and kernel.branched.workspace is BranchWorkspace.SHARED:
+        known["workspace_of"] = kernel.workspace.name
     if kernel.profile.egress:
         known["network"] = "allow"
     if names:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+from collections.abc import Sequence
+from typing import Final
 
+from msgspec import UNSET, UnsetType, structs
+
+from cellgate.principals.principal import Reach
 from cellgate.record.rows import SessionRow
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 
 TITLE = "title"
 """The key of a session's metadata with what it is about, such as the path of its notebook."""
+CHECKPOINT = "checkpoint"
+"""The key of a kernel's environment that says when checkpoints of it are made, if `AUTO`."""
+AUTO: Final = "auto"
 
 
 def has_network(row: SessionRow) -> bool:
     """Whether the session's newest kernel could reach what its principal's policy names."""
     return row.environment.get("network") == "allow"
+
+
+def makes_checkpoints(row: SessionRow) -> bool:
+    """Whether a checkpoint was made after each of the session's last cells."""
+    return row.environment.get(CHECKPOINT) == AUTO
 
 
 def session_model(
@@ -24,11 +36,12 @@ def session_model(
     queue_length: int = 0,
     problem: str | None = None,
     missing: Missing | UnsetType = UNSET,
+    neighbours: Sequence[str] = (),
 ) -> SessionModel:
     """The wire's model of a session, live or ended.
 
     `problem`: why it is no longer recorded, if so. `missing`: what it had before
-    its last end and does not have now.
+    its last end and does not have now. `neighbours`: the sessions whose kernels share its kernel's sandbox.
     """
     title = (row.metadata or {}).get(TITLE)
     return SessionModel(
@@ -51,4 +64,18 @@ def session_model(
         head=row.head.hex(),
         problem=UNSET if problem is None else problem,
         missing=missing,
+        branched_from=UNSET if row.branched_from is None else row.branched_from,
+        shares_sandbox_with=list(neighbours) or UNSET,
+        checkpoint=AUTO if makes_checkpoints(row) else UNSET,
     )
+
+
+def within(reach: Reach, model: SessionModel) -> SessionModel:
+    """The model as a token may see it: of the sessions in the same sandbox only those that it reaches.
+
+    `branched_from` stays. The branch's own record, which the token may read, has it in its first event.
+    """
+    if model.shares_sandbox_with is UNSET:
+        return model
+    reached = [key for key in model.shares_sandbox_with if reach.covers(key)]
+    return structs.replace(model, shares_sandbox_with=reached or UNSET)

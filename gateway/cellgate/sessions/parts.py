@@ -18,10 +18,12 @@ from cellgate.execution.run import ExecutionSettings, RunObserver
 from cellgate.execution.run import Unobserved as UnobservedRuns
 from cellgate.files.workspace import WorkspaceStore
 from cellgate.packages.installer import Installer
+from cellgate.ports.table import PortCounts
 from cellgate.principals.usage import Usage
 from cellgate.processes.table import ProcessCounts
 from cellgate.record.events import EventLog, EventStore
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.neighbours import Neighbours
 from cellgate.sessions.secrets import SecretSource, SessionSecrets
 from cellgate.wire.events import Loss, Missing
 from cellgate_kernels.kernel import KernelProfile
@@ -56,6 +58,9 @@ class SessionObserver(RunObserver, Protocol):
     def session_ended(self, cause: str) -> None:
         """A session has ended."""
 
+    def session_branched(self) -> None:
+        """A session has begun as a branch."""
+
     def kernel_died(self, cause: str) -> None:
         """A session's kernel ended on its own, or was killed at a limit."""
 
@@ -64,6 +69,9 @@ class Unobserved(UnobservedRuns):
     """Nobody is told."""
 
     def session_ended(self, cause: str) -> None:
+        """Does nothing."""
+
+    def session_branched(self) -> None:
         """Does nothing."""
 
     def kernel_died(self, cause: str) -> None:
@@ -79,7 +87,8 @@ class SharedParts:
     ``cellgate_kernels.turns``. `admits`: whether a principal may start sessions now. `usage`: what each
     principal uses; by default nobody has quotas. `observer`: counts and traces what happens. Without
     `secrets` nobody has any, and without `egress` no session gets a network. `processes`: how many programs
-    each principal runs.
+    each principal runs; `ports`: how many connections to programs it has. `neighbours`: which session has
+    which kernel.
     """
 
     pool: KernelPool
@@ -93,6 +102,8 @@ class SharedParts:
     secrets: SecretSource | None = None
     egress: Egress | None = None
     processes: ProcessCounts = field(default_factory=ProcessCounts)
+    ports: PortCounts = field(default_factory=PortCounts)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,7 @@ class SessionSpec:
 
     `principal`: who waits for its kernels, if its row names nobody.
     `loss`: what it lost before it was opened and no execution has said yet. `missing`: what it had in an
-    earlier life and does not have in this one.
+    earlier life and does not have in this one. `checkpoints`: whether one is made after each cell.
     """
 
     row: SessionRow
@@ -113,3 +124,4 @@ class SessionSpec:
     loss: Loss | None = None
     missing: Missing | UnsetType = UNSET
     secrets: SessionSecrets | None = None
+    checkpoints: bool = False

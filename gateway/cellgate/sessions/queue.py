@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from cellgate.errors import NotFound, QueueFull
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
+from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 
@@ -24,15 +25,21 @@ RECENT_EXECUTIONS = 32
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A request for a fresh kernel. `done` completes when there is one, or with the reason there is none."""
+    """A request for another kernel. `done` completes when there is one, or with the reason there is none.
+
+    `point`: what it is to be made of, instead of a fresh one. `insists`: a cell was given up for it, so the
+    present kernel is of no use any more.
+    """
 
     cause: str
-    done: asyncio.Future[None]
+    done: asyncio.Future[RolledBack | None]
+    point: Checkpoint | None = None
+    insists: bool = False
 
-    def grant(self) -> None:
-        """Report that there is a fresh kernel."""
+    def grant(self, found: RolledBack | None = None) -> None:
+        """Report that there is another kernel, and what came of a rollback."""
         if not self.done.done():
-            self.done.set_result(None)
+            self.done.set_result(found)
 
     def refuse(self, error: Exception) -> None:
         """Report why there is none."""
@@ -84,10 +91,12 @@ class ExecutionQueue:
         self._runs.append(run)
         self._wake.set()
 
-    def put_restart(self, cause: str) -> asyncio.Future[None]:
-        """Request a restart; the future completes when it is done."""
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._restarts.append(Restart(cause, done))
+    def put_restart(
+        self, cause: str, point: Checkpoint | None = None, *, insists: bool = False
+    ) -> asyncio.Future[RolledBack | None]:
+        """Request a restart, or a rollback to a `point`; the future completes when it is done."""
+        done: asyncio.Future[RolledBack | None] = asyncio.get_running_loop().create_future()
+        self._restarts.append(Restart(cause, done, point, insists))
         self._wake.set()
         return done
 
@@ -129,6 +138,10 @@ class ExecutionQueue:
             return self._cancelled.popleft()
         return self._restarts.popleft() if self._restarts else None
 
+    def take_cancelled(self) -> ExecutionRun | None:
+        """A cancelled execution, if there is one."""
+        return self._cancelled.popleft() if self._cancelled else None
+
     async def wait(self) -> None:
         """Return at the next change, or when `wake` is called; for a caller that has just found nothing."""
         self._wake.clear()
@@ -149,6 +162,11 @@ class SessionRuns:
         self._context = context
         self._beside: dict[str, ExecutionRun] = {}
         self._recent: OrderedDict[str, ExecutionRun] = OrderedDict()
+
+    def take_number(self) -> int:
+        """The number of an execution that is recorded although it did not run here."""
+        self.made += 1
+        return self.made
 
     def make(
         self, request: ExecuteRequest, timeout: float | None, idempotency: tuple[str, str] | None
@@ -171,6 +189,11 @@ class SessionRuns:
         if self.current is not None:
             yield self.current
         yield from self._beside.values()
+
+    @property
+    def busy_beside(self) -> bool:
+        """Whether a cell is running in a subshell."""
+        return bool(self._beside)
 
     @property
     def busy(self) -> bool:

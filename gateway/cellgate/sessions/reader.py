@@ -7,29 +7,30 @@ recorded. Slow decoding and rendering runs in the threads of `texts`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from cellgate.errors import NotFound
 from cellgate.execution.checks import check_session_key
 from cellgate.execution.results import ResultBuilder
-from cellgate.principals.principal import Reach
+from cellgate.principals.principal import EVERYWHERE, Reach
 from cellgate.record.admission import Turns
 from cellgate.record.events import EventLog
 from cellgate.record.exports import Exports, Moment
 from cellgate.record.journal import Journal
 from cellgate.record.rows import ExecutionRow, SessionRow
-from cellgate.sessions.model import session_model
+from cellgate.sessions.meter import KernelMeter
+from cellgate.sessions.model import TITLE, session_model
 from cellgate.sessions.registry import SessionManager
 from cellgate.sessions.session import Session
 from cellgate.sessions.state import SessionState
-from cellgate.wire.answers import ExecutionModel, SessionModel
+from cellgate.wire.answers import ExecutionModel, SessionModel, SessionTree, TreeNode
+from cellgate.wire.queries import MOST_COUNTED, SessionsQuery
 from cellgate_kernels.decoding import json_decoder
 from cellgate_kernels.encoding import encode, encode_in_steps
-from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.structure import is_heavy
 from cellgate_kernels.threads import Lane
 
@@ -44,7 +45,15 @@ HEAVY_WAITING = 512
 HEAVY_PATIENCE = 300.0
 HEAVY_BYTES = 1024 * 1024
 """An execution with more bytes of events than this counts as heavy."""
+LIVE = "live"
+"""Stands for all states of sessions that have not ended."""
 SESSIONS_AT_ONCE = 100
+MOST_LOOKED_AT = 10_000
+"""Sessions that one page of a search looks at."""
+MOST_TITLE = 1000
+"""Characters of a title that a search looks at."""
+MOST_BRANCHES = 1000
+"""Branches that a tree names."""
 MOST_METADATA = 1024 * 1024
 """Bytes of metadata in a page of sessions, which is encoded as JSON in one step."""
 
@@ -54,8 +63,16 @@ _decode = json_decoder(dict[str, Any]).decode
 class Archive:
     """Everything a principal may read. Every method raises NotFound for anything that is not theirs."""
 
-    def __init__(self, journal: Journal, manager: SessionManager, exports: Exports, texts: Lane) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        manager: SessionManager,
+        exports: Exports,
+        texts: Lane,
+        meter: KernelMeter | None = None,
+    ) -> None:
         self.exports = exports
+        self._meter = meter
         self._texts = texts
         refusal = "Too many large results are being read; try again later"
         self._heavy = Turns(HEAVY_AT_ONCE, HEAVY_WAITING, HEAVY_PATIENCE, refusal)
@@ -84,8 +101,15 @@ class Archive:
             return session.log
         return await self._manager.stored_log(await self.row(principal, key))
 
-    async def model(self, principal: str, key: str) -> SessionModel:
-        """The session model."""
+    async def model(self, principal: str, key: str, *, usage: bool = False) -> SessionModel:
+        """The session model; with `usage`, how much its kernel uses, and how many executions it has."""
+        model = await self._model(principal, key)
+        if not usage:
+            return model
+        row = self._manager.purging(principal, key) or await self.row(principal, key)
+        return (await self._with_usage([model], [row]))[0]
+
+    async def _model(self, principal: str, key: str) -> SessionModel:
         session = await self._live(principal, key)
         if session is not None:
             return session.to_wire()
@@ -98,49 +122,139 @@ class Archive:
         failure = self._journal.failure_of(row.id)
         return session_model(row, problem=None if failure is None else failure.message)
 
+    async def tree(self, principal: str, key: str, reach: Reach) -> SessionTree:
+        """What the session continues and what was branched from it, without what is out of reach."""
+        row = await self.row(principal, key)
+        await self._journal.commit()
+        live = self._manager.get(principal, key)
+        lineage = await self._journal.lineage(row, reach.covers)
+        below = await self._journal.descendants(row.id, MOST_BRANCHES + 1)
+        shown = [each for each in below[:MOST_BRANCHES] if reach.covers(each.key)]
+        return SessionTree(
+            session=row.key,
+            ancestors=[self._node(each.row) for each in lineage.ancestors],
+            ancestor_left_out=UNSET if lineage.absence is None else lineage.absence.value,
+            branches=[self._node(each) for each in shown],
+            complete=len(shown) == len(below),
+            checkpoints=[] if live is None else live.undo.models(),
+        )
+
+    def _node(self, row: SessionRow) -> TreeNode:
+        session = self._manager.get(row.principal, row.key)
+        return TreeNode(
+            session=row.key,
+            state=row.state if session is None else session.state,
+            created_at=row.created_at,
+            branched_from=UNSET if row.branched_from is None else row.branched_from,
+        )
+
     async def models(
-        self, principal: str | None, reach: Reach, *, state: str | None, limit: int, after: str | None
+        self, principal: str | None, reach: Reach, wanted: SessionsQuery
     ) -> tuple[list[SessionModel], str | None]:
         """A page of session models in order of creation, and the key that the next page starts after.
 
         With `principal` None the sessions of all, and OWNER/KEY instead of the key. A page has fewer than
-        `limit` models if their metadata is large.
+        `limit` models if their metadata is large, or if very many were looked at in a search.
         """
-        if state is not None and state not in set(SessionState):
-            raise InvalidInput(f"state must be one of {', '.join(SessionState)}")
         await self._journal.commit()
-        last = 0 if after is None else (await self._after(principal, after, reach)).id
-        found: list[SessionModel] = []
-        size = 0
+        rows, more = await self._page(principal, reach, wanted)
+        models = [self._shown(row) for row in rows]
+        if wanted.usage:
+            models = await self._with_usage(models, rows)
+        if more is None:
+            return models, None
+        return models, more.key if principal is not None else f"{more.principal}/{more.key}"
+
+    async def _page(
+        self, principal: str | None, reach: Reach, wanted: SessionsQuery
+    ) -> tuple[list[SessionRow], SessionRow | None]:
+        """The rows of a page, and the one that the next page starts after; None on the last page."""
+        last = MOST_COUNTED if wanted.newest else 0
+        if wanted.after is not None:
+            last = (await self._after(principal, wanted.after, reach)).id
+        found: list[SessionRow] = []
+        before: SessionRow | None = None
+        size = looked_at = 0
         while True:
-            rows = await self._rows(principal, reach, state, last)
+            rows = await self._rows(principal, reach, wanted, last)
             for row in rows:
-                session = self._manager.get(row.principal, row.key)
-                model = session.to_wire() if session is not None else self._ended(row)
-                if state not in {None, model.state}:
-                    continue
-                if len(found) == limit or size > MOST_METADATA:
-                    key = found[-1].session
-                    return found, key if principal is not None else f"{found[-1].principal}/{key}"
-                found.append(model)
-                size += len(encode(model.metadata))
+                if self._is_wanted(row, wanted, everybodys=principal is None):
+                    if len(found) == wanted.limit or size > MOST_METADATA:
+                        return found, found[-1]
+                    found.append(row)
+                    size += len(encode(row.metadata))
+                before = row
+            looked_at += len(rows)
             if len(rows) < SESSIONS_AT_ONCE:
                 return found, None
+            if looked_at >= MOST_LOOKED_AT:
+                return found, before
             last = rows[-1].id
 
     async def _rows(
-        self, principal: str | None, reach: Reach, state: str | None, last: int
+        self, principal: str | None, reach: Reach, wanted: SessionsQuery, last: int
     ) -> list[SessionRow]:
-        """Up to `SESSIONS_AT_ONCE` rows of sessions that may match; of those that do not, there are few.
+        """Up to `SESSIONS_AT_ONCE` rows of sessions that may match; without a search, most of them do.
 
         What is not ended is in memory: the record, which keeps all that have ended, is not searched for it.
         """
-        if state not in {None, SessionState.ENDED}:
-            live = (each.row for each in self._manager.live_after(principal, last))
+        if wanted.state not in {None, SessionState.ENDED}:
+            live = (each.row for each in self._manager.live_after(principal, last, newest=wanted.newest))
             return [row for row in live if reach.covers(row.key)][:SESSIONS_AT_ONCE]
         return await self._journal.sessions(
-            principal, limit=SESSIONS_AT_ONCE, after=last, prefix=reach.prefix, exact=reach.exact
+            principal,
+            limit=SESSIONS_AT_ONCE,
+            after=last,
+            prefix=reach.prefix,
+            exact=reach.exact,
+            newest=wanted.newest,
         )
+
+    def _is_wanted(self, row: SessionRow, wanted: SessionsQuery, *, everybodys: bool) -> bool:
+        session = self._manager.get(row.principal, row.key)
+        row = row if session is None else session.row
+        if wanted.search is not None:
+            title = (row.metadata or {}).get(TITLE)
+            texts = [
+                row.key,
+                title[:MOST_TITLE] if isinstance(title, str) else "",
+                row.principal if everybodys else "",
+            ]
+            sought = wanted.search.casefold()
+            if not any(sought in text.casefold() for text in texts):
+                return False
+        state = row.state if session is None else session.state
+        if wanted.state == LIVE:
+            return state != SessionState.ENDED
+        return wanted.state in {None, state}
+
+    def _shown(self, row: SessionRow) -> SessionModel:
+        session = self._manager.get(row.principal, row.key)
+        return self._ended(row) if session is None else session.to_wire()
+
+    async def _with_usage(
+        self, models: Sequence[SessionModel], rows: Sequence[SessionRow]
+    ) -> list[SessionModel]:
+        """The models with what their kernels use, and how many executions the sessions have."""
+        if self._meter is not None:
+            await self._meter.look()
+        sessions = {row.id: self._manager.get(row.principal, row.key) for row in rows}
+        ended = [each for each, session in sessions.items() if session is None]
+        counts = await self._journal.execution_counts(ended) if ended else {}
+        told = []
+        for model, row in zip(models, rows, strict=True):
+            session = sessions[row.id]
+            made = counts.get(row.id, 0) if session is None else session.executions_made
+            use = None if session is None or self._meter is None else self._meter.of(session.kernel)
+            told.append(
+                structs.replace(
+                    model,
+                    executions=made,
+                    memory=UNSET if use is None else use.memory,
+                    cpu=UNSET if use is None else use.seconds,
+                )
+            )
+        return told
 
     async def _after(self, principal: str | None, after: str, reach: Reach) -> SessionRow:
         """The last session of the page before. Raises NotFound, also for one that is out of reach."""
@@ -148,12 +262,17 @@ class Archive:
         return await self.row(owner, reach.check(key))
 
     async def executions(
-        self, principal: str, key: str, *, limit: int, after: int
+        self, principal: str, key: str, *, limit: int, after: int, newest: bool = False
     ) -> tuple[list[ExecutionModel], int | None]:
-        """A page of a session's executions, and the number that the next page starts after."""
+        """A page of a session's executions, and the number that the next page starts after.
+
+        `newest`: the last ones first, from the end if `after` is 0.
+        """
         row = await self.row(principal, key)
         await self._journal.commit()
-        rows = await self._journal.executions(row.id, limit=limit + 1, after=after)
+        if newest and not after:
+            after = MOST_COUNTED
+        rows = await self._journal.executions(row.id, limit=limit + 1, after=after, newest=newest)
         models = [self._execution_model(principal, key, execution) for execution in rows[:limit]]
         return models, rows[limit - 1].number if len(rows) > limit else None
 
@@ -191,7 +310,10 @@ class Archive:
             if run is not None and run.machine.finished:
                 await run.wait()  # an end is shown only once it is durable, as on a stream
             elif run is not None and run.builder is not None:
-                return await self.made(run.builder, make, *arguments, **options)
+                # So is all before it. What comes while that is made durable is for the next answer.
+                so_far = run.builder.copy()
+                await session.log.commit()
+                return await self.made(so_far, make, *arguments, **options)
         row, found = await self.find(principal, key, execution)
         after = found.first_seq - 1
         until = found.last_seq
@@ -241,9 +363,12 @@ class Archive:
             return make(builder, *arguments, **options)
         return await self._texts.run(make, builder.copy(), *arguments, **options)
 
-    async def moment(self, principal: str, key: str) -> Moment:
-        """The session's record as it is now, to be exported by `exports`."""
-        return await self.exports.moment(await self.row(principal, key))
+    async def moment(self, principal: str, key: str, reach: Reach = EVERYWHERE) -> Moment:
+        """The session's record as it is now, to be exported by `exports`.
+
+        Of a branch also what it continues, except for sessions that are out of reach.
+        """
+        return await self.exports.moment(await self.row(principal, key), reach.covers)
 
     async def outline(self, moment: Moment) -> dict[str, Any]:
         """The notebook at that moment without outputs, as decoded JSON."""

@@ -1,6 +1,7 @@
-"""All sessions of a gateway: created, found, listed, culled, ended, and recovered after a restart.
+"""All sessions of a gateway: created, branched, found, listed, culled, ended, and recovered after a restart.
 
-A key is reserved before the first await, so concurrent first requests create only one session.
+Nothing awaits between the last look at a key and its reservation, so concurrent first requests create only
+one session.
 This module knows principals by name and knows nothing of HTTP; ``session`` is a single conversation, and
 ``record`` is what is kept of it.
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -32,14 +34,16 @@ from cellgate.record.eraser import Purge
 from cellgate.record.events import EventLog, MemoryStore, now
 from cellgate.record.journal import Journal
 from cellgate.record.rows import SessionRow
-from cellgate.sessions.adoption import Recovery, kernels_of
+from cellgate.sessions.adoption import Recovery, left_behind
+from cellgate.sessions.model import AUTO, makes_checkpoints
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
 from cellgate.sessions.resumption import Past, Resumption, resume
 from cellgate.sessions.secrets import SessionSecrets
-from cellgate.sessions.session import Session
+from cellgate.sessions.session import Moved, Session
 from cellgate.sessions.state import SessionState
 from cellgate.sessions.variables import KeptVariables
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.errors import CellgateError, DeadlinePassed, InvalidInput
 from cellgate_kernels.kernel import KernelLauncher, KernelProfile
 from cellgate_kernels.limits import HASH_SEED
@@ -54,6 +58,8 @@ Owned = tuple[str, str]
 
 MOST_ALLOWANCES = 1024
 """Different quotas whose ceilings are kept, so that they are not combined anew for each request."""
+COPY_SECONDS = 20.0
+"""How long a gateway that shuts down waits for copies of files that sessions share."""
 PURGE_PATIENCE = 5.0
 """Seconds that a purge request waits for the last bytes to be gone."""
 
@@ -73,6 +79,7 @@ class _Opening:
     """A session that is being opened. `made`: the session, before it has a kernel. `reserved`: its room.
 
     `waiting`: how many requests wait for it; `abandoned`: the last one has left, and the task is cancelled.
+    `position`: in line for a kernel, as it was told last; `told`: those of the requests that want to know.
     """
 
     task: asyncio.Task[Session]
@@ -80,6 +87,14 @@ class _Opening:
     reserved: Reservation
     waiting: int = 0
     abandoned: bool = False
+    position: int | None = None
+    told: list[Moved] = field(default_factory=list)
+
+    def moved(self, position: int) -> None:
+        """Tell the position to all who want to know."""
+        self.position = position
+        for tell in self.told:
+            tell(position)
 
     @property
     def in_line(self) -> bool:
@@ -145,7 +160,8 @@ class SessionManager:
         recovery = Recovery(
             self._journal, launcher, kernels, self.settings.session.execution, adopt, self._parts.secrets
         )
-        found = await asyncio.gather(*[recovery.recover(row, await self.stored_log(row)) for row in rows])
+        logs = [await self.stored_log(row) for row in rows]
+        found = await asyncio.gather(*[recovery.adopt(row, log) for row, log in zip(rows, logs, strict=True)])
         await self._journal.commit()
         for session in found:
             if session is not None:
@@ -153,9 +169,13 @@ class SessionManager:
         for left_over in reserved.values():
             left_over.release()
         adopted = {session.kernel.id for session in found if session is not None and session.kernel}
-        folders = {row.id: folder_of(row) for row in rows}
-        left = {kernel: folders[session_id] for kernel, session_id in kernels_of(rows).items()}
-        await self._workspaces.tidy(await self._folders(), left, adopted)
+        # As long as the record has a session as live, it says whose the kernel's folder is: a gateway that
+        # ends here begins again where it was.
+        await self._workspaces.tidy(await self._folders(), left_behind(rows, adopted), adopted)
+        for row, log, session in zip(rows, logs, found, strict=True):
+            if session is None:
+                await recovery.end(row, log)
+        await self._journal.commit()
         return len(adopted), len(rows) - len(adopted)
 
     async def _folders(self) -> set[str]:
@@ -199,6 +219,8 @@ class SessionManager:
             await quiet.cancel()
         for opening in tuple(self._opening.values()):
             opening.task.cancel()
+        # Files that are not copied by then stay where they are, for the next gateway.
+        self._workspaces.patience.end_in(COPY_SECONDS)
         for (principal, _), session in tuple(self._live.items()):
             kept = keep_kernels and principal != "" and session.kernel is not None and session.kernel.stored
             self._end_in_background(session, "gateway_shutdown", keep_files=True, keep_kernel=kept)
@@ -239,11 +261,17 @@ class SessionManager:
     # Creating
 
     async def get_or_create(
-        self, principal: str, body: SessionBody, *, until: float | None = None
+        self,
+        principal: str,
+        body: SessionBody,
+        *,
+        until: float | None = None,
+        moved: Moved | None = None,
     ) -> tuple[Session, bool]:
         """The live session with the body's key, created if necessary, and whether this started a kernel.
 
-        `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. Raises
+        `until`: when the caller will wait in line for a kernel no longer, by the loop's clock. `moved` is
+        told the new session's position in line, at most once a second and only if it has changed. Raises
         Conflict when it exists with another kernel or network, NetworkNotAllowed, InvalidInput, StorageError
         and the pool's errors.
         """
@@ -271,26 +299,112 @@ class SessionManager:
             else:
                 break
         if opening is not None:
-            return self._same(await self._outcome(opening, until), body), False
+            return self._same(await self._outcome(opening, until, moved), body), False
         profile = self._profile(body, limits)
         self._journal.check_writable()
-        opening = self._begin_opening(owned, body, profile, limits, secrets)
-        return await self._outcome(opening, until), True
+        open_it = partial(self._open, owned, body, profile, limits, secrets)
+        opening = self._begin_opening(owned, limits, open_it)
+        return await self._outcome(opening, until, moved), True
+
+    async def branch(
+        self, principal: str, key: str, branch: str, spec: BranchSpec, *, explored: bool = False
+    ) -> Session:
+        """A new session, with the key `branch`, that goes on with a copy of a session's kernel.
+
+        It belongs to the same principal and has what the other has: limits, variables, secrets, packages, a
+        network. `explored`: as for `Session.held`. Raises NotFound, Conflict when there is a session of that
+        key, also an ended one, and what `Session.held`, `KernelPool.branch` and copying of files do; then the
+        session goes on as before.
+        """
+        if self._closing:
+            raise ShuttingDown("The gateway is shutting down and takes no new work")
+        parent = self.live(principal, key)
+        owned = (principal, check_session_key(branch))
+        if owned in self._live or owned in self._opening or owned in self._purges:
+            raise _taken(branch)
+        branching = partial(self._branch, owned, parent, spec, explored)
+        opening = self._begin_opening(owned, parent.limits, branching)
+        return await self._outcome(opening, None, None)
+
+    async def room_for_branch(self, patience: float) -> None:
+        """Return once there is a place for the kernel of a branch; see `KernelPool.room_for_branch`."""
+        await self._parts.pool.room_for_branch(patience)
+
+    async def _branch(
+        self,
+        owned: Owned,
+        parent: Session,
+        spec: BranchSpec,
+        explored: bool,
+        made: asyncio.Future[Session],
+    ) -> Session:
+        """Copy the parent's files and fork its kernel, then record both sessions: in this order.
+
+        No cell of the parent begins before all of it is done, so files and kernel go together. Nothing is
+        recorded before there is a whole branch, so one that fails changes nothing. The parent's rows so far
+        have their hashes then, because the branch's first event names the hash that covers them all. `made`
+        is set at the end: a branch takes no cell before it is recorded.
+        """
+        if await self._journal.session(*owned) is not None:
+            raise Conflict(
+                f"The session {owned[1]!r} has ended, and its record is kept under this key;"
+                " choose another key for the branch"
+            )
+        async with parent.held(explored=explored):
+            session = self._make_session(self._branch_of(parent, owned[1], explored=explored))
+            kernel = await parent.slot.branch(spec, parent.limits.resources.disk)
+            try:
+                await session.slot.take(kernel, parent.slot)
+                while parent.log.head_seq < parent.log.last_seq:
+                    await parent.log.chained()
+                self._check_admitted(owned[0])
+                # Both rows in one turn of the loop: no other row comes between them, and one commit has both.
+                assert kernel.branched is not None
+                session.begin_as_branch(kernel, parent.record.branched(owned[1], kernel.branched))
+            except BaseException:
+                await session.slot.end(keep_files=False)
+                raise
+            made.set_result(session)
+            self._add(session, self._opening[owned].reserved)
+        return session
+
+    def _branch_of(self, parent: Session, key: str, *, explored: bool) -> SessionSpec:
+        """A session like its parent, which goes on counting cells; it has no events yet."""
+        row = SessionRow.new(
+            self._journal.new_session_id(),
+            principal=parent.row.principal,
+            key=key,
+            kernel=parent.row.kernel,
+            at=now(),
+            limits=parent.limits.to_wire(),
+            metadata=parent.row.metadata,
+            folder=new_folder(),
+        )
+        row = structs.replace(row, parent=parent.row.id, execution_count=parent.row.execution_count)
+        log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
+        self._measure(log, row.principal)
+        secrets = parent.slot.secrets
+        return SessionSpec(
+            row,
+            parent.limits,
+            parent.slot.profile,
+            log,
+            self._journal,
+            secrets=None if secrets is None else secrets.copied(),
+            checkpoints=parent.undo.automatic and not explored,
+        )
 
     def _begin_opening(
         self,
         owned: Owned,
-        body: SessionBody,
-        profile: KernelProfile,
         limits: SessionLimits,
-        secrets: SessionSecrets | None,
+        open_it: Callable[[asyncio.Future[Session]], Coroutine[Any, Any, Session]],
     ) -> _Opening:
         self._check_admitted(owned[0])
         made: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
         key = owned[1]
         reserved = self._usage.account(owned[0]).reserve_session(limits.resources)
-        work = self._open(owned, body, profile, limits, made, secrets)
-        task = self._tasks.share(work, f"open {key}", session=key)
+        task = self._tasks.share(open_it(made), f"open {key}", session=key)
         opening = self._opening[owned] = _Opening(task, made, reserved)
         task.add_done_callback(lambda _: self._opened(owned, opening))
         return opening
@@ -301,9 +415,13 @@ class SessionManager:
         if self._opening.get(owned) is opening:
             del self._opening[owned]
 
-    async def _outcome(self, opening: _Opening, until: float | None) -> Session:
+    async def _outcome(self, opening: _Opening, until: float | None, moved: Moved | None) -> Session:
         """The opened session. Whoever leaves the line as the last one who waits for it ends the opening."""
         opening.waiting += 1
+        if moved is not None:
+            opening.told.append(moved)
+            if opening.position is not None and opening.in_line:
+                moved(opening.position)
         try:
             if until is not None:
                 patience = max(0.0, until - self._now())
@@ -318,6 +436,8 @@ class SessionManager:
             raise
         finally:
             opening.waiting -= 1
+            if moved is not None:
+                opening.told.remove(moved)
 
     async def execute(
         self,
@@ -327,6 +447,7 @@ class SessionManager:
         *,
         language: str | None = None,
         idempotency: tuple[str, str] | None = None,
+        moved: Moved | None = None,
     ) -> Accepted:
         """Queue a cell in the principal's session with this key, creating the session if necessary.
 
@@ -334,12 +455,12 @@ class SessionManager:
         existed is created with a kernel for it. `idempotency`: a key and a hash of the request; a key that
         was used before stands for the execution it was used for. The request's `timeout` counts while a new
         session waits in line for its kernel; when it has passed, DeadlinePassed is raised and nothing is
-        recorded. Raises what `get_or_create` and `Session.submit` do, Conflict for a key that was used with
-        another request, and InvalidInput for a request that the kernel can't serve.
+        recorded. `moved`: as for `get_or_create`. Raises what that and `Session.submit` do, Conflict for a
+        key that was used with another request, and InvalidInput for a request that the kernel can't serve.
         """
         arrived = self._now()
         until = _deadline(arrived, request)
-        session = await self._session_for(principal, key, language, until)
+        session = await self._session_for(principal, key, language, until, moved)
         request = self.in_language(session, request, language)
         if idempotency is not None:
             known = await session.known(*idempotency)
@@ -347,19 +468,27 @@ class SessionManager:
                 return Accepted(session, known)
         if session.ending:
             # It was culled just as this request arrived: a new session takes its place.
-            session = await self._session_for(principal, key, language, until)
+            session = await self._session_for(principal, key, language, until, moved)
         return Accepted(session, session.submit(request, idempotency=idempotency, arrived=arrived))
 
-    async def start_process(self, principal: str, key: str, request: ProcessRequest) -> ProcessRun:
+    async def start_process(
+        self, principal: str, key: str, request: ProcessRequest, *, moved: Moved | None = None
+    ) -> ProcessRun:
         """Start a program in the principal's session with this key, creating the session if necessary.
 
-        Raises what `get_or_create` and `Session.start_process` do.
+        `moved`: as for `get_or_create`. Raises what `get_or_create` and `Session.start_process` do.
         """
-        session = await self._session_for(principal, key, None, None)
+        session = await self._session_for(principal, key, None, None, moved)
         return await session.start_process(request)
 
     async def execute_once(
-        self, principal: str, body: SessionBody, request: ExecuteRequest, *, record: bool
+        self,
+        principal: str,
+        body: SessionBody,
+        request: ExecuteRequest,
+        *,
+        record: bool,
+        moved: Moved | None = None,
     ) -> tuple[Session, ExecutionRun]:
         """Queue a cell in a session of its own, which the caller ends with `end_later`; see `open_one_shot`.
 
@@ -367,7 +496,7 @@ class SessionManager:
         """
         arrived = self._now()
         until = _deadline(arrived, request)
-        session = await self.open_one_shot(principal, body, record=record, until=until)
+        session = await self.open_one_shot(principal, body, record=record, until=until, moved=moved)
         try:
             return session, session.submit(request, arrived=arrived)
         except BaseException:
@@ -375,7 +504,7 @@ class SessionManager:
             raise
 
     async def _session_for(
-        self, principal: str, key: str, language: str | None, until: float | None
+        self, principal: str, key: str, language: str | None, until: float | None, moved: Moved | None
     ) -> Session:
         owned = (principal, check_session_key(key))
         session = self._live.get(owned)
@@ -389,7 +518,7 @@ class SessionManager:
             parse_language(language)
             if session is None and await self._journal.session(*owned) is None:
                 body = structs.replace(body, language=language)
-        return (await self.get_or_create(principal, body, until=until))[0]
+        return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
 
     def in_language(self, session: Session, request: ExecuteRequest, language: str | None) -> ExecuteRequest:
         """The request as a cell of the session's kernel. Raises InvalidInput if the kernel can't serve it."""
@@ -408,6 +537,11 @@ class SessionManager:
         if body.network not in (None, network):
             raise Conflict(
                 f"Session {session.row.key!r} exists with network {network!r};"
+                " delete it first, or choose another key"
+            )
+        if body.checkpoint not in (None, AUTO if session.undo.automatic else "none"):
+            raise Conflict(
+                f"Session {session.row.key!r} exists with other `checkpoint`;"
                 " delete it first, or choose another key"
             )
         return session
@@ -454,7 +588,11 @@ class SessionManager:
 
     def _profile(self, body: SessionBody, limits: SessionLimits) -> KernelProfile:
         name = self._catalog.choose(body.kernel, body.language, self.settings.default_kernel)
-        self._catalog.get_kernel_spec(name)
+        spec = self._catalog.get_kernel_spec(name)
+        if body.checkpoint == AUTO and spec.language != "python":
+            raise InvalidInput(
+                f"checkpoint: kernels of {name!r} can't be rolled back; only those of Python can"
+            )
         network = body.network == "allow"
         return KernelProfile(name, limits.resources, check_env(body.env), egress=network)
 
@@ -477,8 +615,8 @@ class SessionManager:
         body: SessionBody,
         profile: KernelProfile,
         limits: SessionLimits,
-        ready_to_claim: asyncio.Future[Session],
         secrets: SessionSecrets | None,
+        made: asyncio.Future[Session],
     ) -> Session:
         principal, key = owned
         former = await self._journal.session(principal, key)
@@ -512,23 +650,30 @@ class SessionManager:
         )
         if former is not None:
             metadata = row.metadata if body.metadata is not None else former.metadata
-            row = structs.replace(row, created_at=former.created_at, metadata=metadata)
+            row = structs.replace(
+                row,
+                created_at=former.created_at,
+                metadata=metadata,
+                parent=former.parent,
+                branched_from=former.branched_from,
+            )
         log = EventLog(self._journal, row.id, key, lane=self._parts.lane)
         self._measure(log, principal)
-        made = 0
+        executions = 0
         if former is not None:
             log = await self.stored_log(former)
             log.reopen()
             last = await self._journal.last_execution(row.id)
-            made = last.number if last is not None else 0
+            executions = last.number if last is not None else 0
         if secrets is None and former is not None and body.secrets is None:
             secrets = self._former_secrets(former, body)
-        spec = SessionSpec(row, limits, profile, log, self._journal, secrets=secrets)
+        automatic = _automatic(body, former)
+        spec = SessionSpec(row, limits, profile, log, self._journal, secrets=secrets, checkpoints=automatic)
         if resumed is not None:
             spec = replace(spec, loss=resumed.loss, missing=resumed.loss.missing)
         session = self._make_session(spec)
-        ready_to_claim.set_result(session)
-        await session.open(made)
+        made.set_result(session)
+        await session.open(executions, moved=self._opening[owned].moved)
         self._add(session, self._opening[owned].reserved)
         return session
 
@@ -549,7 +694,7 @@ class SessionManager:
         past = Past(
             former,
             life,
-            self._variables.of(former.id),
+            self._variables.of(former.principal, former.id),
             self._default_seed(former.kernel),
             self._removed_secrets(former),
             self._may_reach(former.principal),
@@ -560,8 +705,7 @@ class SessionManager:
         """The secrets of a session's last life that do not exist any more."""
         names = former.environment.get("secrets", ())
         source = self._parts.secrets
-        found = () if source is None or not names else source.secrets(former.principal, names)
-        return frozenset(names) - {secret.name for secret in found}
+        return frozenset(names if source is None else source.missing_secrets(former.principal, names))
 
     def _default_seed(self, kernelspec: str) -> str | None:
         """The PYTHONHASHSEED of such a kernel without variables; None if there is no such kernelspec now."""
@@ -578,15 +722,16 @@ class SessionManager:
         store: MemoryStore | None = None,
         lower: bool = False,
         until: float | None = None,
+        moved: Moved | None = None,
     ) -> Session:
         """A session for one execution; unless `record` is set, it exists in memory only and is not listed.
 
         A caller that runs more than one execution in it passes a `store` and empties it itself. With `lower`,
-        limits above a ceiling are lowered to it instead of refused. `until`: as for `get_or_create`. The
-        caller ends the session with `end_later`. Raises the pool's errors and InvalidInput.
+        limits above a ceiling are lowered to it instead of refused. `until`, `moved`: as for `get_or_create`.
+        The caller ends the session with `end_later`. Raises the pool's errors and InvalidInput.
         """
         if record:
-            return (await self.get_or_create(principal, body, until=until))[0]
+            return (await self.get_or_create(principal, body, until=until, moved=moved))[0]
         if self._closing:
             raise ShuttingDown("The gateway is shutting down and takes no new work")
         limits = self._limits(principal, body, lower=lower)
@@ -604,7 +749,8 @@ class SessionManager:
         reserved = self._usage.account(principal).reserve_session(limits.resources)
         try:
             session = self._make_session(SessionSpec(row, limits, profile, log, store, principal))
-            await session.open(0, patience=None if until is None else max(0.0, until - self._now()))
+            patience = None if until is None else max(0.0, until - self._now())
+            await session.open(0, patience=patience, moved=moved)
         except BaseException:
             reserved.release()
             raise
@@ -622,17 +768,19 @@ class SessionManager:
         """The live session with this key, if there is one."""
         return self._live.get((principal, key))
 
-    def live_after(self, principal: str | None, last: int) -> list[Session]:
+    def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Session]:
         """The live sessions of a principal, or for None of all, whose ids are above `last`, by id.
 
-        Without those that are not recorded, which nobody's key names.
+        `newest`: those with an id below it, the highest first. Without those that are not recorded, which
+        nobody's key names.
         """
         found = (
             session
             for (owner, _), session in self._live.items()
-            if owner and principal in {None, owner} and session.row.id > last
+            if owner and principal in {None, owner} and (session.row.id < last) == newest
         )
-        return sorted(found, key=lambda session: session.row.id)
+        there = (session for session in found if session.row.id != last)
+        return sorted(there, key=lambda session: session.row.id, reverse=newest)
 
     def all_live(self, principal: str) -> list[Session]:
         """The principal's live sessions, except those that are ending."""
@@ -683,7 +831,7 @@ class SessionManager:
         elif row is None and session is None:
             raise NotFound(f"No session {key!r}")
         if row is not None:
-            self._variables.forget(row.id)
+            self._variables.forget(principal, row.id)
 
     async def purge(self, principal: str, key: str, *, by: str) -> bool:
         """End the session and remove its files and its record, except for a tombstone. Raises NotFound.
@@ -803,7 +951,7 @@ class SessionManager:
         if self._live.get(owned) is session:
             del self._live[owned]
             if session.row.principal and session.record.cause != "deleted":
-                self._variables.keep(session.row.id, session.slot.variables)
+                self._variables.keep(session.row.principal, session.row.id, session.slot.variables)
 
     async def _cull(self) -> float:
         """End overdue sessions concurrently; returns the seconds until the next run."""
@@ -817,6 +965,17 @@ class SessionManager:
 def _deadline(arrived: float, request: ExecuteRequest) -> float | None:
     """When the request waits in line no longer; only its own timeout counts there."""
     return None if request.timeout is None else arrived + request.timeout
+
+
+def _automatic(body: SessionBody, former: SessionRow | None) -> bool:
+    """Whether a checkpoint is made after each of the session's cells."""
+    if body.checkpoint is None and former is not None:
+        return makes_checkpoints(former)
+    return body.checkpoint == AUTO
+
+
+def _taken(key: str) -> Conflict:
+    return Conflict(f"There is a session {key!r} already; choose another key for the branch")
 
 
 def _shutting_down() -> ShuttingDown:

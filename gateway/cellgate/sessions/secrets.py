@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from cellgate.errors import StorageError
 from cellgate.principals.secrets import Secret
 from cellgate_kernels.masking import Masker, MessageMasker
 
@@ -19,6 +20,9 @@ class SecretSource(Protocol):
 
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
         """Raises InvalidInput that names a secret which the owner doesn't have, StorageError."""
+
+    def missing_secrets(self, owner: str, names: Collection[str]) -> Sequence[str]:
+        """The names of which the owner has no secret."""
 
     def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
         """Those of the owner's secrets that exist now. Raises StorageError."""
@@ -34,6 +38,12 @@ class SessionSecrets:
         # In the order in which they became known.
         self._values: dict[tuple[str, str], None] = {}
 
+    def copied(self) -> SessionSecrets:
+        """The same for a branch of the session, whose kernel has the values that this one's has."""
+        copy = SessionSecrets(self._source, self._owner, self._names)
+        copy._values = self._values.copy()
+        return copy
+
     def current(self) -> tuple[tuple[str, str], ...]:
         """Names and values for a kernel that is started now. Raises StorageError.
 
@@ -45,6 +55,19 @@ class SessionSecrets:
             if secret.former is not None:
                 self._values[secret.name, secret.former] = None
         return tuple((secret.name, secret.value) for secret in found)
+
+    def adopted(self) -> tuple[tuple[str, str], ...]:
+        """`current`, for a kernel that an earlier gateway started: it may have the values before those.
+
+        Raises StorageError also when one of them can't be read.
+        """
+        found = self._source.secrets(self._owner, self._names)
+        if lost := [secret.name for secret in found if secret.former_lost]:
+            raise StorageError(
+                f"What these secrets of {self._owner} were before can't be read, so it would be shown:"
+                f" {', '.join(lost)}"
+            )
+        return self.current()
 
     def names_masker(self) -> Masker:
         """For names of hosts, which have no capitals."""

@@ -15,37 +15,52 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, structs, to_builtins
 
 from cellgate.channels.door import Door
 from cellgate.egress.proxy import SessionProxy
-from cellgate.errors import NotRecorded, ShuttingDown
+from cellgate.errors import Conflict, NotRecorded, ShuttingDown
 from cellgate.execution.limits import SessionLimits
 from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun, RunContext
 from cellgate.files.workspace import folder_of
 from cellgate.packages.cells import CellPackages
 from cellgate.packages.session import SessionPackages
+from cellgate.ports.table import SessionPorts
 from cellgate.principals.usage import CellPlace
 from cellgate.processes.request import ProcessRequest
 from cellgate.processes.run import ProcessRun
 from cellgate.processes.table import SessionProcesses
+from cellgate.record.facts import BRANCHED
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.checkpoints import Checkpoint, Position, RolledBack
 from cellgate.sessions.connections import SessionConnections
+from cellgate.sessions.copied_cell import copied
 from cellgate.sessions.kernel_slot import KernelCallbacks, SessionGrants, SessionKernel
 from cellgate.sessions.model import session_model
 from cellgate.sessions.parts import SessionSettings, SessionSpec, SharedParts
+from cellgate.sessions.ports import SessionPortsHost
 from cellgate.sessions.programs import SessionPrograms
 from cellgate.sessions.queue import ExecutionQueue, Restart, SessionRuns
 from cellgate.sessions.state import SessionRecord, SessionState
+from cellgate.sessions.undo import SessionUndo, UndoParts
 from cellgate.sessions.widgets import WidgetMessages
 from cellgate.wire.answers import SessionModel
-from cellgate.wire.events import Loss
-from cellgate_kernels.errors import CellgateError, DeadlinePassed, GatewayFault, KernelDied
+from cellgate.wire.events import BranchedFrom, Loss
+from cellgate_kernels.errors import (
+    CellgateError,
+    DeadlinePassed,
+    GatewayFault,
+    KernelBusy,
+    KernelDied,
+    in_words,
+)
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.messages import Channel, Message
@@ -53,12 +68,18 @@ from cellgate_kernels.outputs import COMM_EVENTS
 from cellgate_kernels.tasks import Supervisor, outcome
 from cellgate_kernels.turns import Claimant
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 END_PATIENCE = 2.0
 MOST_REVIVALS = 5
 MOST_COMMITS = 64
 MOST_FAULTS = 3
+MOST_QUESTIONS = 16
+"""Questions to the kernel that wait or are being answered."""
+QUESTION_PATIENCE = 10.0
+"""Seconds that one waits for others, or for files to be put into place."""
 
 NO_TURN = (
     "The cell's timeout passed while it waited for other cells of its principal, and it did not run:"
@@ -69,11 +90,21 @@ LISTENER = "listener"
 SENDING = "sending a cell"
 END = "end"
 FAULT = GatewayFault.reason
+CHOSEN = "chosen"
+"""The cause of the state of a session that goes on as one of its alternatives."""
+NAMED_BY_EVENT = "at-"
+"""What the name of a checkpoint begins with that was made without one."""
+ROLLED_BACK = "rolled_back"
+"""The cause of what a rollback ends, and of the state after it."""
 NO_KERNEL = "no_kernel"
 """The cause of a cell's timeout that passed while the session waited in line for a kernel."""
 
 LIMITS = frozenset({"cell_timeout", "out_of_memory", "disk_full", "pids_limit"})
 """Causes of a cell's end that operators look for: a limit was reached."""
+
+
+Moved = Callable[[int], None]
+"""Is told how many others get a kernel first."""
 
 
 class CellHook(Protocol):
@@ -111,15 +142,26 @@ class Session:
             parts.workspaces.of(folder_of(spec.row)),
             SessionPackages(self.account.name, spec.row.id, parts.installer, self._ids),
             KernelCallbacks(
+                key=spec.row.key,
                 room=self._room,
                 attend=self._attend,
                 exited=self._tasks.guard(self._kernel_exited, "death of a kernel"),
                 moved=self._moved,
                 claimant=self._claimant,
             ),
-            SessionGrants(spec.secrets, self._proxy(spec, parts)),
+            SessionGrants(spec.secrets, self._proxy(spec, parts), parts.neighbours),
         )
         spec.log.overfull = self.slot.hold_back
+        self.undo = SessionUndo(
+            UndoParts(
+                parts.pool,
+                partial(parts.workspaces.snapshots, folder_of(spec.row)),
+                self.account,
+                spec.limits.resources,
+                spec.checkpoints,
+            )
+        )
+        """What it can go back to."""
         self.processes = SessionProcesses(
             SessionPrograms(
                 spec.log, spec.store, settings.execution.caps.text, spec.secrets, self.record.begin_idleness
@@ -129,6 +171,12 @@ class Session:
             self._ids,
         )
         """The programs beside its kernel."""
+        self.ports = SessionPorts(
+            SessionPortsHost(spec.log, self._kernel_for_ports, self.record.begin_idleness),
+            parts.ports,
+            self.account.name,
+        )
+        """The ports that programs listen on inside its sandbox."""
         self._stop_door: Callable[[], None] | None = None
         # Hooks that run before a cell is sent and after it has ended.
         self._hooks: tuple[CellHook, ...] = ()
@@ -142,6 +190,13 @@ class Session:
         self._revivals = 0
         self._faults = 0
         self._replacing = False
+        # How many branches are being made of it, and whether it is explored: as long, its cells wait.
+        self._holds = 0
+        self._questions: set[asyncio.Task[Any]] = set()
+        # Stops the exploration, if there is one.
+        self._stop_exploring: Callable[[str], None] | None = None
+        self.transient = False
+        """Whether it ends with its first cell, so that a kernel that is given up is not replaced."""
         # The first queued execution and its timer, while the session waits for a kernel that a restart wants.
         self._watched: tuple[ExecutionRun, asyncio.TimerHandle, float] | None = None
         # Until an execution has announced it.
@@ -151,6 +206,8 @@ class Session:
         self._unfit: CellgateError | None = None
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the session has ended, whoever ended it."""
+        # Told the position in line for the first kernel: there is no execution yet to tell it.
+        self._opener: Moved | None = None
 
     def _proxy(self, spec: SessionSpec, parts: SharedParts) -> SessionProxy | None:
         """The way to a network, for a session that has one."""
@@ -206,7 +263,12 @@ class Session:
     def idle_since(self) -> float | None:
         """When the session became idle, by the loop's clock; None while it is in use."""
         used = self._runs.busy or self.slot.packages.busy or self.door.connections or self.processes.busy
-        return None if used else self.record.idle_since
+        return None if used or self.ports.busy or self._holds else self.record.idle_since
+
+    @property
+    def executions_made(self) -> int:
+        """How many executions its record has."""
+        return self._runs.made
 
     @property
     def queue_length(self) -> int:
@@ -221,6 +283,7 @@ class Session:
             queue_length=self.queue_length,
             problem=self.record.problem,
             missing=self.record.missing,
+            neighbours=self.slot.neighbours,
         )
 
     async def quiet(self) -> None:
@@ -249,13 +312,18 @@ class Session:
         running: ExecutionRun | None = None,
         *,
         patience: float | None = None,
+        moved: Moved | None = None,
     ) -> None:
         """Claim the first kernel, or continue with an adopted one and its running cell.
 
-        Waits in line for a kernel at most `patience` seconds. Raises the pool's errors and StorageError; the
-        session then has no kernel.
+        Waits in line for a kernel at most `patience` seconds; `moved` is told the position there. Raises the
+        pool's errors and StorageError; the session then has no kernel.
         """
-        kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
+        self._opener = moved
+        try:
+            kernel = await (self.slot.claim(patience) if adopted is None else self.slot.adopt(adopted))
+        finally:
+            self._opener = None
         if adopted is None and self._loss is not None:
             self._loss = structs.replace(self._loss, files=self._files_left())
         try:
@@ -276,8 +344,277 @@ class Session:
             running.host = self
             running.place = self.account.adopt_cell()
             self._queue.put(running)
+        self.undo.attached()
         self._start_worker()
         self.touch()
+
+    # Branches
+
+    @asynccontextmanager
+    async def held(self, *, explored: bool = False) -> AsyncGenerator[None, None]:
+        """Let no cell begin, and leave the kernel where it is, until this ends; what comes in waits.
+
+        `explored`: the caller explores the session, so that its cells wait already. Raises KernelBusy if a
+        cell runs or waits or somebody explores it, KernelDied, StorageError, PrincipalQuotaExceeded, and
+        ShuttingDown.
+        """
+        self._check_recordable()
+        if not explored:
+            self._check_at_rest()
+        self._holds += 1
+        self.record.touch()
+        try:
+            async with self.slot.moving:
+                yield
+        finally:
+            self._holds -= 1
+            self._queue.wake()
+
+    @contextmanager
+    def explored(self, stop: Callable[[str], None]) -> Iterator[None]:
+        """Let no cell begin until this ends; what comes in waits. Branches are made of it in between.
+
+        `stop` is called with a cause when the session is interrupted or restarted or ends: the caller is to
+        be done soon then. Raises as `held`.
+        """
+        self._check_recordable()
+        self._check_at_rest()
+        self._holds += 1
+        self._stop_exploring = stop
+        self.record.touch()
+        self.record.state = SessionState.BUSY
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            self._stop_exploring = None
+            if self.record.state is SessionState.BUSY:
+                self.record.state = SessionState.IDLE
+            self.record.touch()
+            self._queue.wake()
+
+    def _check_at_rest(self) -> None:
+        """Raises KernelBusy and KernelDied if it can't be branched, or asked anything, now."""
+        if self._stop_exploring is not None:
+            raise KernelBusy("The session is being explored; wait for the end of that, or interrupt it")
+        if self._runs.busy or self._replacing or self.slot.packages.busy:
+            raise KernelBusy("The session is in use; try again when no cell runs or waits")
+        if not self.slot.alive:
+            raise KernelDied("The session's kernel has ended, with all variables; run a cell to get another")
+
+    async def ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
+        """What the idle kernel answers to a question that is no cell; see ``cellgate_kernels.questions``.
+
+        Cells that come in meanwhile wait. Nothing is recorded. Raises KernelBusy at once if a cell runs or
+        waits, and as `question`; KernelDied, and ShuttingDown.
+        """
+        self.check_open()
+        self._check_at_rest()
+        if len(self._questions) >= MOST_QUESTIONS:
+            raise KernelBusy("Too many questions wait for the session's kernel; ask again later")
+        self._holds += 1
+        self.record.touch()
+        task = self._tasks.share(self._ask(question), "question")
+        self._questions.add(task)
+        task.add_done_callback(self._asked)
+        return await outcome(task, lambda: KernelDied("The session's kernel was given up while it was asked"))
+
+    async def _ask(self, question: Callable[[Kernel], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(QUESTION_PATIENCE):
+                await self.slot.moving.acquire()
+        except TimeoutError:
+            raise KernelBusy("The session is in use; ask again later") from None
+        try:
+            if self.kernel is None or not self.kernel.alive:
+                raise KernelDied("The session's kernel has ended; run a cell to get another")
+            return await question(self.kernel)
+        finally:
+            self.slot.moving.release()
+
+    def _asked(self, task: asyncio.Task[Any]) -> None:
+        self._questions.discard(task)
+        self._holds -= 1
+        self.touch()
+        self._queue.wake()
+
+    def _stop_questions(self) -> None:
+        """Whoever asked is told that the kernel is given up."""
+        for task in self._questions:
+            task.cancel()
+
+    def _stop_exploration(self, cause: str) -> None:
+        """End the exploration, if there is one."""
+        if self._stop_exploring is not None:
+            self._stop_exploring(cause)
+
+    def begin_as_branch(self, kernel: Kernel, origin: BranchedFrom) -> None:
+        """Record the first event and take cells from now on. Raises StorageError."""
+        self.record.attached(kernel, None, origin)
+        self.record.change(SessionState.IDLE, BRANCHED, kernel)
+        if packages := self.slot.packages.models():
+            self.log.append("packages", None, {"action": "installed", "packages": to_builtins(packages)})
+        self._observer.session_branched()
+        self._report("A session begins", cause=BRANCHED)
+        self.undo.attached()
+        self._start_worker()
+        self.touch()
+
+    # Checkpoints
+
+    async def checkpoint(self, name: str | None, *, anyway: bool) -> Checkpoint:
+        """Keep variables and files as they are now, to go back to while the kernel or one made of it lives.
+
+        Without a `name` it is named by the number of the last event. Raises as `held`, Conflict when other
+        sessions use the files, and as `SessionUndo.make`; then nothing has changed.
+        """
+        async with self.held():
+            if self.slot.shares_files:
+                raise Conflict("Another session uses the same files, so they can't be rolled back")
+            assert self.kernel is not None
+            at = await self._position()
+            name = f"{NAMED_BY_EVENT}{at.seq}" if name is None else name
+            point = await self.undo.make(self.kernel, at, name, anyway=anyway)
+        self.record.checkpointed(point)
+        return point
+
+    async def _position(self) -> Position:
+        while self.log.head_seq < self.log.last_seq:
+            await self.log.chained()
+        return Position(self.log.last_seq, self.undo.cells, self.log.head.hex())
+
+    async def keep_if_due(self) -> None:
+        """Make the checkpoint that follows a cell, unless that is done."""
+        if self.undo.due:
+            await self._keep_automatically()
+
+    async def _keep_automatically(self) -> None:
+        """Make the checkpoint that follows a cell, before another one begins."""
+        kernel = self.kernel
+        if kernel is None or not kernel.alive or self._runs.busy_beside or self.slot.shares_files:
+            self.undo.due = False
+            return
+        self._holds += 1
+        try:
+            async with self.slot.moving:
+                # It may have been made while this waited.
+                if self.undo.due:
+                    await self.undo.make_automatic(kernel, await self._position())
+        finally:
+            self._holds -= 1
+
+    def roll_back(self, name: str | None = None) -> asyncio.Future[RolledBack | None]:
+        """Go back to the checkpoint of this name, by default the newest.
+
+        The running cell ends as interrupted, queued ones are cancelled. The future is done when the session
+        has the kernel and files of then. Raises NotFound, Conflict when other sessions use the files,
+        ShuttingDown, StorageError and PrincipalQuotaExceeded, and then nothing has changed.
+        """
+        return self._begin_rollback(self.undo.find(name))
+
+    def undo_last_cell(self) -> asyncio.Future[RolledBack | None]:
+        """Go back to the newest checkpoint from before the last cell. Raises as `roll_back`."""
+        return self._begin_rollback(
+            self.undo.before_last_cell(sum(run.was_sent for run in self._runs.running))
+        )
+
+    def _begin_rollback(self, point: Checkpoint) -> asyncio.Future[RolledBack | None]:
+        self._check_recordable()
+        if self.slot.shares_files:
+            raise Conflict("Another session uses the same files, which a rollback would change for it")
+        self.record.touch()
+        return asyncio.shield(self._begin_restart(ROLLED_BACK, point))
+
+    async def take_over(self, branch: Session, run: ExecutionRun, *, anyway: bool) -> None:
+        """Go on as a branch whose cell has ended: with its variables and files, and the cell in the record.
+
+        The caller explores the session and ends the branch afterwards. Raises as `checkpoint` and `roll_back`
+        do, and Conflict if the branch has run other cells too; then the session goes on as before, unless its
+        files could not be exchanged.
+        """
+        async with self.held(explored=True), branch.slot.moving:
+            if self.slot.shares_files:
+                raise Conflict("Another session uses the same files, which the choice would change for it")
+            kernel = branch.kernel
+            if kernel is None or not kernel.alive:
+                raise KernelDied("The branch's kernel has ended")
+            # Somebody may know its key; no cell begins between the fork and the look at its files.
+            branch._holds += 1
+            try:
+                if branch._runs.busy or branch.undo.cells != 1:
+                    raise Conflict("The branch has run other cells too")
+                at = replace(await self._position(), cells=self.undo.cells + 1)
+                point = await self.undo.make_of_branch(kernel, at, anyway=anyway)
+            finally:
+                branch._holds -= 1
+                branch.wake()
+
+        async def tell(_: RolledBack) -> None:
+            row = run.row(self.row.id, None)
+            self.record.finished(await copied(branch.log, row, self.log, self._runs.take_number))
+            # Going back to it must not undo the cell that it is made of.
+            self.undo.move(point, await self._position())
+
+        try:
+            await self._go_on_as(point, CHOSEN, tell)
+        except BaseException:
+            await self._forget(point)
+            raise
+        if not self.undo.automatic:
+            await self._forget(point)
+
+    async def _forget(self, point: Checkpoint) -> None:
+        """End a checkpoint that nobody asked for."""
+        try:
+            await self.undo.forget(point)
+        except CellgateError as error:
+            logger.warning("A checkpoint could not be ended: %s", error.message, extra=self._ids())
+
+    async def _roll_back(self, point: Checkpoint) -> RolledBack:
+        async def tell(found: RolledBack) -> None:
+            self.record.rolled_back(found)
+
+        return await self._go_on_as(point, ROLLED_BACK, tell)
+
+    async def _go_on_as(
+        self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
+    ) -> RolledBack:
+        """Continue with a kernel made of a checkpoint, and the files as they were; `tell` records what it is.
+
+        To its end, even if the caller is cancelled: what has happened is in the record then. On errors the
+        session is as before, or without a kernel.
+        """
+        return await self._tasks.complete(self._exchange(point, cause, tell), f"{cause} {point.name}")
+
+    async def _exchange(
+        self, point: Checkpoint, cause: str, tell: Callable[[RolledBack], Awaitable[None]]
+    ) -> RolledBack:
+        self._replacing = True
+        try:
+            found = await self.slot.roll_back(self.undo, point, partial(self.processes.kill, cause))
+        except BaseException:
+            if self.kernel is None:
+                self._kernel_given_up(cause)
+                self.record.set(SessionState.DEAD, cause, None)
+                self.door.tell("dead")
+            raise
+        finally:
+            self._replacing = False
+        self._kernel_given_up(cause)
+        try:
+            await tell(found)
+        finally:
+            self.record.attached(found.kernel, self._loss)
+            self.record.change(SessionState.IDLE, cause, found.kernel)
+            self._report("A session has gone to a checkpoint", cause=cause)
+            self.door.kernel_ready(found.kernel)
+        return found
+
+    def _kernel_given_up(self, cause: str) -> None:
+        """What it had beside its cells ends with it, and its clients are told."""
+        self.processes.lose(cause)
+        self.ports.lose()
+        self.door.kernel_gone(asked=cause in {"kernel_restarted", ROLLED_BACK, CHOSEN})
 
     def _start_worker(self) -> None:
         self._worker = self._tasks.start(self._work(), WORKER)
@@ -384,9 +721,16 @@ class Session:
                 self.revive()
 
     def revive(self) -> None:
-        """Get a fresh kernel if there is none, as Jupyter does; only a few times in a row without a cell."""
+        """Get a fresh kernel if there is none, as Jupyter does; only a few times in a row without a cell.
+
+        Not while what was lost can be gone back to: that would end the checkpoints.
+        """
         coming = self._replacing or self._runs.current is not None or self._queue.restarting or self.ending
-        if not self.slot.alive and not coming and self._revivals < MOST_REVIVALS:
+        if self.slot.alive or coming:
+            return
+        if self.undo.automatic and self.undo.alive:
+            self.door.tell("dead")
+        elif self._revivals < MOST_REVIVALS:
             self._revivals += 1
             self._queue.put_restart(self.record.cause or "kernel_exit")
 
@@ -403,6 +747,8 @@ class Session:
             run = self._queue.first
         if run is not None:
             run.moved(position)
+        elif self._opener is not None:
+            self._opener(position)
 
     def _watch_first(self) -> None:
         """Let the first queued execution end at its deadline while the session waits in line for a kernel.
@@ -444,13 +790,13 @@ class Session:
         """
         self._replacing = True
         self._watch_first()
-        self.processes.lose(cause)
-        self.door.kernel_gone(asked=cause == "kernel_restarted")
+        self._kernel_given_up(cause)
         try:
             try:
                 await self.slot.drop()
             finally:
                 self.record.set(SessionState.DEAD, cause, None)
+            await self.undo.kernel_replaced(self.slot.workspace)
             kernel = await self.slot.claim(patience)
         except BaseException:
             self.door.tell("dead")
@@ -462,6 +808,7 @@ class Session:
         self._loss = Loss(cause=cause, files=self._files_left(), missing=missing)
         self.record.attached(kernel, self._loss)
         self.record.set(SessionState.IDLE, cause, kernel)
+        self.undo.attached()
         self.door.kernel_ready(kernel)
 
     def _files_left(self) -> str:
@@ -503,7 +850,7 @@ class Session:
         channels = self._settings.channels
         self.account.begin_request()
         self._check_room(channels.max_queue)
-        beside = beside and self.slot.alive
+        beside = beside and self.slot.alive and not self._holds
         place = self.account.enter(at_once=beside or not self._runs.busy)
         run = self._make_run(request, self._capped(channels.cell_timeout), None, place)
         if not beside or self.kernel is None or not place.running:
@@ -521,6 +868,7 @@ class Session:
         """Queue the run; if nothing is ahead of it, send it now, a loop iteration before the worker would."""
         prepared = run.request.env or self._hooks
         free = self.slot.alive and not self._replacing and not self._runs.busy
+        free = free and not self._holds and not self.undo.due
         turn = run.place is None or run.place.running
         if self.kernel is not None and free and turn and not prepared:
             self._runs.current = run
@@ -587,13 +935,15 @@ class Session:
         )
 
     def interrupt(self) -> None:
-        """Interrupt the running cell, if there is one."""
+        """Interrupt the running cell, if there is one, or the exploration."""
         self.record.touch()
+        self._stop_exploration("interrupt_requested")
         if self._runs.current is not None:
             self._runs.current.interrupt()
 
     def interrupt_requested(self) -> None:
         """A client has sent its own interrupt_request to the kernel."""
+        self._stop_exploration("interrupt_requested")
         if self._runs.current is not None:
             self._runs.current.interrupt_requested()
 
@@ -601,7 +951,7 @@ class Session:
         """Answer the input_request of a running execution. Raises NotFound or InvalidInput."""
         self._runs.answer(execution, value)
 
-    def restart(self) -> asyncio.Future[None]:
+    def restart(self) -> asyncio.Future[RolledBack | None]:
         """Replace the kernel: the running cell ends as interrupted, queued ones are cancelled.
 
         The future is done when there is a fresh kernel with the session's files, or holds the pool's error.
@@ -626,6 +976,14 @@ class Session:
             request = replace(request, timeout=self._capped(self.limits.cell_timeout))
         return await self.processes.start(kernel, request)
 
+    def _kernel_for_ports(self) -> Kernel:
+        """The kernel in whose sandbox programs listen. Raises ShuttingDown, KernelDied and StorageError."""
+        self._check_recordable()
+        if (kernel := self.kernel) is None:
+            raise KernelDied("The session has no kernel now, and so no program that listens")
+        self.record.touch()
+        return kernel
+
     def _check_recordable(self) -> None:
         """Raises ShuttingDown, StorageError or PrincipalQuotaExceeded if nothing new may begin."""
         self.check_open()
@@ -633,16 +991,24 @@ class Session:
         if self._recorded:
             self.account.check_record()
 
-    def _begin_restart(self, cause: str) -> asyncio.Future[None]:
+    def _begin_restart(
+        self, cause: str, point: Checkpoint | None = None
+    ) -> asyncio.Future[RolledBack | None]:
+        self._stop_exploration(cause)
+        self._stop_questions()
         self._queue.cancel_all(cause)
+        gave_up = any(self._runs.running)
         self._runs.abandon(cause)
-        return self._queue.put_restart(cause)
+        return self._queue.put_restart(cause, point, insists=gave_up)
 
     async def _work(self) -> None:
         if self._runs.current is not None and self._runs.current.broken:
             # The previous worker failed at this run.
             await self._wrap_up(self._runs.current)
         while self._end is None:
+            if self.undo.due and self._runs.current is None and not self._holds:
+                await self._keep_automatically()
+                continue
             item = self._runs.current or self._next()
             if isinstance(item, Restart):
                 await self._do_restart(item)
@@ -657,6 +1023,8 @@ class Session:
 
     def _next(self) -> ExecutionRun | Restart | None:
         """The next thing to do. A cell waits in the queue until its principal may run one more."""
+        if self._holds:
+            return self._queue.take_cancelled()
         while (item := self._queue.take_urgent()) is None and (run := self._queue.first) is not None:
             if run.late:
                 run.message = NO_TURN
@@ -677,8 +1045,12 @@ class Session:
             raise
 
     async def _do_restart(self, request: Restart) -> None:
+        found = None
         try:
-            await self._replace_kernel(request.cause)
+            if request.point is None:
+                await self._replace_kernel(request.cause)
+            else:
+                found = await self._roll_back_or_restart(request, request.point)
         except CellgateError as error:
             request.refuse(error)
         except asyncio.CancelledError:
@@ -688,8 +1060,18 @@ class Session:
             request.refuse(GatewayFault())
             raise
         else:
-            request.grant()
+            request.grant(found)
         self.record.touch()
+
+    async def _roll_back_or_restart(self, request: Restart, point: Checkpoint) -> RolledBack:
+        """Roll back; if that fails and the kernel still runs a cell that was given up, replace it."""
+        former = self.kernel
+        try:
+            return await self._roll_back(point)
+        except CellgateError:
+            if request.insists and self.slot.alive and self.kernel is former:
+                await self._replace_kernel(request.cause)
+            raise
 
     async def _execute(self, run: ExecutionRun) -> None:
         already_sent = self._runs.current is run
@@ -773,11 +1155,13 @@ class Session:
         self._queue.cancel_all("kernel_replaced")
         if self.kernel.alive:
             self._kernel_died(self.kernel, FAULT if run.broken else "cell_timeout")
+        if self.transient:
+            return False
         try:
             async with asyncio.timeout(self._settings.execution.interrupt_grace):
                 await self._replace_kernel(FAULT if run.broken else "cell_timeout")
         except (TimeoutError, CellgateError) as error:
-            logger.warning("Session %s has no kernel for now: %s", self.row.key, error)
+            logger.warning("Session %s has no kernel for now: %s", self.row.key, in_words(error))
             return False
         return True
 
@@ -786,6 +1170,8 @@ class Session:
 
         A Jupyter client already knows by then, as the protocol has it, so its next cell need not wait.
         """
+        if not run.told:
+            self.undo.cell_ended(began=run.was_sent)
         ends_it = self.state is SessionState.BUSY and run is self._runs.current
         event = run.finish(SessionState.IDLE if ends_it else self.record.state)
         if event["cause"] in LIMITS:
@@ -819,6 +1205,8 @@ class Session:
             work = self._detach() if keep_kernel else self._do_end(cause, keep_files=keep_files)
             self._end = self._tasks.share(work, END)
             self._end.add_done_callback(lambda _: self._is_over())
+            self._stop_exploration(cause)
+            self._stop_questions()
         return self._end
 
     def _is_over(self) -> None:
@@ -830,6 +1218,8 @@ class Session:
         """Leave kernel and record as they are for the gateway that will adopt the kernel."""
         await self._step(self.slot.packages.close())
         await self._step(self.processes.close("gateway_shutdown"))
+        await self._step(self.ports.close())
+        await self._step(self.undo.close(self.slot.workspace))
         await self._step(self._tasks.cancel())
         self._report("A session is left to the next gateway")
         self._refuse_all(ShuttingDown("The gateway is shutting down; the cell's end will be in the record"))
@@ -854,6 +1244,8 @@ class Session:
                 await self._step(self._finish_cancelled(item))
         self._quiet.set()
         await self._step(self.processes.close(cause))
+        await self._step(self.ports.close())
+        await self._step(self.undo.close(self.slot.workspace if keep_files else None))
         await self._step(self.slot.end(keep_files=keep_files))
         await self._step(self._finish_tasks())
         await self._step(self._record_end(cause))

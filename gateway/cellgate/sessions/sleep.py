@@ -3,7 +3,8 @@
 A kernel sleeps when, for as long as the setting says, nobody used its session, no Jupyter client was
 connected to it, it sent nothing, and its processes did next to nothing. So a thread that prints or computes
 is left alone; a timer that only waits is not noticed, and goes off when the kernel is woken. Whatever is sent
-to a kernel wakes it (``cellgate_kernels.asleep``); nothing here has to.
+to a kernel wakes it (``cellgate_kernels.asleep``); nothing here has to, unless the system has ended a process
+of a kernel that sleeps. Kernels that share a sandbox, branches and their parents, stay awake.
 
 One task looks at all sessions and lets kernels fall asleep one after the other, because they share the disk
 that their memory goes to. It starts and ends no kernel.
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cellgate.sessions.session import Session
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.kernel import Kernel
 from cellgate_kernels.provisioners.control_group import ControlGroup
 from cellgate_kernels.tasks import Supervisor
@@ -29,6 +31,8 @@ LOOKS = 4
 MOST_PAUSE = 15.0
 BUSY = 0.01
 """The share of one processor with which a kernel counts as doing something."""
+SHORTEST = 1.0
+"""Seconds between two looks that are compared: in less, a kernel that computes may not have had its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +54,16 @@ class SleepWatch:
         self._lane = lane
         self._tasks = Supervisor()
         self._looks: dict[str, _Look] = {}
+        self._without: set[str] = set()
+        self._told = False
 
     def start(self) -> None:
         """Start looking, if anybody is to sleep at all."""
         if self._after > 0:
             pause = min(self._after / LOOKS, MOST_PAUSE)
             self._tasks.repeat(self.look, "sleep", pause=pause)
+            # By itself: a large kernel may take minutes to fall asleep.
+            self._tasks.repeat(self.wake_disturbed, "disturbed sleep", pause=pause)
 
     async def close(self) -> None:
         """Stop looking. Kernels that sleep sleep on."""
@@ -64,21 +72,50 @@ class SleepWatch:
     async def look(self) -> float:
         """Let all kernels fall asleep that may; returns the seconds until the next look."""
         looks: dict[str, _Look] = {}
+        without: set[str] = set()
         for session in tuple(self._sessions()):
             kernel = session.kernel
             if kernel is None or not self._is_unused(session, kernel):
                 continue
+            if kernel.shares_sandbox_with:
+                # It has no control group to itself by rule: nothing that an operator is to be told of.
+                continue
             found = await self._lane.run(_look_at, kernel, asyncio.get_running_loop().time())
             if found is None:
+                without.add(kernel.id)
                 continue
             before = self._looks.get(kernel.id)
+            if before is not None and before.kernel is kernel and found.moment - before.moment < SHORTEST:
+                looks[kernel.id] = before
+                continue
             looks[kernel.id] = found
             # While it was looked at, somebody may have come.
             if before is not None and _is_at_rest(before, found) and self._is_unused(session, kernel):
                 asleep = await kernel.sleep(found.group, self._lane)
                 logger.debug("Kernel %s %s", kernel.id, "sleeps" if asleep else "was woken at once")
-        self._looks = looks
+        # One that has just ended has none either.
+        if without & self._without:
+            self._tell_once()
+        self._looks, self._without = looks, without
         return min(self._after / LOOKS, MOST_PAUSE)
+
+    async def wake_disturbed(self) -> float:
+        """Wake all kernels that have lost a process; returns the seconds until the next look."""
+        for session in tuple(self._sessions()):
+            kernel = session.kernel
+            if kernel is not None and kernel.asleep and await self._lane.run(kernel.is_disturbed):
+                kernel.wake()
+        return min(self._after / LOOKS, MOST_PAUSE)
+
+    def _tell_once(self) -> None:
+        """Say that a setting which is asked for has no effect; once, because the next look finds the same."""
+        if not self._told:
+            self._told = True
+            logger.warning(
+                "Kernels do not sleep (sleep_after) if they have no control groups of their own that this"
+                " gateway may write. Forked kernels in sandboxes, and kernels in containers on this machine,"
+                " have them if the gateway has the right to it; see cellgate doctor"
+            )
 
     def _is_unused(self, session: Session, kernel: Kernel) -> bool:
         """Whether a kernel that is awake has had nothing to do for long enough."""
@@ -97,10 +134,10 @@ def _look_at(kernel: Kernel, moment: float) -> _Look | None:
     try:
         return _Look(kernel, group, moment, group.processor_seconds())
     except OSError as error:
-        logger.debug("Kernel %s can't be looked at: %s", kernel.id, error)
+        logger.debug("Kernel %s can't be looked at: %s", kernel.id, in_words(error))
         return None
 
 
 def _is_at_rest(before: _Look, now: _Look) -> bool:
     passed = now.moment - before.moment
-    return before.kernel is now.kernel and passed > 0 and now.used - before.used < BUSY * passed
+    return before.kernel is now.kernel and now.used - before.used < BUSY * passed

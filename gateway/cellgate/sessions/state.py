@@ -17,12 +17,14 @@ from msgspec import structs, to_builtins
 from cellgate.errors import Conflict, StorageFull
 from cellgate.execution.run import ExecutionRun
 from cellgate.record.events import now
-from cellgate.record.facts import brief
+from cellgate.record.facts import BRANCHED, brief
 from cellgate.record.rows import SessionRow
+from cellgate.sessions.checkpoints import Checkpoint, RolledBack
 from cellgate.sessions.kernel_slot import environment_of
-from cellgate.sessions.model import TITLE
+from cellgate.sessions.model import AUTO, CHECKPOINT, TITLE
 from cellgate.sessions.parts import SessionSpec
-from cellgate.wire.events import Loss
+from cellgate.wire.events import BranchedFrom, Loss
+from cellgate_kernels.branching import Branched, Obstacle
 from cellgate_kernels.kernel import Kernel
 
 
@@ -48,6 +50,7 @@ class SessionRecord:
         self.row = spec.row
         self.limits = spec.limits
         self.missing = spec.missing
+        self._makes_checkpoints = spec.checkpoints
         self.log = spec.log
         self.state = SessionState.STARTING
         self.cause: str | None = None
@@ -79,12 +82,15 @@ class SessionRecord:
             head=self.log.head,
         )
 
-    def attached(self, kernel: Kernel, loss: Loss | None) -> None:
+    def attached(self, kernel: Kernel, loss: Loss | None, origin: BranchedFrom | None = None) -> None:
         """Note that the session has this kernel now; the next `change` records the details of both.
 
-        `loss`: what was lost with the previous one, if no execution has said so yet.
+        `loss`: what was lost with the previous one, if no execution has said so yet. `origin`: what it
+        continues, if this is a branch that begins.
         """
         environment = environment_of(kernel)
+        if self._makes_checkpoints:
+            environment[CHECKPOINT] = AUTO
         self._introduction = {
             "principal": self.row.principal,
             "created_at": self.row.created_at,
@@ -96,6 +102,10 @@ class SessionRecord:
             self._introduction["folder"] = self.row.folder
         if loss is not None:
             self._introduction["loss"] = to_builtins(loss)
+        if origin is not None:
+            self.row = structs.replace(self.row, branched_from=origin)
+            self._introduction["branched_from"] = to_builtins(origin)
+            self._introduction["execution_count"] = self.row.execution_count
         self.row = structs.replace(self.row, isolation=kernel.isolation, environment=brief(environment))
 
     def entitle(self, title: str, *, rename: bool = True) -> None:
@@ -132,6 +142,34 @@ class SessionRecord:
         """Update the session from an execution's `finished` event."""
         self.last_activity = event["at"]
         self.save(event["execution_count"])
+
+    def branched(self, branch: str, made: Branched) -> BranchedFrom:
+        """Record that it was branched; returns what the first event of the branch says of that.
+
+        The caller has waited until all events so far are in the chain. Raises StorageError, LogClosed.
+        """
+        told: dict[str, Any] = {
+            "branch": branch,
+            "workspace": made.workspace,
+            "seed": made.seed,
+            "obstacles": _named(made.overruled),
+        }
+        if made.children:
+            told["children"] = list(made.children)
+        event = self.log.append(BRANCHED, None, told)
+        assert self.log.head_seq == event["seq"]
+        self.save()
+        return BranchedFrom(session=self.row.key, seq=event["seq"], head=self.log.head.hex())
+
+    def checkpointed(self, point: Checkpoint) -> None:
+        """Record that it was made on request. Raises StorageError, LogClosed."""
+        self.log.append("checkpointed", None, {"name": point.name, "obstacles": _named(point.held.overruled)})
+
+    def rolled_back(self, found: RolledBack) -> None:
+        """Record that the session went back. Raises StorageError, LogClosed."""
+        point = found.checkpoint
+        told = {"checkpoint": point.name, "to_seq": point.at.seq, "undone": found.undone}
+        self.log.append("rolled_back", None, told)
 
     def check_writable(self) -> None:
         """Raises StorageError while nothing can be recorded, for any session or for this one."""
@@ -180,6 +218,10 @@ class SessionRecord:
             return None
         _check_same(row.request_hash, request_hash)
         return row.id, row.first_seq
+
+
+def _named(obstacles: Iterable[Obstacle]) -> list[dict[str, str]]:
+    return [{"kind": obstacle.kind, "name": obstacle.name} for obstacle in obstacles]
 
 
 def _check_same(known: str | None, given: str) -> None:

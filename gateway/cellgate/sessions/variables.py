@@ -1,7 +1,8 @@
 """The environment variables of sessions that have ended, for as long as this gateway runs.
 
 Their values may be secrets, so they are only ever in memory: the record has their names. A session that is
-resumed gets them back; those of too many sessions, or too large ones, are forgotten, the oldest first.
+resumed gets them back; when there are too many of them, the oldest of the principal that has the most are
+forgotten, so nobody makes others' sessions lose theirs.
 """
 
 from __future__ import annotations
@@ -16,32 +17,55 @@ MOST_BYTES = 4 * MIB
 Variables = tuple[tuple[str, str], ...]
 
 
+class _Share:
+    """What is kept of one principal, by the record ids of sessions, oldest first."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[int, Variables] = OrderedDict()
+        self.bytes = 0
+
+    def put(self, session_id: int, variables: Variables) -> None:
+        self.kept[session_id] = variables
+        self.bytes += _size(variables)
+
+    def pop(self, session_id: int) -> None:
+        self.bytes -= _size(self.kept.pop(session_id, ()))
+
+
 class KeptVariables:
-    """Variables by the record id of their session."""
+    """Variables by the principal and the record id of their session."""
 
     def __init__(self, most_sessions: int = MOST_SESSIONS, most_bytes: int = MOST_BYTES) -> None:
         self._most_sessions = most_sessions
         self._most_bytes = most_bytes
-        self._kept: OrderedDict[int, Variables] = OrderedDict()
-        self._bytes = 0
+        self._shares: dict[str, _Share] = {}
 
-    def keep(self, session_id: int, variables: Variables) -> None:
+    def keep(self, principal: str, session_id: int, variables: Variables) -> None:
         """Keep what a session had when it ended, instead of what it had before."""
-        self.forget(session_id)
+        self.forget(principal, session_id)
         if not variables:
             return
-        self._kept[session_id] = variables
-        self._bytes += _size(variables)
-        while self._bytes > self._most_bytes or len(self._kept) > self._most_sessions:
-            self.forget(next(iter(self._kept)))
+        self._shares.setdefault(principal, _Share()).put(session_id, variables)
+        while sum(share.bytes for share in self._shares.values()) > self._most_bytes:
+            self._forget_oldest(max(self._shares, key=lambda name: self._shares[name].bytes))
+        while sum(len(share.kept) for share in self._shares.values()) > self._most_sessions:
+            self._forget_oldest(max(self._shares, key=lambda name: len(self._shares[name].kept)))
 
-    def of(self, session_id: int) -> Variables | None:
+    def of(self, principal: str, session_id: int) -> Variables | None:
         """The variables of an ended session; None if it had none, or if they were forgotten."""
-        return self._kept.get(session_id)
+        share = self._shares.get(principal)
+        return None if share is None else share.kept.get(session_id)
 
-    def forget(self, session_id: int) -> None:
+    def forget(self, principal: str, session_id: int) -> None:
         """Forget a session's variables, if any are kept."""
-        self._bytes -= _size(self._kept.pop(session_id, ()))
+        share = self._shares.get(principal)
+        if share is not None:
+            share.pop(session_id)
+            if not share.kept:
+                del self._shares[principal]
+
+    def _forget_oldest(self, principal: str) -> None:
+        self.forget(principal, next(iter(self._shares[principal].kept)))
 
 
 def _size(variables: Variables) -> int:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from cellgate.wire.base import Value
-from cellgate.wire.events import ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
+from cellgate.wire.events import BranchedFrom, ErrorInfo, Event, ExecutionCount, KernelInfo, Missing, Package
 from cellgate.wire.problems import Problem
 
 Next = Annotated[
@@ -25,6 +25,47 @@ Path = Annotated[str, Meta(description="The file's path, relative to the workspa
 Moment = Annotated[str, Meta(description="An RFC 3339 timestamp in UTC.")]
 
 # ---- sessions ---------------------------------------------------------------------------------------------
+
+
+class CheckpointModel(Value, frozen=True, kw_only=True):
+    """A moment of a live session that it can go back to."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    seq: Annotated[int, Meta(description="The `seq` of the session's last event before it.")] = 0
+    head: Annotated[
+        str, Meta(description="The head of the hash chain of the session's record then, in hexadecimal.")
+    ] = ""
+    cells: Annotated[
+        int, Meta(description="How many cells of the session had run before it, without undone ones.")
+    ] = 0
+    created_at: Moment = ""
+    automatic: Annotated[bool, Meta(description="Whether it was made by itself after a cell.")] = False
+    memory: Annotated[
+        int,
+        Meta(description="Bytes of memory that it kept when it was looked at last; 0 if it was not yet."),
+    ] = 0
+    files: Annotated[
+        Literal["none", "reflink", "copy"],
+        Meta(
+            description=(
+                "How files that had changed since the checkpoint before were kept: `reflink`, which shares "
+                "their blocks where the disk can, or as a `copy`; `none` if none had changed."
+            )
+        ),
+    ] = "none"
+
+
+class CheckpointList(Value, frozen=True, kw_only=True):
+    """What a session can go back to."""
+
+    checkpoints: Annotated[list[CheckpointModel], Meta(description="All of them, the oldest first.")]
+
+
+class Rollback(Value, frozen=True, kw_only=True):
+    """What a rollback did."""
+
+    checkpoint: Annotated[str, Meta(description="The name of the checkpoint that the session went back to.")]
+    undone: Annotated[int, Meta(description="How many cells this undid.")] = 0
 
 
 class SessionModel(Value, frozen=True, kw_only=True):
@@ -93,6 +134,150 @@ class SessionModel(Value, frozen=True, kw_only=True):
         Missing | UnsetType,
         Meta(description="What a resumed session had before and does not have now; absent if nothing."),
     ] = UNSET
+    branched_from: Annotated[
+        BranchedFrom | UnsetType, Meta(description="What a branch continues; absent for other sessions.")
+    ] = UNSET
+    shares_sandbox_with: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description=(
+                "The sessions whose kernels run in the same sandbox or container as its own, because of "
+                "branches; absent if none, and without those that a token is not for."
+            )
+        ),
+    ] = UNSET
+    checkpoint: Annotated[
+        Literal["auto"] | UnsetType,
+        Meta(description="`auto` if a checkpoint is made after each of its cells; absent otherwise."),
+    ] = UNSET
+    memory: Annotated[
+        int | UnsetType,
+        Meta(
+            description=(
+                "Bytes of memory that its kernel and the programs beside it use now, with those of the "
+                "sessions in `shares_sandbox_with`; absent unless `usage` is asked for, and where unknown."
+            )
+        ),
+    ] = UNSET
+    cpu: Annotated[
+        float | UnsetType,
+        Meta(
+            description=(
+                "Seconds of processor time that the same have used so far; it begins anew with each "
+                "`kernel_id`. Absent as `memory` is."
+            )
+        ),
+    ] = UNSET
+    executions: Annotated[
+        int | UnsetType,
+        Meta(description="How many executions its record has; absent unless `usage` is asked for."),
+    ] = UNSET
+    rolled_back: Annotated[
+        Rollback | UnsetType,
+        Meta(description="What the rollback did that this is the answer to; absent otherwise."),
+    ] = UNSET
+
+
+class Completion(Value, frozen=True, kw_only=True):
+    """What may stand in the code from `start` to `end`."""
+
+    matches: Annotated[list[str], Meta(description="The texts to put there, the best first.")] = []
+    start: Annotated[
+        int, Meta(description="Where they begin, in Unicode code points from the beginning of the code.")
+    ] = 0
+    end: Annotated[int, Meta(description="Where what they replace ends, in Unicode code points.")] = 0
+    types: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description=(
+                "What each match is, such as `function` or `module`, empty if unknown; absent if the kernel "
+                "does not say."
+            )
+        ),
+    ] = UNSET
+    truncated: Annotated[bool, Meta(description="Whether matches were left out.")] = False
+
+
+class Inspection(Value, frozen=True, kw_only=True):
+    """What the kernel knows of a name."""
+
+    found: Annotated[bool, Meta(description="Whether it knows anything.")] = False
+    text: Annotated[str, Meta(description="What it knows as plain text, without ANSI codes.")] = ""
+    data: Annotated[
+        dict[str, str], Meta(description="The same by MIME type, as the kernel gives it. It is not trusted.")
+    ] = {}
+
+
+class VariableModel(Value, frozen=True, kw_only=True):
+    """A variable of a session's kernel."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    type: Annotated[str, Meta(description="The name of its type.")] = ""
+    summary: Annotated[
+        str,
+        Meta(
+            description=(
+                "In at most 80 characters: the value of a number or the beginning of a text, the length of a "
+                "container, the shape of an array or table; empty if its type is not known."
+            )
+        ),
+    ] = ""
+    size: Annotated[
+        int | UnsetType, Meta(description="Bytes of its data; absent if that is not known at once.")
+    ] = UNSET
+
+
+class VariableList(Value, frozen=True, kw_only=True):
+    """The variables of a session's kernel."""
+
+    variables: Annotated[list[VariableModel], Meta(description="In the order of their definition.")] = []
+    truncated: Annotated[bool, Meta(description="Whether there are more, or some without a usual name.")] = (
+        False
+    )
+
+
+class TreeNode(Value, frozen=True, kw_only=True):
+    """A session in a tree of branches."""
+
+    session: Annotated[str, Meta(description="The session's key.")]
+    state: Annotated[str, Meta(description="The session's state.")] = ""
+    created_at: Moment = ""
+    branched_from: Annotated[
+        BranchedFrom | UnsetType, Meta(description="What it continues; absent if it is no branch.")
+    ] = UNSET
+
+
+class SessionTree(Value, frozen=True, kw_only=True):
+    """What a session continues as a branch, and what was branched from it."""
+
+    session: Annotated[str, Meta(description="The session's key.")]
+    ancestors: Annotated[
+        list[TreeNode], Meta(description="The sessions that it continues, the oldest first; empty if none.")
+    ] = []
+    ancestor_left_out: Annotated[
+        Literal["purged", "out_of_reach"] | UnsetType,
+        Meta(
+            description=(
+                "Why the session that the oldest of them continues, or this one if there are none, is not "
+                "named; absent if none is missing."
+            )
+        ),
+    ] = UNSET
+    branches: Annotated[
+        list[TreeNode],
+        Meta(description="Its branches, theirs and so on, in the order in which they were made."),
+    ] = []
+    checkpoints: Annotated[
+        list[CheckpointModel],
+        Meta(description="What it can go back to, the oldest first; empty for a session that has ended."),
+    ] = []
+    complete: Annotated[
+        bool,
+        Meta(
+            description="False if there are more branches than are named: very many, or some that the token "
+            "does not reach."
+        ),
+    ] = True
 
 
 class SessionPage(Value, frozen=True, kw_only=True):
@@ -172,6 +357,39 @@ class Result(Value, frozen=True, kw_only=True):
     ] = []
 
 
+class Alternative(Result, frozen=True, kw_only=True):
+    """The result of one alternative's cell in its branch.
+
+    One that was not run has the status `cancelled`, and `session` and `execution` are empty.
+    """
+
+    branch: Annotated[
+        Literal["chosen", "kept", "ended", "refused", "skipped"],
+        Meta(
+            description=(
+                "What has become of the branch that `session` names: `kept`, or `ended`, and its record "
+                "stays; `chosen`: it has ended too, and the session goes on as it did, with this cell. Of "
+                "one that was not run: `refused`, `problem` says why; `skipped`: the exploration was over or "
+                "stopped before."
+            )
+        ),
+    ]
+    problem: Annotated[
+        Problem | UnsetType,
+        Meta(
+            description=(
+                "Why it was not run, or why its result can't be read; absent if there is no such problem."
+            )
+        ),
+    ] = UNSET
+
+
+class Exploration(Value, frozen=True, kw_only=True):
+    """The outcome of alternatives, in the order given."""
+
+    results: list[Alternative] = []
+
+
 class ExecutionModel(Value, frozen=True, kw_only=True):
     """An execution in a list of them."""
 
@@ -211,9 +429,20 @@ class EventPage(Value, frozen=True, kw_only=True):
 
 
 class KeepAlive(Value, frozen=True, kw_only=True):
-    """A line without meaning, sent to keep a quiet stream's connection open."""
+    """A line that is no event: sent to keep a quiet stream's connection open, or while nothing has begun yet.
+
+    The latter have `waiting_for` and `position`: the session that the request makes waits in line.
+    """
 
     type: Literal["keepalive"] = "keepalive"
+    waiting_for: Annotated[
+        str | UnsetType,
+        Meta(description="`kernel` while the new session of the request waits in line for one; else absent."),
+    ] = UNSET
+    position: Annotated[
+        int | UnsetType,
+        Meta(description="With `waiting_for`: how many sessions get a kernel before this one."),
+    ] = UNSET
 
 
 class Accepted(Value, frozen=True, kw_only=True):
@@ -264,6 +493,22 @@ class ProcessList(Value, frozen=True, kw_only=True):
     """The processes of a live session: all that run, and the last that ended."""
 
     processes: Annotated[list[ProcessModel], Meta(description="Oldest first.")] = []
+
+
+class PortUrl(Value, frozen=True, kw_only=True):
+    """Where a browser finds what a program shows on a port."""
+
+    session: Annotated[str, Meta(description="The session's key.")] = ""
+    port: Annotated[int, Meta(description="The port.")] = 0
+    url: Annotated[str, Meta(description="The URL with a ticket, which works once.")]
+    expires_in: Annotated[float, Meta(description="Seconds in which it must be opened.")] = 0.0
+
+
+class ConsoleUrl(Value, frozen=True, kw_only=True):
+    """Where a browser is signed in to the console."""
+
+    url: Annotated[str, Meta(description="The URL with a ticket, which works once.")]
+    expires_in: Annotated[float, Meta(description="Seconds in which it must be opened.")] = 0.0
 
 
 # ---- files and packages -----------------------------------------------------------------------------------
@@ -450,6 +695,15 @@ class CellReport(Value, frozen=True, kw_only=True):
     differences: Annotated[
         list[DifferingPart] | UnsetType, Meta(description="The differing parts; absent if there are none.")
     ] = UNSET
+    inherited: Annotated[
+        str | UnsetType,
+        Meta(
+            description=(
+                "The session that the cell ran in before that was branched; absent for a branch's own cells. "
+                "The counts and the verdict of the whole are without inherited cells."
+            )
+        ),
+    ] = UNSET
 
 
 Tolerance = Annotated[
@@ -592,6 +846,29 @@ class EnvironmentModel(Value, frozen=True, kw_only=True):
     ] = []
 
 
+class ContainersModel(Value, frozen=True, kw_only=True):
+    """How kernels have containers."""
+
+    per: Annotated[
+        str,
+        Meta(
+            description=(
+                "`session`: each kernel has one. `principal`: those of one user share one, if they can; see "
+                "`fork_server`."
+            )
+        ),
+    ]
+    limits: Annotated[
+        str,
+        Meta(
+            description=(
+                "Whether the limits of memory, processors and processes are each `kernel`'s, or the "
+                "`container`'s, whose kernels share them."
+            )
+        ),
+    ]
+
+
 class GatewayInfo(Value, frozen=True, kw_only=True):
     """A gateway's description of itself."""
 
@@ -632,6 +909,18 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             )
         ),
     ] = None
+    ports: Annotated[
+        bool, Meta(description="Whether programs' ports are served; see `POST .../ports/{port}`.")
+    ] = False
+    ports_url: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "Where programs' ports are served, such as `http://127.0.0.1:8890/`, as seen from where you "
+                "reached the gateway; with `*` for a name for each port; null if they are not."
+            )
+        ),
+    ] = None
     pool: dict[str, Any] = {}
     fork_server: Annotated[
         dict[str, str],
@@ -642,6 +931,9 @@ class GatewayInfo(Value, frozen=True, kw_only=True):
             )
         ),
     ] = {}
+    containers: Annotated[
+        ContainersModel | None, Meta(description="How kernels have containers; null if they have none.")
+    ] = None
     sessions: Annotated[dict[str, int], Meta(description="The number of live sessions in each state.")] = {}
 
 

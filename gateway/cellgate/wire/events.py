@@ -163,6 +163,24 @@ class KernelInfo(Value, frozen=True, kw_only=True):
     missing: LossMissing = UNSET
 
 
+class BranchedFrom(Value, frozen=True, kw_only=True):
+    """The moment of another session that a branch continues: an event `branched` of that session."""
+
+    session: Annotated[str, Meta(description="The key of the session that was branched.")]
+    seq: Annotated[int, Meta(description="The `seq` of its event `branched`.")]
+    head: Annotated[
+        str,
+        Meta(description="That event's hash in hexadecimal; it covers all events before."),
+    ]
+
+
+class Obstacle(Value, frozen=True, kw_only=True):
+    """Something that a branch would not have, or that would not work in it."""
+
+    kind: Annotated[str, Meta(description="What it is, as a stable word, such as `thread`.")]
+    name: Annotated[str, Meta(description="Its name, such as that of a thread.")] = ""
+
+
 class Package(Value, frozen=True, kw_only=True):
     """A package that a session has in addition to its kernel's environment."""
 
@@ -220,6 +238,15 @@ class Queued(Event, frozen=True, kw_only=True):
             description=(
                 "The names of environment variables set for this cell; values are not recorded. "
                 "Absent if none."
+            )
+        ),
+    ] = UNSET
+    ran_in: Annotated[
+        str | UnsetType,
+        Meta(
+            description=(
+                "The branch in which it ran as an alternative, before the session went on as that branch, "
+                "whose record has the events as they happened. Absent otherwise."
             )
         ),
     ] = UNSET
@@ -443,7 +470,8 @@ class SessionChanged(Event, frozen=True, kw_only=True):
         str | None,
         Meta(
             description=(
-                "Why the state changed: `created`, `resumed`, `adopted`, or why the kernel or session ended."
+                "Why the state changed: `created`, `branched`, `resumed`, `adopted`, or why the kernel or "
+                "session ended."
             )
         ),
     ] = None
@@ -486,6 +514,19 @@ class SessionChanged(Event, frozen=True, kw_only=True):
     folder: Annotated[
         str | UnsetType, Meta(description="The name of the folder that keeps the session's files.")
     ] = UNSET
+    branched_from: Annotated[
+        BranchedFrom | UnsetType,
+        Meta(description="In the first event of a branch: what it continues; absent otherwise."),
+    ] = UNSET
+    execution_count: Annotated[
+        int | UnsetType,
+        Meta(
+            description=(
+                "In the first event of a branch: how many cells its kernel has counted so far; absent "
+                "otherwise."
+            )
+        ),
+    ] = UNSET
     loss: Annotated[
         Loss | UnsetType,
         Meta(
@@ -494,6 +535,62 @@ class SessionChanged(Event, frozen=True, kw_only=True):
             )
         ),
     ] = UNSET
+
+
+class Branched(Event, frozen=True, kw_only=True):
+    """The session was branched: another session goes on from here with a copy of its kernel.
+
+    There is no other session of that name if the gateway ended before it was recorded, or if it was purged.
+    """
+
+    type: Literal["branched"] = "branched"
+    branch: Annotated[str, Meta(description="The key of the new session.")] = ""
+    workspace: Annotated[
+        str, Meta(description="`copy`: it has a copy of the files; `shared`: both have the same files.")
+    ] = "copy"
+    seed: Annotated[
+        int | None,
+        Meta(description="What its random numbers were seeded with; null if they continue the session's."),
+    ] = None
+    obstacles: Annotated[
+        list[Obstacle],
+        Meta(description="What it does not have, or does not work in it; it was branched `anyway`."),
+    ] = []
+    children: Annotated[
+        list[str] | UnsetType,
+        Meta(
+            description=(
+                "Processes that cells of the session had started and that still ran: each one's pid and "
+                "name. The branch does not have them. Absent if none."
+            )
+        ),
+    ] = UNSET
+
+
+class Checkpointed(Event, frozen=True, kw_only=True):
+    """A checkpoint was made on request: the session can be rolled back to this moment while it lives.
+
+    Those that are made after each cell have no event.
+    """
+
+    type: Literal["checkpointed"] = "checkpointed"
+    name: Annotated[str, Meta(description="Its name.")] = ""
+    obstacles: Annotated[
+        list[Obstacle],
+        Meta(description="What a kernel made of it would not have; it was made `anyway`."),
+    ] = []
+
+
+class RolledBack(Event, frozen=True, kw_only=True):
+    """The session went back to a checkpoint, with its variables and files.
+
+    Cells that began between the event `to_seq` and this one are undone.
+    """
+
+    type: Literal["rolled_back"] = "rolled_back"
+    checkpoint: Annotated[str, Meta(description="The name of the checkpoint.")] = ""
+    to_seq: Annotated[int, Meta(description="The `seq` of the last event before it was made.")] = 0
+    undone: Annotated[int, Meta(description="How many cells of the session this undid.")] = 0
 
 
 class ConnectionOver(Event, frozen=True, kw_only=True):
@@ -544,6 +641,26 @@ class ConnectionsOver(Event, frozen=True, kw_only=True):
 ProcessId = Annotated[str, Meta(description="The id of the process.")]
 
 
+class PortOpened(Event, frozen=True, kw_only=True):
+    """A port that a program listens on was connected to for the first time since the kernel began."""
+
+    type: Literal["port_opened"] = "port_opened"
+    port: Annotated[int, Meta(description="The port.")] = 0
+
+
+class PortClosed(Event, frozen=True, kw_only=True):
+    """What was carried to and from a port, when its kernel, session or gateway ended.
+
+    The numbers are null if they are not known: the gateway crashed, and the next one recorded this.
+    """
+
+    type: Literal["port_closed"] = "port_closed"
+    port: Annotated[int, Meta(description="The port.")] = 0
+    connections: Annotated[int | None, Meta(description="How many connections there were.")] = 0
+    sent: Annotated[int | None, Meta(description="Bytes sent to the program.")] = 0
+    received: Annotated[int | None, Meta(description="Bytes received from it.")] = 0
+
+
 class ProcessStarted(Event, frozen=True, kw_only=True):
     """A program was started beside the kernel. Its events belong to no execution."""
 
@@ -573,7 +690,7 @@ class ProcessOutput(Event, frozen=True, kw_only=True):
 
 
 class ProcessExited(Event, frozen=True, kw_only=True):
-    """A process has ended."""
+    """A process has ended. Of one that a crash of the gateway ended, only the cause is known."""
 
     type: Literal["process_exited"] = "process_exited"
     process: ProcessId = ""
@@ -587,13 +704,17 @@ class ProcessExited(Event, frozen=True, kw_only=True):
         str | None,
         Meta(
             description=(
-                "Why it was ended, as a stable word: `timeout`, `terminated`, or why its kernel or session "
-                "ended; null if it ended by itself."
+                "Why it was ended: `timeout`, `terminated`, or why its kernel or session ended; null if it "
+                "ended by itself. `gateway_restart`: a crash of the gateway hid its end."
             )
         ),
     ] = None
-    truncated: Annotated[bool, Meta(description="Whether some output was left out.")] = False
-    duration_ms: Annotated[float, Meta(description="How long it ran, in milliseconds.")] = 0.0
+    truncated: Annotated[
+        bool | None, Meta(description="Whether some output was left out; null if that is not known.")
+    ] = False
+    duration_ms: Annotated[
+        float | None, Meta(description="How long it ran, in milliseconds; null if that is not known.")
+    ] = 0.0
 
 
 OF_EXECUTIONS: tuple[type[Event], ...] = (
@@ -615,8 +736,13 @@ OF_EXECUTIONS: tuple[type[Event], ...] = (
 )
 OF_SESSIONS: tuple[type[Event], ...] = (
     SessionChanged,
+    Branched,
+    Checkpointed,
+    RolledBack,
     ConnectionOver,
     ConnectionsOver,
+    PortOpened,
+    PortClosed,
     ProcessStarted,
     ProcessOutput,
     ProcessExited,

@@ -22,6 +22,11 @@ MAX_SEARCHED_BYTES = 128 * 1024
 """The most code that is searched for imports: nothing else runs while Python parses it."""
 MAX_STDIN_LINES = 10_000
 MAX_TABLE_ROWS = 10_000
+MOST_SEED = 2**32 - 1
+MOST_ASKED_BYTES = 1024 * 1024
+"""The most code that a kernel is asked to complete or to look at."""
+MOST_ALTERNATIVES = 16
+"""Cells that one request explores at most."""
 
 _KEY = {"pattern": f"^{SESSION_KEY.pattern}$"}
 
@@ -80,6 +85,130 @@ class SessionBody(Body, frozen=True, forbid_unknown_fields=True):
             " variables; outputs and record show their values as `[secret NAME]`."
         ),
     ] = None
+    checkpoint: Annotated[
+        Literal["none", "auto"] | None,
+        Meta(
+            description=(
+                "`auto`: a checkpoint is made after each cell, so that cells can be undone; by default it is "
+                "as when the session ended, and a new one has none."
+            )
+        ),
+    ] = None
+
+
+class BranchBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A branch of a session to make."""
+
+    session: Annotated[
+        str | None,
+        Meta(
+            description="The key of the new session; if absent, the gateway makes one up.",
+            extra_json_schema=_KEY,
+        ),
+    ] = None
+    workspace: Annotated[
+        Literal["copy", "shared"],
+        Meta(description="Whether it gets a copy of the files, or both have the same files."),
+    ] = "copy"
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=MOST_SEED)] | None,
+        Meta(
+            description=(
+                "Seeds the generators of `random` and `numpy.random` in the branch; if absent, they go on as "
+                "the session's do."
+            )
+        ),
+    ] = None
+    anyway: Annotated[
+        bool,
+        Meta(description="Whether to branch in spite of obstacles; what they are is then in the record."),
+    ] = False
+
+
+class CheckpointBody(Body, frozen=True, forbid_unknown_fields=True):
+    """A checkpoint to make."""
+
+    name: Annotated[
+        str | None,
+        Meta(
+            description="Its name; if absent, the gateway makes one up.",
+            extra_json_schema={"pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"},
+        ),
+    ] = None
+    anyway: Annotated[
+        bool,
+        Meta(description="Whether to make it in spite of obstacles; what they are is then in the record."),
+    ] = False
+
+
+class RollbackBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Where to go back to."""
+
+    checkpoint: Annotated[
+        str | None, Meta(description="The name of the checkpoint; if absent, the newest one.")
+    ] = None
+
+
+class ExploreBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Alternatives to run in branches of a session, side by side."""
+
+    cells: Annotated[
+        list[str],
+        Meta(
+            description="The source code of each alternative.",
+            extra_json_schema={"minItems": 1, "maxItems": MOST_ALTERNATIVES},
+        ),
+    ]
+    keep: Annotated[
+        Literal["none", "first_ok", "all"],
+        Meta(
+            description=(
+                "`all`: the branches stay as sessions of their own. `first_ok`: the session goes on as the "
+                "branch of the first alternative, in the order given, that ends `ok`."
+            )
+        ),
+    ] = "none"
+    timeout: Annotated[
+        float | None,
+        Meta(
+            description="Seconds each cell may run; if absent, the session's `cell_timeout`.",
+            extra_json_schema={"exclusiveMinimum": 0},
+        ),
+    ] = None
+    anyway: Annotated[
+        bool,
+        Meta(description="Whether to branch in spite of obstacles; what they are is then in the record."),
+    ] = False
+    on_disconnect: Annotated[
+        str,
+        Meta(
+            description="What happens to the alternatives if the client disconnects.",
+            extra_json_schema={"enum": ["continue", "interrupt"]},
+        ),
+    ] = "continue"
+
+
+Cursor = Annotated[
+    Annotated[int, Meta(ge=0)] | None,
+    Meta(description="Where the cursor is, in Unicode code points from the beginning; if absent, the end."),
+]
+
+
+class CompleteBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Code to complete at a cursor."""
+
+    code: Annotated[str, Meta(description="The code so far.")]
+    cursor: Cursor = None
+
+
+class InspectBody(Body, frozen=True, forbid_unknown_fields=True):
+    """Code with a cursor at a name."""
+
+    code: Annotated[str, Meta(description="The code.")]
+    cursor: Cursor = None
+    detail: Annotated[
+        Literal[0, 1], Meta(description="1: the source code as well, where the kernel has it.")
+    ] = 0
 
 
 class CellOptions(Body, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -148,6 +277,7 @@ class SessionKeywords(TypedDict, total=False):
 
     `network`: ``allow`` for a session that reaches the hosts which the gateway's `info` names. `secrets`:
     names of secrets that the gateway has of the session's owner, for the environment of its cells.
+    `checkpoint`: ``auto`` to make one after each cell, so that cells can be undone.
     """
 
     kernel: str | None
@@ -157,6 +287,7 @@ class SessionKeywords(TypedDict, total=False):
     network: str | None
     metadata: Mapping[str, Any] | None
     secrets: Sequence[str] | None
+    checkpoint: str | None
 
 
 class ExecuteBody(CellOptions, frozen=True, forbid_unknown_fields=True):
@@ -297,6 +428,12 @@ class PackagesBody(Body, frozen=True, forbid_unknown_fields=True):
     constraints: Annotated[
         list[str], Meta(description="Constraints on the versions of all packages, including dependencies.")
     ] = []
+
+
+class SignInBody(Body, frozen=True, forbid_unknown_fields=True):
+    """What somebody signs in to the console with."""
+
+    token: str
 
 
 class ReplayBody(Body, frozen=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, UnsetType
 
 from cellgate.wire.base import Value
+from cellgate.wire.events import Obstacle
 
 QuotaName = Annotated[
     str | UnsetType, Meta(description="The principal's quota that is used up; absent for other reasons.")
@@ -28,6 +29,12 @@ class QuotaState:
     used: float
 
 
+Obstacles = Annotated[
+    list[Obstacle] | UnsetType,
+    Meta(description="With the reason `cannot_branch`: what stands in the way; absent for other reasons."),
+]
+
+
 class Problem(Value, frozen=True, kw_only=True):
     """Why a request was refused or failed, `application/problem+json`."""
 
@@ -39,6 +46,7 @@ class Problem(Value, frozen=True, kw_only=True):
     quota: QuotaName = UNSET
     limit: QuotaLimit = UNSET
     used: QuotaUsed = UNSET
+    obstacles: Obstacles = UNSET
 
 
 class StreamProblem(Value, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from cellgate.wire.base import Query
 MOST_COUNTED = 2**53
 """Larger numbers lose precision in some JSON readers."""
 
-State = Literal["starting", "idle", "asleep", "busy", "dead", "ended"]
+State = Literal["starting", "idle", "asleep", "busy", "dead", "ended", "live"]
 ImagePlace = Literal["inline", "url", "none"]
 After = Annotated[
     int, Meta(ge=0, le=MOST_COUNTED, description="Only entries after this number are returned.")
@@ -22,6 +22,9 @@ After = Annotated[
 Owner = Annotated[
     str | None,
     Meta(description="The owner of the session, if not the sender; administrators and auditors only."),
+]
+Usage = Annotated[
+    bool, Meta(description="Whether to tell `memory`, `cpu` and `executions`, which takes a moment.")
 ]
 Outputs = Annotated[bool, Meta(description="Whether to include the outputs of cells.")]
 
@@ -70,9 +73,29 @@ class SessionsQuery(Query, frozen=True):
             " only."
         ),
     ] = None
-    state: Annotated[State | None, Meta(description="Return only sessions in this state.")] = None
+    state: Annotated[
+        State | None,
+        Meta(description="Return only sessions in this state; `live`: those that have not ended."),
+    ] = None
+    search: Annotated[
+        str | None,
+        Meta(
+            description=(
+                "Return only sessions whose key or title, or with `principal=*` owner, has this text in it, "
+                "in capital letters or not. A page may then be short, or empty, and still have a `next`."
+            )
+        ),
+    ] = None
+    newest: Annotated[bool, Meta(description="Whether those that were created last come first.")] = False
+    usage: Usage = False
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: Annotated[str | None, Meta(description="The page begins after the session with this key.")] = None
+
+
+class ModelQuery(SessionQuery, frozen=True):
+    """What of a session to show."""
+
+    usage: Usage = False
 
 
 class PurgeQuery(SessionQuery, frozen=True):
@@ -88,6 +111,15 @@ class ExecutionsQuery(SessionQuery, frozen=True):
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: After = 0
+    newest: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether the last ones come first: then those with a number below `after`, or from the end "
+                "if that is absent or 0."
+            )
+        ),
+    ] = False
 
 
 class TrailQuery(Query, frozen=True):
@@ -127,6 +159,10 @@ class NotebookQuery(SessionQuery, frozen=True):
         str, Meta(extra_json_schema={"enum": ["ipynb", "notebook", "html", "markdown", "script"]})
     ] = "ipynb"
     outputs: Outputs = True
+    inherited: Annotated[
+        bool, Meta(description="Whether a branch's notebook begins with the cells before it was branched.")
+    ] = True
+    undone: Annotated[bool, Meta(description="Whether to include cells that a rollback undid.")] = True
 
 
 class ReplayQuery(SessionQuery, frozen=True):

@@ -28,12 +28,12 @@ sys.modules["debugpy"] = None  # a fifth of an idle kernel's memory, and only Py
 import pexpect  # noqa: E402
 from bash_kernel.display import extract_contents  # noqa: E402
 from bash_kernel.kernel import BashKernel  # noqa: E402
+from bash_output import CellOutput, FileLine  # noqa: E402
 
 FLUSH_TIMEOUT = 1.0  # seconds
 READ_BYTES = 64 * 1024
 LOOK_AGAIN = 0.2  # seconds after an interrupt; each further look waits twice as long as the one before
 LOOKS = 5
-SHOWS = "bash_kernel: saved "  # starts a line of bash_kernel's `display`, which names a file
 
 
 class QuickSpawn(pexpect.spawn):
@@ -114,20 +114,21 @@ class CellgateBashKernel(BashKernel):
     def run_cell(self, path):
         """Run a file until bash prompts again. Raises EOF when bash is gone."""
         child = self.bashwrapper.child
-        prompt = f"{self.unique_prompt}>"
         # An interrupt before the line would interrupt nothing, and the line would run.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         child.sendline("false" if self.interrupted else f". '{path}' </dev/null")
         self.running = True
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        text = ""
+        output = CellOutput(f"{self.unique_prompt}>")
         try:
-            while not text.endswith(prompt):
-                text += child.read_nonblocking(READ_BYTES, timeout=None)
-                text = self.show(text, prompt)
+            while not output.ended:
+                self.show(output.feed(child.read_nonblocking(READ_BYTES, timeout=None)))
         finally:
             self.running = False
-            self.process_output(text.removesuffix(prompt))
+            self.show(output.end())
+        if not self.interrupted:
+            # Of programs in the background; after an interrupt it may be bash's second prompt.
+            self.show(filter(None, [output.late]))
 
     def exit_status(self):
         """The exit status of the cell's last command, read after any output that an interrupt left."""
@@ -143,36 +144,30 @@ class CellgateBashKernel(BashKernel):
         child.expect_exact(f"{self.unique_prompt}>")
         return status
 
-    def show(self, text, prompt):
-        """Send text up to a possible start of a prompt or of a line that shows a file; returns the rest."""
-        if text.endswith(prompt):
-            return text
-        length = next((n for n in range(len(prompt) - 1, 0, -1) if text.endswith(prompt[:n])), 0)
-        end = len(text) - length
-        line = text.rfind("\n", 0, end) + 1
-        if text.startswith(SHOWS, line, end) or SHOWS.startswith(text[line:end]):
-            end = line
-        if end:
-            self.process_output(text[:end])
-        return text[end:]
-
-    def process_output(self, output):
-        """As in bash_kernel, but a line that names a file that can't be shown is just text."""
-        if self.silent:
-            return
-        text = output
-        shown = []
-        if SHOWS in output:
-            # User code may have printed the line, naming any file or none.
-            with suppress(OSError, ValueError, AttributeError, IndexError):
-                text, shown = extract_contents(output)
-        if text:
-            self.send_response(self.iopub_socket, "stream", {"name": "stdout", "text": text})
-        for content in shown:
-            if "transient" in content:
+    def show(self, pieces):
+        """Send text, and show the files that `display` and its like have named, in the output's order."""
+        for piece in pieces:
+            if self.silent:
+                continue
+            if not isinstance(piece, FileLine):
+                self.send_text(piece)
+            elif (content := self.content_of(piece)) is None:
+                self.send_text(piece.line)
+            elif "transient" in content:
                 self._send_content_to_display_id(content)
             else:
                 self.send_response(self.iopub_socket, "display_data", content)
+
+    def send_text(self, text):
+        """Send text to the client."""
+        self.send_response(self.iopub_socket, "stream", {"name": "stdout", "text": text})
+
+    def content_of(self, piece):
+        """What the file shows; None if it can't be shown: user code may have named any file or none."""
+        with suppress(OSError, ValueError, AttributeError, IndexError):
+            _, shown = extract_contents(piece.line.rstrip("\r\n") + "\n")
+            return shown[0]
+        return None
 
     def leave(self):
         """Exit as bash did, once everything is sent."""

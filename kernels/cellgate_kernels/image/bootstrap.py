@@ -6,7 +6,7 @@ start kernels of other languages through it. It is invisible to user code: ``sys
 ``__main__`` and matplotlib's inline backend are as ``python -m ipykernel_launcher`` leaves them. Differences:
 output in the middle of a cell is sent immediately, no history is written, the kernel itself keeps messages
 that its readers have not fetched yet, the debugger is loaded with its first request, ``exit()`` ends the
-kernel within its cell, and three errors are said more plainly.
+kernel within its cell, an interrupt of a command ends its cell, and some errors are said more plainly.
 """
 
 if __name__ == "__main__":
@@ -18,8 +18,10 @@ import atexit
 import json
 import linecache
 import os
+import random
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -31,10 +33,11 @@ from functools import cache, partial
 from importlib import import_module, reload
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import MappingProxyType, TracebackType
 
 FLUSH_INTERVAL = 0.01  # seconds; ipykernel's own is 0.2
-FLUSH_TIMEOUT = 1.0  # seconds
-SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given
+FLUSH_TIMEOUT = 5.0  # seconds
+SEND_SECONDS = 0.1  # in which zmq's own thread sends what it was given, unless the machine is busy
 PRELOAD = "CELLGATE_PRELOAD"
 SPOOL = "CELLGATE_SPOOL"
 EGRESS = "CELLGATE_EGRESS"
@@ -71,10 +74,12 @@ OUTPUT = {
 }
 KEPT = OUTPUT | {"status", "execute_reply"}
 CELLS_COUNTED = 16
+PLUMBING = set()  # the code of functions that errors are shown without
 INSTALLS = re.compile(r"\b(?:pip[0-9.]*|uv)\b.*\b(?:install|download|add|sync)\b", re.DOTALL)
 NO_INDEX = (
-    "[cellgate: no package index is reached from here: packages come by the gateway's `packages` route or a"
-    " line `%pip install NAME`, if its operator allows them (cellgate serve --allow-package NAME)]"
+    "[cellgate: cells can't reach a package index. The gateway installs packages, by `cellgate packages"
+    " install` or a line `%pip install NAME`, if its operator allows them (cellgate serve --allow-package"
+    " NAME)]"
 )
 
 
@@ -86,9 +91,10 @@ def main(kernel_class=None):
     if sys.path and sys.path[0] == str(Path(__file__).parent):
         del sys.path[0]
     orders = os.environ.pop(ZYGOTE, None)
-    zygote = None if orders is None else zygote_module(here)
+    zygote = None if orders is None else beside(here, "zygote")
+    shell_is_new = True
     if zygote is not None:
-        zygote.serve(int(orders), partial(load, here))
+        shell_is_new = fork_kernels(zygote, orders, here)
         # From here on this is a forked kernel, behind its walls. Its keeper imports what is beside this file.
         sys.path.insert(0, str(here))
         sys.modules["keeper"] = keeper
@@ -105,14 +111,13 @@ def main(kernel_class=None):
 
     app = application(kernel_class)
     if kernel_class is None:
-        cells_have_lines()
-        tables_on_request(app.shell)
+        mend(app.shell)
+        if zygote is not None and shell_is_new:
+            zygote.show_plots()
         exit_ends_the_kernel(app)
         input_says_how(app.kernel)
-        programs_say_their_status(app.shell)
-        installers_say_why(app.shell)
-    if zygote is not None:
-        zygote.show_plots()
+        app.kernel.branching = beside(here, "branch").Branching(app, Spool, beside(here, "held").Held)
+        beside(here, "variables").Variables(app).serve()
     # Not earlier: matplotlib must find the inline backend and the shell in place.
     for name in preload:
         try:
@@ -122,12 +127,30 @@ def main(kernel_class=None):
             os.write(log, f"{PRELOAD}: importing {name} failed: {type(error).__name__}: {error}\n".encode())
             os._exit(1)
     os.close(log)
-    app.start()
+    if kernel_class is None:
+        app.kernel.branching.run()
+    else:
+        app.start()
 
 
-def zygote_module(here):
-    """``zygote.py`` beside this file, under no name by which user code could import it."""
-    spec = spec_from_file_location("zygote", here / "zygote.py")
+def fork_kernels(zygote, orders, here):
+    """Be a zygote; returns in each kernel whether it has still to make its shell.
+
+    `orders`: where they come from, as the gateway says.
+    """
+    if orders.isdigit():
+        zygote.serve(int(orders), partial(load, here), partial(prepare, zygote))
+        return False
+    shared = beside(here, "container_zygote")
+    # Each kernel has a home of its own there, so it makes its application itself.
+    shared.as_if_started(shared.serve(zygote, orders, partial(load, here), files_of_modules))
+    return True
+
+
+@cache
+def beside(here, name):
+    """The module of this name beside this file, under no name by which user code could import it."""
+    spec = spec_from_file_location(name, here / f"{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -138,12 +161,23 @@ def load(here):
     later.
     """
     prepare_home(Path.home(), here)
-    if find_spec("debugpy") is not None:
-        kernel_with_late_debugger()
+    kernel_that_branches()
     app_class()
+    for name in ("branch", "held", "variables"):
+        beside(here, name)
     for name in AT_THE_START:
         with suppress(ImportError):
             import_module(name)
+
+
+def prepare(zygote):
+    """Make what is the same in all kernels of a zygote, once its modules are loaded."""
+    files_of_modules()
+    app = app_with_settings()
+    app.read_settings()
+    if find_spec("debugpy") is not None:
+        mend(kernel_with_late_debugger().make_shell(app))
+        zygote.show_plots()
 
 
 def start_forwarder():
@@ -171,6 +205,15 @@ def start_forwarder():
             finally:
                 os._exit(0)
         os.waitpid(between, 0)
+
+
+@cache
+def mend(shell):
+    """What is ours of IPython's shell; a zygote's is mended before the fork."""
+    cells_have_lines()
+    tables_on_request(shell)
+    errors_in_plain_words(shell)
+    commands_end_the_cell(shell)
 
 
 def cells_have_lines():
@@ -231,8 +274,13 @@ def exit_ends_the_kernel(app):
     """
 
     def leave():
-        if app.shell.keepkernel_on_exit:
+        # The one argument that exit() takes, as sys.exit() does: a status, or what to say.
+        told = app.shell.keepkernel_on_exit
+        if told is True:
             return
+        status = told if isinstance(told, int) else int(told is not None)
+        if isinstance(told, str):
+            print(told, file=sys.stderr)
         # Their own handlers close sockets, and stop the thread, that still have to send.
         atexit.unregister(app.close)
         atexit.unregister(app.iopub_thread.stop)
@@ -244,8 +292,8 @@ def exit_ends_the_kernel(app):
         sent = threading.Event()
         app.iopub_thread.schedule(sent.set)
         sent.wait(FLUSH_TIMEOUT)
-        time.sleep(SEND_SECONDS)
-        os._exit(0)
+        wait_for_zmq()
+        os._exit(status & 0xFF)
 
     app.shell.ask_exit = leave
 
@@ -256,7 +304,6 @@ def input_says_how(kernel):
 
     def wrapped(ask):
         def asks(*arguments, **options):
-            __tracebackhide__ = True
             if not kernel._allow_stdin:
                 raise StdinNotImplementedError(
                     'this cell gets no input; send lines with it ("stdin": ["..."]), or run it where somebody'
@@ -264,20 +311,51 @@ def input_says_how(kernel):
                 )
             return ask(*arguments, **options)
 
+        PLUMBING.add(asks.__code__)
         return asks
 
     kernel.raw_input = wrapped(kernel.raw_input)
     kernel.getpass = wrapped(kernel.getpass)
 
 
-def programs_say_their_status(shell):
-    """Show a failed ``%%bash`` or ``%%script`` by its exit status, without IPython's frames and the code."""
+def wait_for_zmq():
+    """Wait until zmq's own threads have sent what they were given, and wait for more.
+
+    A thread that was given something counts as running at once, however long a busy machine lets it wait.
+    """
+    time.sleep(SEND_SECONDS)
+    late = time.monotonic() + FLUSH_TIMEOUT
+    while time.monotonic() < late and any(map(is_running, Path("/proc/self/task").glob("*/stat"))):
+        time.sleep(SEND_SECONDS)
+
+
+def is_running(stat):
+    """Whether this file of /proc is that of a thread of zmq's that has something to do."""
+    try:
+        name, _, rest = stat.read_text(errors="replace").rpartition(") ")
+    except OSError:
+        return False
+    return "(ZMQbg/IO" in name and not rest.startswith("S")
+
+
+def errors_in_plain_words(shell):
+    """Show errors whose frames below the cell say nothing to its reader without those frames.
+
+    A failed ``%%bash`` or ``%%script`` is shown by its exit status alone, ``input()`` and commands by the
+    line of the cell that they are in.
+    """
+    from IPython.core.error import StdinNotImplementedError  # noqa: PLC0415
 
     def handler(self, etype, value, tb, tb_offset=None):
         frame = tb
         while frame.tb_next is not None:
             frame = frame.tb_next
-        if Path(frame.tb_frame.f_code.co_filename).parts[-2:] == ("magics", "script.py"):
+        code = frame.tb_frame.f_code
+        failed = isinstance(value, subprocess.CalledProcessError)
+        if failed and Path(code.co_filename).parts[-2:] == ("magics", "script.py"):
+            if value.returncode is None:
+                # IPython had to kill it, and did not wait for its end.
+                value.returncode = -signal.SIGKILL
             shown = subprocess.CalledProcessError(value.returncode, "the program")
             lines = [f"CalledProcessError: {shown}"]
             self._showtraceback(etype, shown, lines)
@@ -285,26 +363,75 @@ def programs_say_their_status(shell):
             return lines
         known, self.custom_exceptions = self.custom_exceptions, ()
         try:
-            self.showtraceback((etype, value, tb), tb_offset=tb_offset, running_compiled_code=True)
+            shown = (etype, value, until_plumbing(tb))
+            self.showtraceback(shown, tb_offset=tb_offset, running_compiled_code=True)
         finally:
             self.custom_exceptions = known
-        say_why_not_installed(value.cmd)
+        if failed and code not in PLUMBING:
+            say_why_not_installed(value.cmd)
         return self._last_traceback or []
 
-    shell.set_custom_exc((subprocess.CalledProcessError,), handler)
+    plain = (subprocess.CalledProcessError, StdinNotImplementedError, KeyboardInterrupt, EOFError, OSError)
+    shell.set_custom_exc(plain, handler)
 
 
-def installers_say_why(shell):
-    """Say how packages are got, after an installer that was run by ``!`` or ``%pip`` found no index."""
-    run = shell.system
+def until_plumbing(tb):
+    """The traceback without the frames from the first one on that carries out a command, or `input()`."""
+    frames = []
+    while tb is not None and tb.tb_frame.f_code not in PLUMBING:
+        frames.append(tb)
+        tb = tb.tb_next
+    kept = None
+    for each in reversed(frames):
+        kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return kept
 
-    def system(command):
-        result = run(command)
-        if shell.user_ns.get("_exit_code"):
+
+def commands_end_the_cell(shell):
+    """Let an interrupt of a command (``!`` and ``%pip``) end its cell, and say why it could not install.
+
+    IPython interrupts the command and goes on with the cell, so that a cell at its deadline would be a
+    success, or would run on until its kernel is killed. What is wrapped are the functions that get the
+    command when its variables have been put in: those are looked for in the frame that calls the shell's
+    methods.
+    """
+    from ipykernel import zmqshell  # noqa: PLC0415
+    from IPython.core import interactiveshell  # noqa: PLC0415
+
+    def run(command, system=zmqshell.system):
+        status = interruptible(system, command)
+        if status:
             say_why_not_installed(command)
-        return result
+        return status
 
-    shell.system = system
+    zmqshell.system = run
+    for name in ("getoutput", "get_output_error_code"):
+        if (known := getattr(interactiveshell, name, None)) is not None:
+            setattr(interactiveshell, name, partial(interruptible, known))
+    for method in (type(shell).system, type(shell).getoutput):
+        PLUMBING.add(method.__code__)
+
+
+def interruptible(function, command):
+    """Call `function`, which catches interrupts, and raise the interrupt that came in between."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        return function(command)
+    interrupted = False
+
+    def note(number, frame):
+        nonlocal interrupted
+        interrupted = True
+        return handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        result = function(command)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if interrupted:
+        raise KeyboardInterrupt
+    return result
 
 
 def say_why_not_installed(command):
@@ -318,21 +445,13 @@ def say_why_not_installed(command):
 
 def application(kernel_class=None):
     """The initialised ipykernel application; its sockets are bound, but it answers nothing yet."""
-    # Not at the top, because they must see sys.path as main() leaves it.
-    from ipykernel import kernelapp  # noqa: PLC0415
-    from traitlets.config import Config  # noqa: PLC0415
-
     folder = os.environ.pop(SPOOL, None)
-    launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
-    sys.argv[0] = str(launcher)
-    config = Config()
-    config.HistoryManager.enabled = False
-    app = app_class().instance(config=config)
+    app = app_with_settings()
     app.spool = None if folder is None else Spool(folder)
     if kernel_class is not None:
         app.kernel_class = kernel_class
-    elif find_spec("debugpy") is not None:
-        app.kernel_class = kernel_with_late_debugger()
+    else:
+        app.kernel_class = kernel_that_branches()
     app.initialize()
     for stream in (sys.stdout, sys.stderr):
         stream.flush_interval = FLUSH_INTERVAL
@@ -340,9 +459,24 @@ def application(kernel_class=None):
 
 
 @cache
+def app_with_settings():
+    """The ipykernel application of this process, with our settings and the arguments of the command."""
+    # Not at the top, because they must see sys.path as main() leaves it.
+    from ipykernel import kernelapp  # noqa: PLC0415
+    from traitlets.config import Config  # noqa: PLC0415
+
+    launcher = Path(kernelapp.__file__).parent.with_name("ipykernel_launcher.py")
+    sys.argv[0] = str(launcher)
+    config = Config()
+    config.HistoryManager.enabled = False
+    return app_class().instance(config=config)
+
+
+@cache
 def app_class():
     """ipykernel's application with what is ours. Its `spool` is set before it is initialised."""
     from ipykernel import kernelapp  # noqa: PLC0415
+    from IPython.core.application import BaseIPythonApplication  # noqa: PLC0415
     from jupyter_client.session import Session  # noqa: PLC0415
 
     class SpoolingSession(Session):
@@ -352,7 +486,24 @@ def app_class():
                 self.parent.spool.append(msg, frames)
             return frames
 
-    class CellgateKernelApp(kernelapp.IPKernelApp):
+    class ReadsSettingsOnce(BaseIPythonApplication):
+        """The part of the initialisation that reads arguments and settings; a zygote does it for kernels."""
+
+        settings_read = False
+
+        def initialize(self, argv=None):
+            if not self.settings_read:
+                super().initialize(argv)
+                self.settings_read = True
+                return
+            # The zygote's were in a home of its own.
+            Path(self.profile_dir.location).mkdir(parents=True, exist_ok=True)
+            self.profile_dir.check_dirs()
+
+        def read_settings(self):
+            ReadsSettingsOnce.initialize(self)
+
+    class CellgateKernelApp(kernelapp.IPKernelApp, ReadsSettingsOnce):
         spool = None
 
         def _session_default(self):
@@ -371,6 +522,31 @@ def app_class():
 
 
 @cache
+def kernel_that_branches():
+    """IPython's kernel, which says what else it does; its `branching` is set when it is made."""
+    from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
+
+    base = IPythonKernel if find_spec("debugpy") is None else kernel_with_late_debugger()
+
+    class BranchingKernel(base):
+        branching = None
+
+        @property
+        def kernel_info(self):
+            # The banner has a tip, drawn with the cells' own generator, whose numbers must not depend on it.
+            drawn = random.getstate()
+            told = super().kernel_info
+            random.setstate(drawn)
+            features = [*told["supported_features"], "cellgate variables"]
+            if self.branching is not None and self.branching.works:
+                features.append("cellgate branch")
+            told["supported_features"] = features
+            return told
+
+    return BranchingKernel
+
+
+@cache
 def kernel_with_late_debugger():
     """ipykernel's kernel, which loads debugpy with the first request to debug.
 
@@ -378,8 +554,10 @@ def kernel_with_late_debugger():
     """
     # ipykernel.debugger tries to import it, and works without it.
     sys.modules["debugpy"] = None
-    from ipykernel import debugger  # noqa: PLC0415
+    from ipykernel import debugger, ipkernel  # noqa: PLC0415
+    from ipykernel.compiler import XCachingCompiler  # noqa: PLC0415
     from ipykernel.ipkernel import IPythonKernel  # noqa: PLC0415
+    from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: PLC0415
     from tornado.locks import Event  # noqa: PLC0415
 
     del sys.modules["debugpy"]
@@ -387,7 +565,8 @@ def kernel_with_late_debugger():
 
     class LateDebugger(debugger.Debugger):
         def __init__(self, *arguments):
-            self.arguments = arguments
+            # The list among them is that of the modules' files; see below.
+            self.arguments = [files_of_modules() if isinstance(each, list) else each for each in arguments]
             self.loaded = Event()
 
         async def process_request(self, message):
@@ -404,7 +583,42 @@ def kernel_with_late_debugger():
     class LateDebuggerKernel(IPythonKernel):
         debugger_class = LateDebugger
 
+        @classmethod
+        def make_shell(cls, app):
+            """Make the shell before there is a kernel, which then takes it, because there is only one."""
+            return ZMQInteractiveShell.instance(
+                parent=app, profile_dir=app.profile_dir, user_ns=app.user_ns, compiler_class=XCachingCompiler
+            )
+
+        def __init__(self, **options):
+            # IPython's would look at each module, which in a forked kernel copies the memory that it is in.
+            ipkernel.sys = WithoutModules()
+            try:
+                super().__init__(**options)
+            finally:
+                ipkernel.sys = sys
+            # If the shell was made before:
+            self.shell.parent = self
+            self.shell.kernel = self
+            self.shell.init_environment()
+
     return LateDebuggerKernel
+
+
+class WithoutModules:
+    """The module ``sys``, as if no modules were loaded."""
+
+    modules = MappingProxyType({})
+
+    def __getattr__(self, name):
+        return getattr(sys, name)
+
+
+@cache
+def files_of_modules():
+    """The files of the modules that a kernel has when it starts; the debugger does not step into them."""
+    files = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    return [file for file in files if file]
 
 
 class Spool:

@@ -2,9 +2,9 @@
 
 A kernel's start-up file calls `begin` before it imports anything else, because all that is there by then
 stays in the keeper too: the child becomes the kernel, the parent stays here. The keeper reaps every orphan,
-passes signals on to its kernels, and ends when its last kernel has ended, in the same way: with its exit
-code, or by its signal. It sees no message of a kernel and holds none of its files, so it stays as small as an
-interpreter that waits. It needs nothing but the standard library.
+passes signals on to its kernels, and ends when its last kernel has ended and no fork is held, in the same way
+as that kernel: with its exit code, or by its signal. It sees no message of a kernel and holds none of its
+files, so it stays as small as an interpreter that waits. It needs nothing but the standard library.
 
 Code in a kernel may do anything to it: who ends the keeper ends the kernels of this sandbox, nothing else.
 """
@@ -23,6 +23,7 @@ LIFETIME = "CELLGATE_LIFETIME"
 KEEPER = "CELLGATE_KEEPER"
 PARENT = "JPY_PARENT_PID"
 ZYGOTE = "CELLGATE_ZYGOTE"
+GONE = "The gateway is gone."
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -49,15 +50,23 @@ def begin():
         return
     keeper = os.getpid()
     gc.freeze()
+    ready, begun = os.pipe()
     kernel = os.fork()
     if kernel == 0:
         gc.unfreeze()
         end_with_parent(keeper)
+        # A kernel that is ready has a keeper that takes programs and passes signals on.
+        os.close(begun)
+        os.read(ready, 1)
+        os.close(ready)
         return
     os.environ.pop(PARENT, None)
     # Nothing returns from here, because the caller's next step is the kernel's.
     try:
-        returncode = Keeper(kernel, address).run()
+        os.close(ready)
+        started = Keeper(kernel, address)
+        os.close(begun)
+        returncode = started.run()
     except BaseException:  # noqa: BLE001 - the process ends here, and its kernels with it
         sys.excepthook(*sys.exc_info())
         os._exit(1)
@@ -67,15 +76,19 @@ def begin():
 def leave_if_orphaned():
     """Exit if the process that started this one died before the death signal was set up.
 
-    CELLGATE_LIFETIME names the reading end of a pipe that the starter keeps open as long as it lives.
+    CELLGATE_LIFETIME names the reading end of a pipe that the starter keeps open as long as it lives. Without
+    a pid namespace around, the number of the starter itself tells.
     """
+    starter = os.environ.get(PARENT)
+    if starter is not None and os.getppid() != int(starter):
+        sys.exit(GONE)
     lifetime = os.environ.pop(LIFETIME, None)
     if lifetime is None:
         return
     poll = select.poll()
     poll.register(int(lifetime), 0)
     if poll.poll(0):
-        sys.exit("The gateway is gone.")
+        sys.exit(GONE)
     # The pipe, and other descriptors that only the start of the sandbox needed; not what a zygote listens to.
     spared = int(os.environ.get(ZYGOTE, "2"))
     for first, last in ((3, spared), (spared + 1, os.sysconf("SC_OPEN_MAX"))):
@@ -102,11 +115,15 @@ class Keeper:
     """One loop over poll(2), which sleeps until a signal comes or a watched descriptor is ready.
 
     `children`: what to call with a child's pid and its return code before it is reaped; other children are
-    only reaped. `address`: the path of the socket where the gateway asks for programs.
+    only reaped. `told`: what else to call with the return code of a kernel, by its pid. `first`: the kernel
+    that the sandbox was started for. `address`: the path of the socket where the gateway asks for programs.
     """
 
     def __init__(self, kernel, address):
+        self.first = kernel
         self.kernels = set()
+        self.held = set()
+        self.told = {}
         self.children = {}
         self.returncode = 0
         self.timers = []
@@ -131,7 +148,7 @@ class Keeper:
             os.chmod(address, 0o600)  # noqa: PTH101 - nothing more is imported
             listener.listen(CONNECTIONS)
         except OSError as error:
-            print(f"No programs can be started beside this kernel: {error}", file=sys.stderr)
+            print(f"No programs can be started beside this kernel: {error.strerror}", file=sys.stderr)
             return
         self.watch(listener.fileno(), select.POLLIN, lambda *_: self.connected(listener))
 
@@ -142,6 +159,36 @@ class Keeper:
 
             self.programs = programs.Programs(self, os.environb)
         self.programs.accept(listener)
+
+    def tell(self, kernel, call):
+        """Call this with the return code of a kernel; returns whether there is such a kernel.
+
+        A child that is nobody's yet, such as a branch, becomes one.
+        """
+        if kernel not in self.kernels:
+            if kernel in self.children or not is_running_child(kernel):
+                return False
+            self.keep(kernel)
+        self.told.setdefault(kernel, []).append(call)
+        return True
+
+    def hold(self, fork, call):
+        """Call this with the return code of a fork that is held; returns whether there is such a process.
+
+        The keeper stays for it alone too: a kernel that died can be made anew of it.
+        """
+        if fork in self.children or not is_running_child(fork):
+            return False
+        with suppress(OSError):
+            os.setpgid(fork, fork)
+        self.held.add(fork)
+
+        def ended(child, returncode):
+            self.held.discard(child)
+            call(returncode)
+
+        self.children[fork] = ended
+        return True
 
     def keep(self, kernel):
         """Take over a child as a kernel, in a process group of its own."""
@@ -162,10 +209,13 @@ class Keeper:
         self.poll.unregister(descriptor)
 
     def run(self):
-        """Until the last kernel has ended; returns its return code, negative for a signal."""
+        """Until the last kernel and the last held fork have ended.
+
+        Returns the last kernel's return code, negative for a signal.
+        """
         # A child that ended before there was a handler told nobody.
         self.reap()
-        while self.kernels:
+        while self.kernels or self.held:
             for descriptor, events in self.poll.poll(self.call_due()):
                 # An earlier one of the same turn may have ended it.
                 call = self.ready.get(descriptor)
@@ -215,6 +265,8 @@ class Keeper:
         signal_group(kernel, signal.SIGKILL)
         self.kernels.discard(kernel)
         self.returncode = returncode
+        for call in self.told.pop(kernel, ()):
+            call(returncode)
 
     def end(self):
         """End all that was started from here; the kernels' ends then end the keeper."""
@@ -241,6 +293,14 @@ def end_orphans():
         time.sleep(PAUSE)
         while (found := next_ended()) is not None:
             os.waitpid(found[0], 0)
+
+
+def is_running_child(pid):
+    """Whether this process has such a child, and it has not ended."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except (ChildProcessError, OverflowError):
+        return False
 
 
 def next_ended():

@@ -1,9 +1,19 @@
-"""Programs beside the kernel: the keeper starts one for each connection of the gateway.
+"""Programs beside the kernel: the keeper starts one for each connection of the gateway, or tells of a kernel.
 
-``keeper`` imports this with the first connection and calls it from its loop. A connection is one program's:
-a `START` comes in, then input, its end, and signals; `STARTED` or `FAILED` go out, then output, and at last
-`EXITED`. While the gateway does not read, the program's output is not read either, and stays in its pipes. A
-connection that is cut ends the program. The gateway's half is ``cellgate_kernels/programs.py``.
+``keeper`` imports this with the first connection and calls it from its loop. A connection that begins with
+`CONNECT` is for a port, and ``ports`` takes it over; one that begins with `KEEP` is about a kernel. Any other
+is one program's: a `START` comes in, then input, its end, and signals; `STARTED` or `FAILED` go out, then
+output, and at last `EXITED`. While the gateway does not read, the program's output is not read either, and
+stays in its pipes. A connection that is cut ends the program. The gateway's half is
+``cellgate_kernels/programs.py``.
+
+A `KEEP` names one of the keeper's kernels by its pid: `STARTED` or `FAILED`
+go out, signals come in, and at last `EXITED` or `SIGNALLED` goes out. A branch is a kernel from then on. When
+the connection is cut it is killed, because only its gateway knows of it; the sandbox's first kernel is not,
+because the next gateway may adopt it. That one says `ALONE`: the keeper answers with `STARTED`, kills all
+kernels but the first and all forks that are held, and says `EXITED` when they have ended. A `HOLD` is a
+`KEEP` for such a fork, for which alone the keeper does not stay. The gateway's half is
+``cellgate_kernels/kept.py``.
 
 Everything in a sandbox may connect here; it gets nothing that it could not start by itself.
 """
@@ -20,8 +30,8 @@ from contextlib import suppress
 HEAD = struct.Struct(">BI")
 NUMBER = struct.Struct(">I")
 NATIVE = struct.Struct("i")
-START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE = range(1, 6)
-STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN = range(33, 40)
+START, INPUT, END_OF_INPUT, SIGNAL, TERMINATE, CONNECT, KEEP, ALONE, HOLD = range(1, 10)
+STARTED, FAILED, STDOUT, STDERR, EXITED, SIGNALLED, TAKEN, CONNECTED = range(33, 41)
 
 MOST_FRAME = 1024 * 1024
 MOST_INPUT = 2 * 1024 * 1024
@@ -51,6 +61,7 @@ class Programs:
         }
         self.workspace = os.getcwdb()  # noqa: PTH109 - as bytes
         self.running = set()
+        self.relays = set()
 
     def accept(self, listener):
         """Take a connection."""
@@ -75,6 +86,8 @@ class Program:
         self.received = bytearray()
         self.unsent = bytearray()
         self.child = None
+        self.is_kernel = False
+        self.others = 0
         self.returncode = None
         self.unwritten = bytearray()
         self.stdin = None
@@ -144,10 +157,19 @@ class Program:
                 return
             payload = bytes(self.received[HEAD.size : HEAD.size + size])
             del self.received[: HEAD.size + size]
+            if kind == CONNECT:
+                self.connect_port(payload)
+                return
             self.handle(kind, payload)
 
     def handle(self, kind, payload):
         """One message of the gateway. Raises Broken."""
+        if kind in (KEEP, HOLD) and self.child is None:
+            self.keep(payload, self.keeper.tell if kind == KEEP else self.keeper.hold)
+            return
+        if kind == ALONE and self.child is None:
+            self.end_others()
+            return
         if (kind == START) != (self.child is None):
             raise Broken
         if kind == START:
@@ -166,6 +188,24 @@ class Program:
             self.terminate()
         else:
             raise Broken
+
+    def connect_port(self, payload):
+        """The gateway wants a port and no program: from here on this connection is another's.
+
+        Raises Broken.
+        """
+        if self.child is not None or self.returncode is not None or self.received:
+            raise Broken
+        if len(payload) != NUMBER.size:
+            raise Broken
+        # Only now is there a need for what relays.
+        import ports  # noqa: PLC0415
+
+        connection = self.connection
+        self.watch(connection.fileno(), 0, None)
+        self.connection = None
+        self.forget()
+        ports.begin(self.keeper, self.programs.relays, connection, payload)
 
     def send(self, kind, payload=b""):
         """Send now what fits, and the rest later."""
@@ -189,7 +229,9 @@ class Program:
     def cut(self):
         """The gateway is gone: the program has nobody to run for."""
         self.close_connection()
-        if self.child is None:
+        if self.child is None or self.is_kernel:
+            if self.is_kernel and self.child != self.keeper.first:
+                self.signal(signal.SIGKILL)
             self.forget()
         elif self.returncode is None:
             self.terminate()
@@ -232,6 +274,52 @@ class Program:
             return
         self.keeper.children[self.child] = self.ended
         self.send(STARTED, NUMBER.pack(self.child))
+
+    def keep(self, payload, tell):
+        """From now on this is about a kernel: treat it as a program that was started elsewhere."""
+        if len(payload) != NUMBER.size:
+            raise Broken
+        (kernel,) = NUMBER.unpack(payload)
+        if not tell(kernel, self.kernel_ended):
+            self.send(FAILED, b"there is no such kernel")
+            self.returncode = 0
+            return
+        self.child = kernel
+        self.is_kernel = True
+        self.names = {}
+        self.send(STARTED, NUMBER.pack(kernel))
+
+    def kernel_ended(self, returncode):
+        """The kernel has ended."""
+        self.returncode = returncode
+        self.adjust()
+
+    def end_others(self):
+        """The gateway has adopted the first kernel, and nobody knows of any other: kill them."""
+        self.child = self.keeper.first
+        self.is_kernel = True
+        self.names = {}
+        self.send(STARTED, NUMBER.pack(self.child))
+        kernels = self.keeper.kernels - {self.child}
+        for kernel in kernels:
+            self.keeper.tell(kernel, lambda _: self.other_ended())
+        for fork in self.keeper.held:
+            ended = self.keeper.children[fork]
+            self.keeper.children[fork] = lambda *how, ended=ended: (ended(*how), self.other_ended())
+        others = kernels | self.keeper.held
+        self.others = len(others)
+        for other in others:
+            with suppress(OSError):
+                os.killpg(other, signal.SIGKILL)
+        if not others:
+            self.returncode = 0
+
+    def other_ended(self):
+        """One of them has ended."""
+        self.others -= 1
+        if not self.others:
+            self.returncode = 0
+            self.adjust()
 
     def spawn(self, argv, environment, folder, wants_input):
         """Start it; returns the pid. Raises OSError, ValueError."""

@@ -8,7 +8,7 @@ session enters the zygote: no key, no variable, no path.
 
 The child builds its walls from what it reads there (`Walls`), in the order in which each step needs the
 rights that a later one drops; ``provisioners/mounts.py`` has the description of its files. `serve` returns in
-it, and it goes on as a kernel does that was started by itself. What it inherits from the zygote and can't
+it, and it goes on as a kernel does that was started cold. What it inherits from the zygote and can't
 change: the addresses at which modules are loaded.
 
 Like everything in this folder it imports nothing of the gateway. Linux 5.12 or newer.
@@ -28,7 +28,7 @@ import stat
 import struct
 import sys
 from contextlib import suppress
-from importlib import import_module, invalidate_caches
+from importlib import import_module
 
 MOST_BYTES = 64 * 1024  # of a message from the gateway
 MOST_REQUEST = 16 * 1024 * 1024
@@ -38,6 +38,7 @@ LENGTH = struct.Struct(">I")
 
 SESSIONS = "/tmp/sessions"  # noqa: S108 - provisioners/mounts.py mounts them there
 NEW_PROC = "/tmp/proc"  # noqa: S108
+OF_A_KERNEL = ("/tmp/", "/run/")  # noqa: S108 - its own file systems
 NOTHING = ("/tmp/nothing", "/tmp/empty")  # noqa: S108 - an empty file and folder, read-only
 
 WHILE_LOADING = {
@@ -57,6 +58,7 @@ AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_RECURSIVE, AT_EMPTY_PATH = -100, 0x100, 0x8000
 OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 1, 4
 ATTR_RDONLY, ATTR_NOSUID, ATTR_NODEV = 1, 2, 4
 PR_CAPBSET_DROP, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 24, 22, 38, 47
+PR_SET_DUMPABLE, PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 4, 28, 4
 PR_CAP_AMBIENT_CLEAR_ALL, SECCOMP_MODE_FILTER = 4, 2
 CAPABILITY_VERSION_3 = 0x20080522
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
@@ -73,10 +75,11 @@ def checked(result):
     return result
 
 
-def serve(descriptor, load):
+def serve(descriptor, load, prepare):
     """Fork kernels for the gateway at the other end of this socket, and exit when it goes.
 
-    `load` imports what every kernel needs. Returns in each kernel, with its walls up.
+    `load` imports what every kernel needs, and `prepare` makes it, when all modules are loaded. Returns in
+    each kernel, with its walls up.
     """
     control = socket.socket(fileno=descriptor)
     orders = json.loads(control.recv(MOST_BYTES))
@@ -84,7 +87,8 @@ def serve(descriptor, load):
     checked(libc.unshare(CLONE_NEWNS))
     Walls(orders["sessions"]).mount(orders["mounts"])
     os.chdir(orders["folder"])
-    asked, failed = load_modules(load, orders["modules"])
+    asked, failed = load_modules(load, orders["modules"], prepare)
+    forget_folders()
     if shares_memory():
         sys.exit("A module that was loaded beforehand has memory that kernels would share.")
     gc.collect()
@@ -95,6 +99,7 @@ def serve(descriptor, load):
         "failed": failed,
         "threads": threads(),
         "reserved": 1024 * int(status()["VmData"].split()[0]),
+        "private": private(),
     }
     tell(control, "ready", [outside], **told)
     os.close(outside)
@@ -102,20 +107,14 @@ def serve(descriptor, load):
     return Walls(orders["sessions"]).enter(door)
 
 
-def load_modules(load, modules):
+def load_modules(load, modules, prepare):
     """Import them; returns the names of variables that were asked for meanwhile, and the modules that failed.
 
     A kernel that has another value of such a variable must not be forked from here.
     """
-    asked = set()
-    encode = os.environ.encodekey
-
-    def recorded(name):
-        asked.add(os.fsdecode(name) if isinstance(name, bytes) else name)
-        return encode(name)
-
     os.environ.update(WHILE_LOADING)
-    os.environ.encodekey = recorded
+    recorded = RecordedReads(os.environ._data)
+    os.environ._data = os.environb._data = recorded
     failed = []
     try:
         load()
@@ -126,12 +125,33 @@ def load_modules(load, modules):
                 import_module(name)
             except Exception:  # noqa: BLE001 - the kernels then import it themselves, and show why not
                 failed.append(name)
+        del builtins.get_ipython
+        prepare()
     finally:
-        os.environ.encodekey = encode
+        os.environ._data = os.environb._data = dict(recorded)
         for name in WHILE_LOADING:
             del os.environ[name]
         vars(builtins).pop("get_ipython", None)
-    return sorted(name for name in asked if isinstance(name, str)), failed
+    return sorted(map(os.fsdecode, recorded.asked)), failed
+
+
+def forget_folders():
+    """Let a kernel look anew for what was found, or was missing, in folders that are others there."""
+    for path, finder in list(sys.path_importer_cache.items()):
+        if finder is None or path.startswith(OF_A_KERNEL) or path == os.getcwd():  # noqa: PTH109
+            del sys.path_importer_cache[path]
+
+
+class RecordedReads(dict):
+    """A dictionary that remembers which of its keys were asked for."""
+
+    def __init__(self, content):
+        super().__init__(content)
+        self.asked = set()
+
+    def __getitem__(self, key):
+        self.asked.add(key)
+        return super().__getitem__(key)
 
 
 class ShellOfAKernel:
@@ -150,6 +170,21 @@ def shares_memory():
     """Whether a fork could change memory of this process."""
     with open("/proc/self/maps") as file:  # noqa: PTH123
         return any(line.split()[1] in ("rw-s", "rwxs", "-w-s") for line in file)
+
+
+def private():
+    """The interpreter, a loaded file or a folder above one that only its owner can use; empty if none is."""
+    files = {file for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    files.add(sys.executable)
+    folders = set()
+    for file in files:
+        while (file := os.path.dirname(file)) and file not in folders:  # noqa: PTH120
+            folders.add(file)
+    for path, needed in [*((file, 0o4) for file in files), *((folder, 0o5) for folder in folders)]:
+        with suppress(OSError):  # in an archive, or made up
+            if os.stat(path).st_mode & needed != needed:  # noqa: PTH116
+                return path
+    return ""
 
 
 def threads():
@@ -189,16 +224,16 @@ class Zygote:
         message, descriptors, _, _ = socket.recv_fds(self.control, MOST_BYTES, MOST_DESCRIPTORS)
         if not message:
             os._exit(0)  # the gateway has gone, or needs no more kernels and has seen the end of all
-        number = json.loads(message)["number"]
+        request = json.loads(message)
+        number = request["number"]
+        self.requested(request)
         (door,) = descriptors
+        if threads() != 1:
+            return self.refuse(number, door, "there are other threads, which a fork would cut off")
         try:
-            if threads() != 1:
-                raise RuntimeError("there are other threads, which a fork would cut off")
             child = self.fork()
-        except (OSError, RuntimeError) as error:
-            os.close(door)
-            tell(self.control, "refused", number=number, why=str(error))
-            return None
+        except OSError as error:
+            return self.refuse(number, door, error.strerror)
         if child == 0:
             self.control.detach()
             close_all_but(door)
@@ -206,21 +241,34 @@ class Zygote:
         os.close(door)
         process = os.pidfd_open(child)
         self.children[process] = number
+        self.forked(process)
         self.poll.register(process, select.POLLIN)
         tell(self.control, "forked", [process], number=number)
         return None
 
+    def requested(self, request):
+        """What else a request says is known to zygotes elsewhere."""
+
+    def forked(self, process):
+        """There is a child with this pidfd."""
+
+    def refuse(self, number, door, why):
+        """Tell the gateway that there is no child, and why."""
+        os.close(door)
+        tell(self.control, "refused", number=number, why=why)
+
     def fork(self):
         """As os.fork; the child is the first process of a new namespace of processes."""
         checked(libc.unshare(CLONE_NEWPID))
+        child = refused = None
         try:
             child = os.fork()
-        except OSError:
-            child = None
+        except OSError as error:
+            refused = error
         if child != 0:
             checked(libc.setns(self.namespace, CLONE_NEWPID))
-        if child is None:
-            raise OSError("fork failed")
+        if refused is not None:
+            raise refused
         return child
 
     def bury(self, process):
@@ -258,7 +306,8 @@ class Walls:
 
     def build(self, request, descriptors, door):
         """Everything, in the one order that works."""
-        outside, log, *cgroup = descriptors
+        outside, log, *others = descriptors
+        mounted, cgroup = others[: request["mounted"]], others[request["mounted"] :]
         self.step = "its cgroup"
         for descriptor in cgroup:
             os.write(descriptor, b"0")
@@ -271,14 +320,16 @@ class Walls:
         own = os.open("/proc/self", os.O_RDONLY | os.O_DIRECTORY)
         with suppress(PermissionError):  # it is higher already
             write(own, "oom_score_adj", str(request["oom_score"]))
-        self.mount(request["mounts"])
+        self.step = "its user"
+        become(request["uid"])
+        self.mount(request["mounts"], mounted)
         os.chdir(request["folder"])
         self.step = "its user"
         os.setsid()
         checked(libc.unshare(CLONE_NEWUSER))
         write(own, "setgroups", "deny")
         for name in ("uid_map", "gid_map"):
-            write(own, name, f"{request['user']} 0 1")
+            write(own, name, f"{request['user']} {request['uid']} 1")
         self.step = "its limits"
         for name, most in request["limits"].items():
             resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (most, most))
@@ -289,12 +340,18 @@ class Walls:
         self.step = "its filter"
         filter_calls(bytes.fromhex(request["filter"]))
 
-    def mount(self, steps):
-        """Mount what the steps say, and give up the sessions' folders."""
+    def mount(self, steps, mounted=()):
+        """Mount what the steps say, and give up the sessions' folders.
+
+        `mounted`: detached mounts, which steps name by their numbers.
+        """
         self.step = "its files"
         checked(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
         # What is mounted comes from below what is given up, or covered by another step.
-        trees = {step[2]: tree(step[1], writable=step[3]) for step in steps if step[0] == "bind"}
+        trees = {
+            path: mounted[source] if isinstance(source, int) else tree(source, writable=writable)
+            for kind, source, path, writable in (step for step in steps if step[0] == "bind")
+        }
         for folder in self.sessions:
             checked(libc.umount2(folder.encode(), MNT_DETACH))
         with open("/proc/self/mountinfo") as file:  # noqa: PTH123
@@ -430,6 +487,18 @@ def drop_rights():
     checked(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
+def become(uid):
+    """Be another user of this user namespace, with all rights over it as before."""
+    if uid == 0:
+        return
+    os.setgroups([])
+    checked(libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0))
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    # Or its files in /proc would be root's, and it could not map its user.
+    checked(libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0))
+
+
 def close_all_but(spared):
     """Close all descriptors but the three first ones and this one."""
     os.closerange(3, spared)
@@ -456,11 +525,6 @@ def as_if_started():
         numpy_random.set_bit_generator(numpy_random.MT19937())
     # The keeper's fork has undone it.
     gc.freeze()
-    # What was found, or was missing, in the folders that were there before.
-    for path, finder in list(sys.path_importer_cache.items()):
-        if finder is None or path == os.getcwd():  # noqa: PTH109
-            del sys.path_importer_cache[path]
-    invalidate_caches()
     if "matplotlib" in sys.modules:
         matplotlib = sys.modules["matplotlib"]
         for place in (matplotlib.get_configdir(), matplotlib.get_cachedir()):

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from traitlets import Int, List, Unicode
 
-from cellgate_kernels.errors import InvalidInput, KernelStartFailed
+from cellgate_kernels.errors import InvalidInput, KernelStartFailed, in_words
 from cellgate_kernels.leftovers import Leftovers
 from cellgate_kernels.limits import HASH_SEED, ResourceLimits
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
@@ -114,8 +114,8 @@ class KernelExit:
 class KernelView:
     """Paths as the kernel sees them: its connection file, the prefix of its sockets, its home.
 
-    `packages`, `egress`: the folders of those names in its launch, if there are any. `egress` is empty where
-    a kernel can't be kept from a network in other ways, so that a proxy would limit nothing.
+    `packages`, `egress`, `branches`: the folders of those names in its launch, if there are any. `egress` is
+    empty where a kernel can't be kept from a network in other ways, so that a proxy would limit nothing.
     """
 
     connection_file: str
@@ -123,6 +123,22 @@ class KernelView:
     home: str
     packages: str = "/run/packages"
     egress: str = ""
+    workspace: str = "/workspace"
+    branches: str = "/branches"
+
+
+class Sharing(Protocol):
+    """The kernels of one sandbox, once there are several; ``sharing`` has it."""
+
+    @property
+    def workspaces(self) -> int:
+        """How many workspaces they have."""
+
+    def end(self, kernel_id: str) -> bool:
+        """End this kernel alone; returns False where it is the last, whose sandbox is to end with it."""
+
+    async def vacate(self, kernel_id: str) -> tuple[Path, ...]:
+        """This kernel has ended and uses the sandbox no more; returns the folders that nobody else needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +158,20 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     `start_kernel` passes these keywords on, all optional: `limits` (ResourceLimits), `extra_env` (dict),
     `workspace` (an existing folder, never removed here; `cwd` is its other name), `packages` (an existing
-    folder that the kernel imports modules from and can't write to, never removed here), `runtime_dir` (a
-    folder only for this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress`
-    (whether the kernel gets a way to the socket that its owner makes in the folder of that name). Folders
-    that are not given are made in the temporary folder and removed. The `env` that Jupyter programs pass is
+    folder that the kernel imports modules from and can't write to, never removed here), `branches` (an
+    existing folder for the workspaces of its branches, never removed here), `runtime_dir` (a folder only for
+    this kernel, for its sockets; made if missing, and removed in `cleanup`), `egress` (whether the kernel
+    gets a way to the socket that its owner makes in the folder of that name), `sockets` (where its sockets
+    go, if not into `runtime_dir`; made if missing, and removed in `cleanup`). Folders that are not given are
+    made in the temporary folder and removed, except that of branches. The `env` that Jupyter programs pass is
     ignored: it is their own environment.
     """
 
     isolation: str = "none"
     """``none``, ``sandbox``, ``container`` or ``gvisor``."""
+
+    adoptable: bool = False
+    """Whether the kernel can outlive this program, and another can take it over."""
 
     way: str = "cold"
     """How the kernel was started: ``cold``, as a program, or as a ``fork`` of one that had its modules."""
@@ -167,9 +188,12 @@ class CellgateProvisioner(KernelProvisionerBase):
         self.connection_info = {}
         self._inner_info: KernelConnectionInfo = {}
         self._folders: LaunchFolders | None = None
-        self._leftovers: Leftovers | None = None
+        self.leftovers: Leftovers | None = None
         self._exited: asyncio.Future[KernelExit] | None = None
         self._attached = False
+        self.sharing: Sharing | None = None
+        self.gone: asyncio.Future[KernelExit]
+        """Completed when nothing is left of its sandbox. Only after a launch."""
 
     @property
     def image_used(self) -> Mapping[str, str]:
@@ -180,6 +204,15 @@ class CellgateProvisioner(KernelProvisionerBase):
     def process(self) -> int | None:
         """The kernel's first process, an ancestor of its others; None if it isn't known on this machine."""
         return None
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether kernels that are not its branches may be in its sandbox or container."""
+        return False
+
+    def was_alone(self) -> bool:
+        """Whether no such kernel has been there so far, which could answer for it."""
+        return not self.has_neighbours
 
     @property
     def keeper_socket(self) -> str | None:
@@ -204,7 +237,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
     @abstractmethod
     async def _start(self, launch: Launch) -> None:
-        """Start the kernel. Sets `_exited` as soon as there is something to end; may be cancelled then."""
+        """Start the kernel. Calls `_follow` as soon as there is something to end; may be cancelled then."""
 
     @abstractmethod
     def _end(self) -> None:
@@ -218,11 +251,23 @@ class CellgateProvisioner(KernelProvisionerBase):
     async def log_tail(self) -> str:
         """The end of the stderr of the kernel's process itself, at most 8 KiB."""
 
+    async def explain_kill(self) -> KernelExit | None:
+        """Why the system has just killed a kernel whose sandbox goes on; None if that isn't known."""
+        return None
+
     def detach(self) -> None:
         """Stop managing the kernel and let it outlive this program, if the backend can."""
 
     async def files_given(self) -> None:
         """Called after files were put into the workspace of a kernel that has not run anything yet."""
+
+    async def branch_files_given(self) -> None:
+        """Called after files were put into the workspace of a branch that is to be made in its sandbox."""
+
+    @property
+    def workspaces(self) -> int:
+        """How many workspaces its sandbox has; each may take as much of the disk as its limit says."""
+        return 1 if self.sharing is None else self.sharing.workspaces
 
     def _connection(self, folders: LaunchFolders) -> tuple[KernelConnectionInfo, KernelConnectionInfo]:
         """Connection info of a new kernel, as we see it and as the kernel sees it."""
@@ -235,6 +280,29 @@ class CellgateProvisioner(KernelProvisionerBase):
             raise KernelStartFailed(
                 f"The kernelspec's program {path!r} is not an executable file at an absolute path."
             )
+
+    def _follow(self, gone: asyncio.Future[KernelExit]) -> None:
+        """The kernel ends when all its processes are gone, unless it has ended before that."""
+        self.gone = gone
+        self._exited = exited = asyncio.get_running_loop().create_future()
+
+        def ended(_: asyncio.Future[KernelExit]) -> None:
+            if not exited.done():
+                exited.set_result(gone.result())
+
+        gone.add_done_callback(ended)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether a branch of the kernel could be reached, and have a workspace. Only after a launch."""
+        return self._folders is not None and self._folders.branches is not None
+
+    @property
+    def place(self) -> tuple[LaunchFolders, KernelView]:
+        """Where the kernel's files are, here and as it sees them. Raises KernelStartFailed after its end."""
+        if self._folders is None:
+            raise KernelStartFailed("The kernel has ended.")
+        return self._folders, self._view(self._folders)
 
     # The life of a kernel, as jupyter_client calls it.
 
@@ -255,7 +323,7 @@ class CellgateProvisioner(KernelProvisionerBase):
 
         The keyword `leftovers` removes the launch's folders, including those that can't be removed at once.
         """
-        self._leftovers = kwargs.pop("leftovers", None) or self._leftovers
+        self.leftovers = kwargs.pop("leftovers", None) or self.leftovers
         # Callers write to it (jupyter_kernel_gateway does); the kernel's real environment is made in `_plan`.
         kwargs["env"] = {}
         kwargs["cmd"] = [*self.kernel_spec.argv, *kwargs.pop("extra_arguments", [])]
@@ -276,6 +344,8 @@ class CellgateProvisioner(KernelProvisionerBase):
                     _path(kwargs.get("workspace") or kwargs.get("cwd")),
                     _path(kwargs.get("packages")),
                     egress=bool(kwargs.get("egress")),
+                    branches=_path(kwargs.get("branches")),
+                    sockets=_path(kwargs.get("sockets")),
                 )
                 self.connection_info, self._inner_info = self._connection(self._folders)
             launch = self._plan(cmd, self._folders, kwargs)
@@ -318,7 +388,8 @@ class CellgateProvisioner(KernelProvisionerBase):
     async def kill(self, restart: bool = False) -> None:
         """End the kernel with all its processes now, and wait up to 5 seconds for that."""
         if self._running:
-            self._end()
+            if self.sharing is None or not self.sharing.end(str(self.kernel_id)):
+                self._end()
             assert self._exited is not None
             await asyncio.wait({self._exited}, timeout=KILL_TIMEOUT)
 
@@ -334,18 +405,19 @@ class CellgateProvisioner(KernelProvisionerBase):
         if folders is not None and not restart:
             self._folders = None
             self.connection_info = {}
-            await self.remove(*folders.owned)
+            unused = folders.owned if self.sharing is None else await self.sharing.vacate(str(self.kernel_id))
+            await self.remove(*unused)
 
     async def remove(self, *folders: Path) -> None:
         """Remove each of these folders; one that can't be removed is only logged, or tried again later."""
-        if self._leftovers is not None:
-            await self._leftovers.remove(*folders)
+        if self.leftovers is not None:
+            await self.leftovers.remove(*folders)
             return
         for folder in folders:
             try:
                 await remove_tree(folder)
             except OSError as error:
-                logger.warning("%s can't be removed: %s", folder, error)
+                logger.warning("%s can't be removed: %s", folder, in_words(error))
 
     @property
     def _running(self) -> bool:

@@ -7,7 +7,7 @@ the sandbox's process list shows them.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
 from cellgate_kernels.provisioners.base import KernelExit
@@ -53,11 +53,12 @@ def start(
     *,
     pass_fds: Sequence[int] = (),
     kind: type[Child] = Child,
+    prepare: Callable[[int], None] | None = None,
 ) -> Child:
     """Start a command in a sandbox with these arguments of bwrap, and nothing else in its environment.
 
-    `files` are what the arguments refer to. Raises BackendUnavailable where there
-    is no bwrap, OSError when it can't be started.
+    `files` are what the arguments refer to. The ids of the user namespace are left to `prepare`, if it is
+    given; see `Child`. Raises BackendUnavailable where there is no bwrap, OSError when it can't be started.
     """
     bwrap = find_program("bwrap", "bubblewrap")
     status_reader, status_writer = os.pipe()
@@ -73,6 +74,7 @@ def start(
     arguments = [
         *("--info-fd", str(status_writer)),
         *("--block-fd", str(release_reader)),
+        *(() if prepare is None else ("--userns-block-fd", str(release_reader))),
         *words,
         *(word for name, value in env.items() for word in ("--setenv", name, value)),
         *("--setenv", LIFETIME, str(lifetime_reader)),
@@ -80,7 +82,7 @@ def start(
     encoded = [os.fsencode(word) for word in arguments]
     assert not any(b"\0" in word for word in encoded), "an argument would become two"
     options = files.add(b"".join(word + b"\0" for word in encoded))
-    return kind(
+    child = kind(
         [bwrap, "--args", str(options), "--", *command],
         # bwrap is process 1 of the sandbox, where anyone can read its environment.
         env={},
@@ -97,3 +99,5 @@ def start(
         lifetime_fd=lifetime_writer,
         explain=KernelExit.of_shell_code,
     )
+    child.prepare = prepare
+    return child

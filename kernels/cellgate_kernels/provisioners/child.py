@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, ParamSpec, Protocol
 
-from cellgate_kernels.errors import BackendUnavailable, KernelStartFailed
+from cellgate_kernels.errors import BackendUnavailable, KernelStartFailed, in_words
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners.base import (
     OOM_SCORE,
@@ -140,6 +140,9 @@ class Child:
     """
 
     expendable: ClassVar[bool] = True
+
+    prepare: Callable[[int], None] | None = None
+    """Is called with the first process of its pid namespace before anything runs in the sandbox."""
 
     def __init__(
         self,
@@ -279,6 +282,8 @@ class Child:
                 self.inner_pid = inner
                 # It may have been forked before the outer process's score was set.
                 self._offer_to_oom_killer(inner)
+                if self.prepare is not None:
+                    self.prepare(inner)
             self._close("_release_fd")
             if not self.started.done():
                 self.started.set_result(None)
@@ -358,8 +363,8 @@ class ChildProvisioner(CellgateProvisioner):
         try:
             self._child = await self._begin(launch)
         except OSError as error:
-            raise KernelStartFailed(f"The kernel could not be started: {error}") from error
-        self._exited = self._child.exited
+            raise KernelStartFailed(f"The kernel could not be started: {in_words(error)}") from error
+        self._follow(self._child.exited)
         await asyncio.shield(self._child.started)
         if self._child.exited.done():
             ended = self._child.exited.result().message

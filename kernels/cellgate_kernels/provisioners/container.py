@@ -6,8 +6,9 @@ sends it, ``docker`` decides on the launch. Everything that is not set here has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cellgate_kernels.errors import InvalidInput
@@ -27,6 +28,8 @@ WORKSPACE = "/workspace"
 
 INSTANCE_LABEL = "org.cellgate.instance"
 KERNEL_LABEL = "org.cellgate.kernel"
+PRINCIPAL_LABEL = "org.cellgate.principal"
+"""Of a container that holds kernels of one principal."""
 
 IMAGE_USER = (1000, 1000)
 """The uid and gid of kernels if the gateway runs as root; otherwise they run as the gateway's user."""
@@ -128,26 +131,52 @@ def container_config(
     return config
 
 
+def shared_config(
+    config: dict[str, Any],
+    binds: Sequence[tuple[Path, str, bool]],
+    settings: ContainerSettings,
+    limits: ResourceLimits,
+) -> dict[str, Any]:
+    """The same, for a container of several kernels: with these folders instead of those of one kernel.
+
+    Each is here, there, and whether kernels may write to it. `limits` are those of one kernel: as it may
+    leave files in memory when it ends, what the container has for them is no larger than for one.
+    """
+    mounts = [_bind(str(source), target, writable=writable) for source, target, writable in binds]
+    host = {
+        **config["HostConfig"],
+        "Mounts": [*mounts, *map(_extra_mount, settings.mounts)],
+        **_in_memory(limits),
+    }
+    # Nothing is ever written where a kernel in a container of its own has its files.
+    return {**config, "WorkingDir": "/", "HostConfig": host}
+
+
 def inner_port(name: str) -> str:
     """A channel's port in the container, as the engine writes it."""
     return f"{FIRST_PORT + PORTS[name]}/tcp"
 
 
 def _limits(limits: ResourceLimits, processors: float, isolation: str) -> dict[str, Any]:
-    # Both count as the container's memory: even when they are full, the kernel has room to report that.
-    temporary = min(limits.disk, limits.memory // 2)
-    shared = limits.memory // 4
     return {
         "Memory": limits.memory,
         "MemorySwap": limits.memory,
         "NanoCpus": int(min(limits.cpus, processors) * 1e9),
         "PidsLimit": limits.pids + (GVISOR_THREADS if isolation == "gvisor" else 0),
-        "ShmSize": shared,
-        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777"},  # noqa: S108
+        **_in_memory(limits),
         "Ulimits": [
             {"Name": name, "Soft": most, "Hard": most}
             for name, most in (("core", 0), ("nofile", OPEN_FILES), ("fsize", limits.disk))
         ],
+    }
+
+
+def _in_memory(limits: ResourceLimits) -> dict[str, Any]:
+    # Both count as the container's memory: even when they are full, the kernel has room to report that.
+    temporary = min(limits.disk, limits.memory // 2)
+    return {
+        "ShmSize": limits.memory // 4,
+        "Tmpfs": {"/tmp": f"rw,exec,nosuid,nodev,size={temporary},mode=1777"},  # noqa: S108
     }
 
 
@@ -156,6 +185,8 @@ def _mounts(launch: Launch, settings: ContainerSettings) -> list[dict[str, Any]]
     given = []
     if folders.packages is not None:
         given.append(_bind(str(folders.packages), VIEW.packages, writable=False))
+    if folders.branches is not None:
+        given.append(_bind(str(folders.branches), VIEW.branches, writable=True))
     if folders.egress is not None:
         given.append(_bind(str(folders.egress), VIEW.egress, writable=False))
     return [

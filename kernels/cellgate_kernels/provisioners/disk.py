@@ -32,6 +32,8 @@ MOST_NAMES = 2_000_000
 
 _PASSES = 3
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ESRCH)
+_TIMES = slice(11, 15)  # utime, stime, cutime, cstime
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 Parents = Mapping[int, int]
 """All processes that are visible to this one, each with its parent's id."""
@@ -112,6 +114,14 @@ def state_of(folder: str) -> list[str]:
         return file.read().rpartition(b")")[2].decode().split()
 
 
+def ticks_of(state: Sequence[str]) -> int:
+    """The processor time of a process with these fields, and of children that it has reaped.
+
+    In `TICKS_PER_SECOND`.
+    """
+    return sum(map(int, state[_TIMES]))
+
+
 def _tree_bytes(root: Path, enough: int) -> int:
     total = names = 0
     linked: set[int] = set()
@@ -150,17 +160,22 @@ def _look(process: int, devices: set[int], parents: Parents) -> _Look:
     """Looks again if processes end in the meantime: they may have passed a file to one seen before."""
     look = _Look(devices)
     for _ in range(_PASSES):
-        if look.all_of(family(process, parents)):
+        if look.all_of(family(process, children_of(parents))):
             break
         parents = all_parents()
     return look
 
 
-def family(process: int, parents: Parents) -> Iterator[int]:
-    """A process and its descendants: the first process of a pid namespace inherits every orphan."""
+def children_of(parents: Parents) -> dict[int, list[int]]:
+    """The children of each process that has some."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
+    return children
+
+
+def family(process: int, children: Mapping[int, Sequence[int]]) -> Iterator[int]:
+    """A process and its descendants: the first process of a pid namespace inherits every orphan."""
     waiting = [process]
     while waiting:
         pid = waiting.pop()

@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.errors import in_words
+from cellgate_kernels.limits import MOST_BYTES, ResourceLimits
 from cellgate_kernels.provisioners.base import KernelExit
 from cellgate_kernels.provisioners.disk import Folder, Parents, Usage, all_parents, usage
 from cellgate_kernels.tasks import Supervisor
@@ -45,7 +46,8 @@ class Watched:
 
     `passes_files`: whether descriptors in its sockets are the kernel's doing. gVisor's own processes use them
     too, and keep what its kernels pass in their own tables. `given`: bytes that its session brought along,
-    None while they have not been counted.
+    None while they have not been counted. `workspaces`: how many there are in its sandbox at the moment, its
+    own and those of branches; for each of them a session has reserved the limit.
     """
 
     limits: ResourceLimits
@@ -53,6 +55,7 @@ class Watched:
     process: int | None
     end: Callable[[KernelExit], None]
     passes_files: bool = True
+    workspaces: Callable[[], int] = lambda: 1
     given: int | None = 0
     last: Usage = field(default_factory=lambda: Usage(0))
     looks_on_the_way: int = 0
@@ -61,8 +64,12 @@ class Watched:
 
     @property
     def allowed(self) -> int:
-        """The limit, or what the session brought along."""
-        return max(self.limits.disk, self.given or 0)
+        """The limit for all its workspaces, or what the session brought along."""
+        return max(self.limits.disk * max(1, self.workspaces()), self.given or 0)
+
+    def bring_along(self, found: Usage) -> None:
+        """Allow what was found, unless it can't be measured."""
+        self.given = found.used if found.used <= MOST_BYTES else 0
 
     def must_end_after(self, found: Usage) -> bool:
         """Whether the kernel must end, after this check."""
@@ -74,7 +81,7 @@ class Watched:
             self.looks_on_the_way = 0
         self.last = found
         if self.given is None:
-            self.given = found.used
+            self.bring_along(found)
         full = found.used > self.allowed or self.looks_on_the_way >= MOST_ON_THE_WAY
         # Twice in a row, because a session's files are there shortly before `files_given` is called.
         must_end = full and self.was_full
@@ -109,7 +116,7 @@ class DiskWatch:
         """Allow what the kernel uses now, even over its limit."""
         kernel.given = None
         if (found := await self._usage(kernel, None)) is not None:
-            kernel.given = found.used
+            kernel.bring_along(found)
 
     def _begin(self) -> None:
         if self._kernels and not any(not task.cancelling() for task in self._tasks):
@@ -149,8 +156,11 @@ class DiskWatch:
     async def _usage(self, kernel: Watched, parents: Parents | None) -> Usage | None:
         """The kernel's disk use; None when it can't be measured now, because no file can be opened."""
 
+        # All of what the session brought along counts, however much it is.
+        enough = MOST_BYTES if kernel.given is None else 2 * kernel.allowed
+
         def look() -> Usage:
-            return usage(kernel.folders, kernel.process, enough=2 * kernel.allowed, parents=parents)
+            return usage(kernel.folders, kernel.process, enough=enough, parents=parents)
 
         try:
             found = await self._in_thread(look)
@@ -162,7 +172,7 @@ class DiskWatch:
 
     def _tell(self, error: OSError) -> None:
         if not self._told:
-            logger.warning("The disks of kernels can't be looked at for now: %s", error)
+            logger.warning("The disks of kernels can't be looked at for now: %s", in_words(error))
         self._told = True
 
     async def _in_thread(self, look: Callable[[], T]) -> T:

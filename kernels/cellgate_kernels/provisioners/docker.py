@@ -7,6 +7,9 @@ the runtime ``runsc`` the same container runs on gVisor. ``container`` has a con
 Other Jupyter programs need not know that: without it a kernel gets a connection of its own.
 
 Files belong to the user that the kernel runs as: the gateway's own or, under a root gateway, the image's.
+
+With the launch keyword `seat`, the kernel is forked in a container that it shares with others of its
+principal (``shared_containers``); if it can't be, the launch raises NotForked.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -28,7 +31,7 @@ from traitlets import Enum, List, Unicode
 from cellgate_kernels import trees
 from cellgate_kernels.errors import BackendUnavailable, ImageMissing, InvalidInput
 from cellgate_kernels.limits import ResourceLimits
-from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelView, Launch
+from cellgate_kernels.provisioners.base import CellgateProvisioner, KernelExit, KernelView, Launch
 from cellgate_kernels.provisioners.container import (
     FIRST_PORT,
     IMAGE,
@@ -36,13 +39,27 @@ from cellgate_kernels.provisioners.container import (
     INSTANCE_LABEL,
     KERNEL_LABEL,
     PORTS,
+    PRINCIPAL_LABEL,
     VIEW,
     ContainerSettings,
     container_config,
     inner_port,
+    shared_config,
 )
 from cellgate_kernels.provisioners.engine import SOCKET, Container, Engine
 from cellgate_kernels.provisioners.folders import LaunchFolders
+from cellgate_kernels.provisioners.fork_server import can_fork
+from cellgate_kernels.provisioners.shared_containers import (
+    PACKAGES_AT,
+    SOCKETS_AT,
+    WORKSPACES_AT,
+    Places,
+    Seat,
+    SeatRequest,
+    SharedChild,
+)
+from cellgate_kernels.provisioners.zygote_messages import NotForked
+from cellgate_kernels.tasks import guarded
 
 _LIMITS = {"MemoryLimit": "memory", "PidsLimit": "processes", "CpuCfsQuota": "processor time"}
 """What an engine reports that it can limit, by its own names."""
@@ -67,6 +84,9 @@ class DockerProvisioner(CellgateProvisioner):
         self._engine: Engine | None = None
         self._own_engine: Engine | None = None
         self._container: Container | None = None
+        self._seat: Seat | None = None
+        self._child: SharedChild | None = None
+        self._common: Launch | None = None
 
     @classmethod
     async def check(cls) -> None:
@@ -81,13 +101,32 @@ class DockerProvisioner(CellgateProvisioner):
     @property
     def image_used(self) -> Mapping[str, str]:
         """The image's name, and its id: the digest that distinguishes it from others of that name."""
-        if self._container is None or not self._container.image:
-            return {}
-        return {"image": self._settings.image, "image_digest": self._container.image}
+        container = self._container
+        digest = self._seat.image if self._seat is not None else "" if container is None else container.image
+        return {"image": self._settings.image, "image_digest": digest} if digest else {}
+
+    @property
+    def adoptable(self) -> bool:  # type: ignore[override]
+        """Not one in a shared container, which ends with its gateway."""
+        return self._seat is None
+
+    @property
+    def has_neighbours(self) -> bool:
+        """Whether others may be in its container."""
+        return self._seat is not None
+
+    def was_alone(self) -> bool:
+        """Whether no other has been there so far."""
+        return self._seat is None or self._seat.alone
 
     @property
     def process(self) -> int | None:
-        """The container's first process; None with an engine on another machine, and after its end."""
+        """The container's first process; None with an engine on another machine, and after its end.
+
+        In a shared container it is the kernel's keeper.
+        """
+        if self._child is not None:
+            return None if self._child.exited.done() else self._child.inner_pid
         container = self._container
         if container is None or container.watched is None or container.exited.done():
             return None
@@ -106,6 +145,7 @@ class DockerProvisioner(CellgateProvisioner):
             "limits": asdict(launch.limits),
             "runtime": str(launch.folders.runtime),
             "workspace": str(launch.folders.workspace),
+            "branches": None if launch.folders.branches is None else str(launch.folders.branches),
         }
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
@@ -119,23 +159,36 @@ class DockerProvisioner(CellgateProvisioner):
             **{**info["settings"], "mounts": tuple(info["settings"]["mounts"])}
         )
         self.isolation = self._settings.isolation
-        self._folders = LaunchFolders(Path(info["runtime"]), Path(info["workspace"]), owns_workspace=False)
-        self._leftovers = info.get("leftovers")
+        # A kernel that was started by an older version of the gateway has no folder for branches.
+        branches = None if info.get("branches") is None else Path(info["branches"])
+        self._folders = LaunchFolders(
+            Path(info["runtime"]), Path(info["workspace"]), owns_workspace=False, branches=branches
+        )
+        self.leftovers = info.get("leftovers")
         self._engine = engine = info["engine"]
         launch = Launch((), {}, ResourceLimits(**info["limits"]), self._folders)
         self._container = container = engine.adopt(info["container"], launch)
-        self._exited = container.exited
+        container.workspaces = lambda: self.workspaces
+        self._follow(container.exited)
         self._attached = True
         await engine.until_running(container)
 
+    @property
+    def can_share(self) -> bool:
+        """Not over TCP: a container's published ports are those of its start."""
+        return super().can_share and self._settings.transport == "ipc"
+
     def detach(self) -> None:
-        """Leave the container running when its engine's owner ends."""
+        """Leave the container running when its engine's owner ends; a kernel in a shared one ends."""
+        if self._child is not None:
+            self._child.kill()
         if self._engine is not None and self._container is not None:
             self._engine.detach(self._container)
 
     def _view(self, folders: LaunchFolders) -> KernelView:
+        view = VIEW if self._seat is None else self._seat.view
         # With an engine's network, what ignores the proxy would reach whatever that reaches.
-        return VIEW if self._settings.network_mode == "none" else replace(VIEW, egress="")
+        return view if self._settings.network_mode == "none" else replace(view, egress="")
 
     def _check_program(self, path: str) -> None:
         """Does nothing: the program is in the image, and if it is missing tini's message is in the log."""
@@ -157,10 +210,21 @@ class DockerProvisioner(CellgateProvisioner):
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """The launch's keywords. Does nothing that would have to be undone."""
+        self._seat = kwargs.pop("seat", None) or self._seat
         self._engine = kwargs.pop("engine", None) or self._engine
         return await super().pre_launch(**kwargs)
 
+    def _plan(self, cmd: Sequence[str], folders: LaunchFolders, options: Mapping[str, Any]) -> Launch:
+        launch = super()._plan(cmd, folders, options)
+        if self._seat is not None:
+            # What all kernels have that differ in nothing but their owner's choice.
+            self._common = super()._plan(cmd, folders, {"limits": launch.limits})
+        return launch
+
     async def _start(self, launch: Launch) -> None:
+        if self._seat is not None:
+            await self._fork(self._seat, launch)
+            return
         if self._engine is None:
             self._own_engine = Engine(self.url)
             await self._own_engine.open()
@@ -178,11 +242,46 @@ class DockerProvisioner(CellgateProvisioner):
             host_ports=self._ports,
             read_only_proc=not engine.selinux,
         )
-        self._container = engine.launch(launch, config)
-        self._exited = self._container.exited
+        self._container = container = engine.launch(launch, config)
+        container.workspaces = lambda: self.workspaces
+        self._follow(self._container.exited)
         await engine.until_running(self._container)
         if self._ports:
             self._take_ports(await engine.call(APIClient.inspect_container, self._container.name))
+
+    async def _fork(self, seat: Seat, launch: Launch) -> None:
+        assert self._engine is not None
+        assert self._common is not None
+        if not can_fork(launch.argv):
+            raise NotForked("only our kernel for Python is forked")
+        if self._settings.isolation != "container" or self._settings.transport != "ipc":
+            raise NotForked("kernels under gVisor or over TCP have containers of their own")
+        await asyncio.to_thread(give_to, kernel_user(self._engine), launch.folders)
+        key: Any = self._inner_info["key"]
+        connection = {**self._inner_info, "key": key.decode()}
+        child = await seat.fork(SeatRequest(launch, self._common, connection, self._shared_config))
+        child.workspaces = lambda: self.workspaces
+        self._child = child
+        self.way = "fork"
+        self._follow(child.exited)
+
+    def _shared_config(self, launch: Launch, places: Places) -> dict[str, Any]:
+        engine, seat = self._engine, self._seat
+        assert engine is not None
+        assert seat is not None
+        config = container_config(
+            replace(launch, limits=places.limits(launch.limits)),
+            self._settings,
+            user=kernel_user(engine),
+            labels={INSTANCE_LABEL: engine.instance, PRINCIPAL_LABEL: seat.shared_with},
+            processors=engine.processors,
+            host_ports={},
+            read_only_proc=not engine.selinux,
+        )
+        binds = [(places.sockets, SOCKETS_AT, True), (places.workspaces, WORKSPACES_AT, True)]
+        if places.packages is not None:
+            binds.append((places.packages, PACKAGES_AT, False))
+        return shared_config(config, binds, self._settings, launch.limits)
 
     @property
     def _ports(self) -> Mapping[str, int]:
@@ -198,7 +297,9 @@ class DockerProvisioner(CellgateProvisioner):
             self.connection_info[name] = port  # type: ignore[literal-required]
 
     def _end(self) -> None:
-        if self._engine is not None and self._container is not None:
+        if self._child is not None:
+            self._child.kill()
+        elif self._engine is not None and self._container is not None:
             self._engine.end(self._container)
 
     def _signal(self, signum: int) -> None:
@@ -208,28 +309,59 @@ class DockerProvisioner(CellgateProvisioner):
             )
         self._end()
 
+    async def explain_kill(self) -> KernelExit | None:
+        """As its engine tells of the container's memory, or its own cgroup."""
+        if self._child is not None:
+            return await self._child.explain_kill()
+        return None if self._container is None else await Engine.explain_kill(self._container)
+
     async def log_tail(self) -> str:
         """The end of the stderr of the kernel's process, which cells do not write to; at most 8 KiB."""
+        if self._child is not None:
+            return self._child.log_tail()
         if self._engine is None or self._container is None:
             return ""
         return await self._engine.log_tail(self._container)
 
     async def files_given(self) -> None:
         """Give the files to the kernel's user, and allow them even over its disk limit."""
+        await self.branch_files_given()
+        if self._seat is not None and self._child is not None:
+            await self._seat.files_given(self._child)
         if self._engine is None or self._container is None:
             return
-        if os.geteuid() == 0:
-            await asyncio.to_thread(give_to, kernel_user(self._engine), self._container.launch.folders)
         await self._engine.files_given(self._container)
+
+    async def branch_files_given(self) -> None:
+        """Give the files to the kernel's user."""
+        # Of the launch, because kernels that were made of this one need it after its own end.
+        launch = self._common if self._container is None else self._container.launch
+        if self._engine is not None and launch is not None and os.geteuid() == 0:
+            await asyncio.to_thread(give_to, kernel_user(self._engine), launch.folders)
 
     async def cleanup(self, restart: bool = False) -> None:
         """End the kernel if it still runs and, unless a restart follows, remove all that the launch made."""
         await super().cleanup(restart)
+        if self._seat is not None and not restart:
+            self._leave(self._seat)
         if not restart and self._own_engine is not None:
             engine = self._own_engine
             self._own_engine = None
             self._engine = None
             await engine.close()
+
+    def _leave(self, seat: Seat) -> None:
+        """When nothing of the kernel is left, and no branch of it."""
+        if self._child is None or self._child.exited.done():
+            seat.leave()
+        else:
+            self._child.exited.add_done_callback(guarded(lambda _: seat.leave(), "end of a seat"))
+
+    async def remove(self, *folders: Path) -> None:
+        """Remove each of these folders, and that of a shared container with its last one."""
+        await super().remove(*folders)
+        if self._seat is not None:
+            self._seat.tidy()
 
 
 def kernel_user(engine: Engine) -> tuple[int, int]:
@@ -271,16 +403,18 @@ async def check_engine(engine: Engine, settings: ContainerSettings) -> str:
 
 
 def give_to(user: tuple[int, int], folders: LaunchFolders) -> None:
-    """Give a root gateway's folders to the kernel's user. Links in the workspace are not followed.
+    """Give a root gateway's folders to the kernel's user. Links in workspaces are not followed.
 
     Files beyond the limits of a walk keep their owner, an earlier kernel's user. Raises OSError, also on too
     many open files.
     """
-    for path in (folders.sockets, folders.connection_file, folders.workspace):
+    for path in (folders.sockets, folders.connection_file):
         os.chown(path, *user, follow_symlinks=False)
-    walk = trees.Walk(folders.workspace)
-    for entry in walk:
-        with suppress(FileNotFoundError):
-            os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)
-    if walk.hindered is not None:
-        raise walk.hindered
+    for folder in filter(None, (folders.workspace, folders.branches)):
+        os.chown(folder, *user, follow_symlinks=False)
+        walk = trees.Walk(folder)
+        for entry in walk:
+            with suppress(FileNotFoundError):
+                os.chown(entry.name, *user, dir_fd=entry.folder, follow_symlinks=False)
+        if walk.hindered is not None:
+            raise walk.hindered

@@ -28,7 +28,13 @@ import requests
 from docker.api.client import APIClient
 from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
-from cellgate_kernels.errors import BackendUnavailable, CellgateError, ImageMissing, KernelStartFailed
+from cellgate_kernels.errors import (
+    BackendUnavailable,
+    CellgateError,
+    ImageMissing,
+    KernelStartFailed,
+    in_words,
+)
 from cellgate_kernels.provisioners.base import KernelExit, Launch
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL, SPOOL_BYTES
 from cellgate_kernels.provisioners.disk import Folder, may_look
@@ -60,7 +66,10 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True, eq=False)
 class Container:
-    """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs."""
+    """One kernel's container. `exited` completes when all its processes are gone, `starting` when it runs.
+
+    `workspaces`: how many of them are in it, at the moment. `has_disk`: whether its files are watched here.
+    """
 
     name: str
     launch: Launch
@@ -72,6 +81,8 @@ class Container:
     died: bool = False
     image: str = ""
     watched: Watched | None = None
+    workspaces: Callable[[], int] = lambda: 1
+    has_disk: bool = True
     log: str | None = None
 
 
@@ -168,15 +179,17 @@ class Engine:
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def launch(self, launch: Launch, config: dict[str, Any]) -> Container:
+    def launch(self, launch: Launch, config: dict[str, Any], *, watch: bool = True) -> Container:
         """Start creating and starting a container; `starting` ends when it runs, or with the error.
 
-        The caller must also `end` it.
+        The caller must also `end` it. `watch`: whether it is ended when its files are too large.
         """
         if self._closed:
             raise BackendUnavailable("The gateway is shutting down.")
         name = f"cellgate-{secrets.token_hex(8)}"
-        return self._manage(name, launch, lambda: self.call(_create_and_start, config, name))
+        container = self._manage(name, launch, lambda: self.call(_create_and_start, config, name))
+        container.has_disk = watch
+        return container
 
     def adopt(self, name: str, launch: Launch) -> Container:
         """Manage a spared container from now on; `starting` ends with an error if it does not run.
@@ -214,18 +227,23 @@ class Engine:
             try:
                 container.watched = self._to_watch(container, inspected)
             except OSError as error:
-                raise KernelStartFailed(f"The kernel's disk can't be looked at: {error}") from error
-            self._disks.add(container.watched)
+                raise KernelStartFailed(f"The kernel's disk can't be looked at: {in_words(error)}") from error
+            if container.has_disk:
+                self._disks.add(container.watched)
 
     def _to_watch(self, container: Container, inspected: Mapping[str, Any]) -> Watched:
         process, folders = int(inspected["State"]["Pid"]), container.launch.folders
         ours = _is_here(process, str(inspected["Id"])) and may_look(process)
+        watched = [Folder(folders.workspace), Folder(folders.sockets, SPOOL_BYTES)]
+        if folders.branches is not None:
+            watched.append(Folder(folders.branches))
         return Watched(
             container.launch.limits,
-            (Folder(folders.workspace), Folder(folders.sockets, SPOOL_BYTES)),
+            tuple(watched),
             process if ours else None,
             lambda fate: self._disk_is_full(container, fate),
             passes_files="runsc" not in str(inspected["HostConfig"].get("Runtime")),
+            workspaces=container.workspaces,
         )
 
     @staticmethod
@@ -240,6 +258,15 @@ class Engine:
             container.fate = fate
             self._disks.discard(container.watched)
             container.ending = self._own(self._remove(container))
+
+    @staticmethod
+    async def explain_kill(container: Container) -> KernelExit | None:
+        """The end of one of a running container's kernels for want of memory; None if it was not that."""
+        if not await _soon(container.out_of_memory):
+            return None
+        # The next may have another reason.
+        container.out_of_memory.clear()
+        return out_of_memory(container.launch.limits.memory)
 
     async def log_tail(self, container: Container) -> str:
         """The end of the stderr of the container's first process, at most 8 KiB."""
@@ -402,11 +429,11 @@ def explained(error: Exception, url: str) -> CellgateError:
             f"The kernel image is not there: {error.explanation}. Run `cellgate image build`."
         )
     if isinstance(error, APIError):
-        said = str(error.explanation or error)[:500]
+        said = str(error.explanation or in_words(error))[:500]
         if error.is_client_error():
             return KernelStartFailed(f"The Docker engine refused: {said}")
         return KernelStartFailed(f"The Docker engine failed: {said}")
-    if isinstance(error, PermissionError) or "PermissionError" in str(error):
+    if isinstance(error, PermissionError) or "PermissionError" in in_words(error):
         return BackendUnavailable(
             f"No right to use the Docker engine at {url}; an ordinary user must be in the group `docker`."
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 
 from docker.api.client import APIClient
+from docker.errors import DockerException
 
 _UNIX = "unix://"
 
@@ -22,4 +23,8 @@ def connect(url: str, timeout: float) -> APIClient:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
             tried.settimeout(timeout)
             tried.connect(f"/{url.removeprefix(_UNIX).removeprefix('/')}")
-    return APIClient(base_url=url, version="auto", timeout=timeout)
+    try:
+        return APIClient(base_url=url, version="auto", timeout=timeout)
+    except (ValueError, TypeError, KeyError) as error:
+        # A URL that can't be taken apart, or an answer of something that is no engine.
+        raise DockerException(f"{url}: {error}") from error

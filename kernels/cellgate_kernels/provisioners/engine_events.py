@@ -17,6 +17,7 @@ from docker.api.client import APIClient
 from docker.errors import DockerException
 from docker.types import CancellableStream
 
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from cellgate_kernels.tasks import guarded
 
@@ -74,7 +75,7 @@ class EngineEvents:
                 try:
                     stream.close()
                 except OSError as error:
-                    logger.debug("The stream of events was closed already: %s", error)
+                    logger.debug("The stream of events was closed already: %s", in_words(error))
 
     def _read_forever(self) -> None:
         pause = FIRST_PAUSE
@@ -84,7 +85,7 @@ class EngineEvents:
                 pause = FIRST_PAUSE
                 self._read()
             except (DockerException, requests.RequestException, OSError, ValueError) as error:
-                logger.debug("The stream of events broke: %s", error)
+                logger.debug("The stream of events broke: %s", in_words(error))
             except Exception as error:  # any error: without this thread no container's end is seen
                 logger.error("The stream of events can't be read", exc_info=error)
             finally:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from cellgate_kernels import trees
-from cellgate_kernels.errors import KernelStartFailed
+from cellgate_kernels.errors import KernelStartFailed, in_words
 
 # sun_path of unix(7) holds 108 bytes including the final NUL.
 SOCKET_PATH_MAX = 107
@@ -40,7 +40,9 @@ class LaunchFolders:
     """Host folders of one kernel. We remove `runtime`, and `workspace` only if we made it.
 
     `packages`: a folder of modules that the kernel may read and others fill; None when there is none.
+    `branches`: an existing folder in which branches of the kernel get their workspaces; None likewise.
     `egress`: a folder in which others may make a socket for the kernel to connect to; None likewise.
+    `elsewhere`: the folder of its sockets, if that is not in `runtime`; we remove it too.
     """
 
     runtime: Path
@@ -48,6 +50,8 @@ class LaunchFolders:
     owns_workspace: bool
     packages: Path | None = None
     egress: Path | None = None
+    branches: Path | None = None
+    elsewhere: Path | None = None
 
     @classmethod
     def make(
@@ -57,6 +61,8 @@ class LaunchFolders:
         packages: Path | None = None,
         *,
         egress: bool = False,
+        branches: Path | None = None,
+        sockets: Path | None = None,
     ) -> LaunchFolders:
         """Make missing folders, private to this user. Raises KernelStartFailed when a path does not fit."""
         made = [] if runtime else [Path(tempfile.mkdtemp(prefix="cellgate-"))]
@@ -65,10 +71,11 @@ class LaunchFolders:
             if workspace is None:
                 made.append(Path(tempfile.mkdtemp(prefix="cellgate-workspace-")))
             packages = None if packages is None else packages.resolve(strict=True)
+            branches = None if branches is None else branches.resolve(strict=True)
             way_out = runtime / EGRESS if egress else None
             workspace_path = (workspace or made[-1]).resolve(strict=True)
-            folders = cls(runtime, workspace_path, workspace is None, packages, way_out)
-            _check_socket_path(folders.socket_prefix)
+            folders = cls(runtime, workspace_path, workspace is None, packages, way_out, branches, sockets)
+            check_socket_path(folders.socket_prefix)
             for folder in (runtime, folders.sockets, folders.home):
                 folder.mkdir(mode=0o700, exist_ok=True)
             if way_out is not None:
@@ -77,7 +84,7 @@ class LaunchFolders:
                 way_out.chmod(0o755)
         except OSError as error:
             _remove_quickly(made)
-            raise KernelStartFailed(f"The kernel's folders can't be made: {error}") from error
+            raise KernelStartFailed(f"The kernel's folders can't be made: {in_words(error)}") from error
         except BaseException:
             _remove_quickly(made)
             raise
@@ -86,7 +93,7 @@ class LaunchFolders:
     @property
     def sockets(self) -> Path:
         """The only part of `runtime` that a sandboxed kernel can write to."""
-        return self.runtime / SOCKETS
+        return self.runtime / SOCKETS if self.elsewhere is None else self.elsewhere
 
     @property
     def socket_prefix(self) -> str:
@@ -106,7 +113,8 @@ class LaunchFolders:
     @property
     def owned(self) -> tuple[Path, ...]:
         """The folders that we remove: the runtime folder, and the workspace if it was made here."""
-        return (self.runtime, self.workspace) if self.owns_workspace else (self.runtime,)
+        own = [self.runtime] if self.elsewhere is None else [self.runtime, self.elsewhere]
+        return (*own, self.workspace) if self.owns_workspace else tuple(own)
 
 
 async def remove_tree(folder: Path) -> None:
@@ -138,7 +146,8 @@ def _remove_quickly(empty_folders: list[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _check_socket_path(prefix: str) -> None:
+def check_socket_path(prefix: str) -> None:
+    """Raises KernelStartFailed when the paths of a kernel's sockets would be too long."""
     longest = len(os.fsencode(f"{prefix}-5"))
     if longest > SOCKET_PATH_MAX:
         raise KernelStartFailed(

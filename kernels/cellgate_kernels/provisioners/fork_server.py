@@ -6,9 +6,9 @@ number of forks, after some time, and at the first doubt; it then ends with its 
 their zygote.
 
 What can't be forked faithfully is not forked: `ForkServer.fork` raises NotForked, which says why, and the
-caller starts the kernel by itself. That is so for variables that the interpreter or the loaded modules have
-read already, for libraries that start threads when they are loaded, and for folders that the zygote's sandbox
-does not have.
+caller starts the kernel cold: as a program of its own. That is so for variables that the interpreter or the
+loaded modules have read already, for libraries that start threads when they are loaded, and for folders that
+the zygote's sandbox does not have.
 
 Nothing here blocks the loop: cgroups are made in threads, sockets don't block, processes are watched by
 pidfds.
@@ -20,27 +20,28 @@ import asyncio
 import logging
 import os
 import platform
-import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
-from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners import bubblewrap
-from cellgate_kernels.provisioners.base import OOM_SCORE, KernelExit, last_words
+from cellgate_kernels.provisioners.base import OOM_SCORE, KernelExit
 from cellgate_kernels.provisioners.bubblewrap import Files
 from cellgate_kernels.provisioners.cgroups import Cgroup, Cgroups
-from cellgate_kernels.provisioners.child import Child, Lasting, Log, rlimits
-from cellgate_kernels.provisioners.engine import out_of_memory
+from cellgate_kernels.provisioners.child import Child, Lasting, rlimits
 from cellgate_kernels.provisioners.folders import LaunchFolders
+from cellgate_kernels.provisioners.forker import ForkedChild, Forker
+from cellgate_kernels.provisioners.kernel_uids import KernelUid, KernelUids, Mounts
 from cellgate_kernels.provisioners.mounts import (
     NOTHING,
     SESSIONS,
     VIEW,
     WORKSPACE,
+    Bind,
     Devices,
     Folder,
     Memory,
@@ -53,26 +54,17 @@ from cellgate_kernels.provisioners.mounts import (
 )
 from cellgate_kernels.provisioners.seccomp import sandbox_filter
 from cellgate_kernels.provisioners.zygote_messages import (
-    LENGTH,
-    MOST_BYTES,
-    MOST_DESCRIPTORS,
     Description,
-    Ended,
-    Forked,
     NotForked,
-    Ready,
-    Refused,
     orders,
-    request,
-    understand,
 )
-from cellgate_kernels.tasks import Supervisor, guarded
+from cellgate_kernels.tasks import Supervisor
 
 logger = logging.getLogger(__name__)
 
-MODULES = ("numpy", "pandas", "matplotlib.pyplot")
+MODULES = ("numpy", "pandas", "matplotlib.pyplot", "matplotlib_inline.backend_inline")
 """What a zygote loads, where it is installed. They start no threads, and look for no shell when they are
-imported, except pyplot, for which ``image/zygote.py`` makes up."""
+imported, except pyplot, for which ``image/zygote.py`` compensates."""
 
 BOOTSTRAP = "bootstrap.py"
 # Named and explained in image/bootstrap.py and image/keeper.py.
@@ -88,40 +80,22 @@ _NAMESPACES = (
     *("--cap-add", "ALL", "--hostname", "cellgate", "--uid", str(_ROOT), "--gid", str(_ROOT)),
 )
 
-# Variables that the interpreter and compiled libraries read before any Python code runs, by their beginnings.
-_READ_EARLY = (
-    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ", "OMP_", "KMP_", "GOMP_", "OPENBLAS_"),
-    *(
-        "GOTO_",
-        "MKL_",
-        "BLIS_",
-        "VECLIB_",
-        "NUMEXPR_",
-        "LOKY_",
-        "NPY_",
-        "NUMPY_",
-        "ARROW_",
-        "JE_",
-        "MIMALLOC_",
-    ),
-)
-
 # Seconds.
 _START_TIMEOUT = 30.0
-_FORK_TIMEOUT = 10.0
-_STATUS_TIMEOUT = 1.0
 _RETRY_AFTER = 300.0
 
-_ANSWER_BYTES = 1024
 _MOST_TOLD = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ForkSettings:
-    """When a zygote is replaced, and how many there may be; `age` in seconds."""
+    """When a zygote is replaced, and how many there may be.
+
+    `most_forks` and `age` (in seconds): a zygote that has forked so many kernels, or is so old, is replaced.
+    """
 
     modules: tuple[str, ...] = MODULES
-    forks: int = 500
+    most_forks: int = 500
     age: float = 3600.0
     lineages: int = 4
 
@@ -167,7 +141,8 @@ def can_fork(argv: Sequence[str]) -> bool:
 
 class ForkServer:
     """The zygotes of one gateway. `sessions`: the folders in which kernels' folders are, and whether kernels
-    may write there. Without `cgroups` kernels have none. `close` it when no kernel is left.
+    may write there. Without `cgroups` kernels have none, without `uids` they have the gateway's. `close` it
+    when no kernel is left.
     """
 
     def __init__(
@@ -175,9 +150,11 @@ class ForkServer:
         sessions: Sequence[tuple[Path, bool]],
         cgroups: Cgroups | None = None,
         settings: ForkSettings | None = None,
+        uids: KernelUids | None = None,
     ) -> None:
         self.settings = ForkSettings() if settings is None else settings
         self.cgroups = cgroups
+        self.uids = uids
         self._sessions = [(folder.resolve(), writable) for folder, writable in sessions]
         self._lines: dict[Lineage, _Line] = {}
         self._zygotes: set[Zygote] = set()
@@ -186,10 +163,10 @@ class ForkServer:
         self._told: set[str] = set()
         self._closed = False
 
-    def way(self, argv: Sequence[str]) -> str:
-        """How kernels with this command start: ``fork``, or ``cold`` if they can't be forked here."""
+    def forks(self, argv: Sequence[str]) -> bool:
+        """Whether kernels with this command are forked here."""
         failed = any(line.why for lineage, line in self._lines.items() if lineage.argv[:2] == tuple(argv[:2]))
-        return "fork" if can_fork(argv) and not failed else "cold"
+        return can_fork(argv) and not failed
 
     async def fork(self, wanted: ForkRequest) -> ForkedChild:
         """A forked kernel behind its walls, as it begins to start. Raises NotForked; then nothing is left."""
@@ -211,33 +188,74 @@ class ForkServer:
         """Say once why kernels are not forked."""
         if why not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(why)
-            logger.log(level, "A kernel is started by itself, as others may be for the same reason: %s", why)
+            logger.log(level, "A kernel is started cold, as others may be for the same reason: %s", why)
 
     async def _fork(self, zygote: Zygote, wanted: ForkRequest, made: list[ForkedChild]) -> None:
-        env = dict(wanted.env)
-        zygote.check_variables(env)
+        zygote.check_variables(wanted.env)
         program = sandbox_filter(platform.machine())
         if program is None:
             # It is also what keeps a forked kernel from making namespaces; bubblewrap has another way.
             raise NotForked(f"there is no filter of system calls for {platform.machine()}")
-        own_user = os.geteuid() != 0
-        readable = wanted.lineage.readable
+        uid = await self._uid(zygote)
+        try:
+            with Mounts() as mounts:
+                await self._fork_as(uid, mounts, zygote, wanted, program, made)
+        finally:
+            if self.uids is not None and uid is not None:
+                self._give_back(self.uids, uid, made)
+
+    async def _uid(self, zygote: Zygote) -> KernelUid | None:
+        """A uid for a kernel of this zygote; None where kernels have none of their own."""
+        if self.uids is None or zygote.unreadable is not None:
+            return None
+        try:
+            return await self.uids.take()
+        except (OSError, BackendUnavailable) as error:
+            raise NotForked(f"it can't have a uid of its own: {in_words(error)}") from error
+
+    def _give_back(self, uids: KernelUids, uid: KernelUid, made: Sequence[ForkedChild]) -> None:
+        """When the kernel that has it has ended, or now if there is none."""
+        if not made:
+            uids.give_back(uid)
+            return
+        ended = self._tasks.guard(lambda _: uids.give_back(uid), "end of a uid")
+        made[0].exited.add_done_callback(ended)
+
+    async def _fork_as(
+        self,
+        uid: KernelUid | None,
+        mounts: Mounts,
+        zygote: Zygote,
+        wanted: ForkRequest,
+        program: bytes,
+        made: list[ForkedChild],
+    ) -> None:
+        steps = [Devices(), *session_part(wanted.limits, wanted.folders, wanted.lineage.readable)]
+        if uid is not None:
+            # The child gets its session's folders mounted; else it finds them in the zygote's view.
+            own = [(step.source, step.writable) for step in steps if self._is_of_session(step)]
+            try:
+                await asyncio.to_thread(mounts.add, uid, own)
+            except OSError as error:
+                raise NotForked(f"its files can't be mounted as its user's: {in_words(error)}") from error
         description = Description(
-            env=env,
-            mounts=[Devices(), *session_part(wanted.limits, wanted.folders, readable)],
+            env=wanted.env,
+            mounts=steps,
+            mounted=len(mounts.descriptors),
             folder=WORKSPACE,
             # What the zygote has loaded is shared, and no part of what the kernel may use.
             limits=rlimits(
                 wanted.limits,
-                processes=own_user,
+                processes=os.geteuid() != 0 or uid is not None,
                 reserved=wanted.reserved + zygote.reserved,
                 own_user=True,
             ),
             user=USER,
+            uid=_ROOT if uid is None else uid.within,
             oom_score=OOM_SCORE,
             filter=program,
         )
-        encoded = description.encoded(self._source_of)
+        encoded = description.encoded(lambda path: mounts.numbers.get(path, self._source_of(path)))
         cgroup: Cgroup | None = None
         if self.cgroups is not None:
             self._kernels += 1
@@ -246,8 +264,11 @@ class ForkServer:
                     self.cgroups.make, f"{self._kernels}", wanted.limits, reserved=wanted.reserved
                 )
             except OSError as error:
-                raise NotForked(f"its cgroup can't be made: {error}") from error
-        await zygote.fork(encoded, cgroup, wanted.limits, made)
+                raise NotForked(f"its cgroup can't be made: {in_words(error)}") from error
+        await zygote.fork(encoded, cgroup, wanted.limits, mounts.descriptors, made)
+
+    def _is_of_session(self, step: Step) -> TypeGuard[Bind]:
+        return isinstance(step, Bind) and self._source_of(step.source) != step.source
 
     def _source_of(self, path: str) -> str:
         """Where a child finds a folder or file of the host, before it gives up those of sessions."""
@@ -260,7 +281,7 @@ class ForkServer:
 
     def _check_folders(self, folders: LaunchFolders) -> None:
         """Raises NotForked for folders that no zygote's sandbox has."""
-        for folder in (folders.runtime, folders.workspace, folders.packages):
+        for folder in (folders.runtime, folders.workspace, folders.packages, folders.branches):
             if folder is not None and self._source_of(str(folder)) == str(folder):
                 raise NotForked(f"{folder} is in none of the folders of this gateway's sessions")
 
@@ -277,7 +298,7 @@ class ForkServer:
             if loop.time() < line.retry_at:
                 raise NotForked(line.why)
             return await asyncio.shield(self._renew(lineage, line))
-        if zygote.forks >= self.settings.forks or loop.time() - zygote.since >= self.settings.age:
+        if zygote.forked >= self.settings.most_forks or loop.time() - zygote.since >= self.settings.age:
             self._renew(lineage, line)
         return zygote
 
@@ -292,12 +313,13 @@ class ForkServer:
         modules = () if lineage.packages else self.settings.modules
         zygote: Zygote | None = None
         try:
-            zygote = Zygote(lineage, self._sessions, self._tasks, self._ended)
+            zygote = Zygote(lineage, self._sessions, self._tasks, self.uids)
             self._zygotes.add(zygote)
+            zygote.exited.add_done_callback(self._forget(zygote))
             async with asyncio.timeout(_START_TIMEOUT):
                 await zygote.start(modules)
         except (NotForked, BackendUnavailable, OSError, TimeoutError) as error:
-            why = str(error) or f"it was not ready within {_START_TIMEOUT:g} s"
+            why = in_words(error) if error.args else f"it was not ready within {_START_TIMEOUT:g} s"
             if zygote is not None:
                 zygote.retire(why)
             self._tell(why, logging.WARNING)
@@ -306,6 +328,8 @@ class ForkServer:
             raise NotForked(why) from error
         finally:
             line.coming = None
+        if self.uids is not None and zygote.unreadable is not None:
+            logger.warning("Kernels have the gateway's uid: other users can't read %s", zygote.unreadable)
         if line.current is not None:
             line.current.retire("it has been replaced")
         line.current = zygote
@@ -314,8 +338,8 @@ class ForkServer:
             zygote.retire("the gateway ends")
         return zygote
 
-    def _ended(self, zygote: Zygote) -> None:
-        self._zygotes.discard(zygote)
+    def _forget(self, zygote: Zygote) -> Callable[[object], None]:
+        return self._tasks.guard(lambda _: self._zygotes.discard(zygote), "end of a zygote")
 
     def processes(self) -> list[int]:
         """The outermost processes of the zygotes; the kernels are among their descendants."""
@@ -328,17 +352,19 @@ class ForkServer:
             zygote.kill()
             await asyncio.shield(zygote.exited)
         await self._tasks.finished()
+        if self.uids is not None:
+            self.uids.close()
         if self.cgroups is not None:
             try:
                 await asyncio.to_thread(self.cgroups.close)
             except OSError as error:
-                logger.warning("The gateway's cgroups can't be removed: %s", error)
+                logger.warning("The gateway's cgroups can't be removed: %s", in_words(error))
 
 
-class Zygote:
-    """One zygote process, and the children that it has forked.
+class Zygote(Forker):
+    """One zygote process in a sandbox, and the children that it has forked.
 
-    `ended` is called when it and all its children have ended. It is in use from `start` until `retire`.
+    With `uids` its children can have one each.
     """
 
     def __init__(
@@ -346,41 +372,27 @@ class Zygote:
         lineage: Lineage,
         sessions: Sequence[tuple[Path, bool]],
         tasks: Supervisor,
-        ended: Callable[[Zygote], None],
+        uids: KernelUids | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._tasks = tasks
-        self._ended = ended
+        self._uids = uids
         self._lineage = lineage
         self._sessions = sessions
-        self._ready: asyncio.Future[Ready] = self._loop.create_future()
-        self._asked: frozenset[str] = frozenset()
-        self._waiting: dict[int, asyncio.Future[int]] = {}
-        self._children: dict[int, ForkedChild] = {}
-        self._outside: int | None = None
-        self._retired = False
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._control.setblocking(False)
-        self.forks = 0
-        self.since = self._loop.time()
+        self._first_mounts: int | None = None
+        """A descriptor of its first mount namespace, which has the folders of all sessions.
+
+        The zygote has left that namespace; a child enters it by this, and takes its own folders out of it.
+        """
         self.reserved = 0
+        self.unreadable: str | None = None
+        """A file that it has loaded and others can't read, so that its children need the gateway's uid."""
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 self._child: Child = self._spawn(theirs.fileno())
             except BaseException:
-                self._control.close()
+                control.close()
                 raise
-        self._loop.add_reader(self._control, self._guard(self._receive))
-        self._child.exited.add_done_callback(self._guard(self._gone))
-
-    def _guard(self, callback: Callable[..., object]) -> Callable[..., None]:
-        return guarded(callback, "zygote", self._broke)
-
-    def _broke(self, error: Exception) -> None:
-        """An internal error: nothing is known for sure any more."""
-        if self._control.fileno() >= 0:
-            self._loop.remove_reader(self._control)
-        self.kill()
+        super().__init__(self._child, control, dict(lineage.env), tasks)
 
     def _spawn(self, control: int) -> Child:
         readable = self._lineage.readable
@@ -393,23 +405,19 @@ class Zygote:
             # It keeps its children itself; they get keepers of their own.
             env.pop(KEEPER, None)
             return bubblewrap.start(
-                words, self._lineage.argv, env, contents, pass_fds=(control,), kind=Lasting
+                words,
+                self._lineage.argv,
+                env,
+                contents,
+                pass_fds=(control,),
+                kind=Lasting,
+                prepare=None if self._uids is None else self._uids.admit,
             )
 
     @property
     def process(self) -> int:
         """The id of bwrap's outer process."""
         return self._child.pid
-
-    @property
-    def exited(self) -> asyncio.Future[KernelExit]:
-        """Completed when it has ended, and with it all its children."""
-        return self._child.exited
-
-    @property
-    def usable(self) -> bool:
-        """Whether it forks."""
-        return not self._retired and self._ready.done()
 
     async def start(self, modules: Sequence[str]) -> None:
         """Wait until it has loaded these modules. Raises NotForked."""
@@ -419,294 +427,22 @@ class Zygote:
             *within_own(self._lineage.readable),
         ]
         sessions = [f"{SESSIONS}/{number}" for number in range(len(self._sessions))]
-        self._control.send(orders(sessions, own, WORKSPACE, modules))
-        ready = await self._ready
-        if ready.threads != 1:
-            raise NotForked("the modules that are loaded beforehand have started threads")
-        if ready.failed:
-            logger.info("Not loaded before kernels are forked: %s", ", ".join(ready.failed))
-        self._asked = frozenset(ready.asked)
+        ready = await self._begin(orders(sessions, own, WORKSPACE, modules))
         self.reserved = ready.reserved
-        self.since = self._loop.time()
+        self.unreadable = ready.private or None
 
-    def check_variables(self, env: Mapping[str, str]) -> None:
-        """Raises NotForked where a kernel's variables differ in one that has been read already."""
-        common = dict(self._lineage.env)
-        for name in sorted(common.keys() | env.keys()):
-            if common.get(name) != env.get(name) and (name in self._asked or name.startswith(_READ_EARLY)):
-                raise NotForked(f"the variable {name} was read before the fork")
+    def _first_descriptors(self) -> Sequence[int]:
+        assert self._first_mounts is not None
+        return (self._first_mounts,)
 
-    async def fork(
-        self, description: bytes, cgroup: Cgroup | None, limits: ResourceLimits, made: list[ForkedChild]
-    ) -> None:
-        """Fork a kernel, which is added to `made` as soon as it exists. Raises NotForked."""
-        number = self.forks
-        self.forks += 1
-        ours, theirs = socket.socketpair()
-        with ours:
-            ours.setblocking(False)
-            with theirs:
-                pidfd = await self._asked_for(number, theirs)
-            if pidfd is None:
-                self._end_if_unused()
-                await _remove(cgroup)
-                raise NotForked("the zygote did not fork")
-            child = ForkedChild(pidfd, cgroup, limits.memory, self._tasks)
-            made.append(child)
-            self._children[number] = child
-            child.exited.add_done_callback(self._guard(lambda _: self._child_ended(number)))
-            try:
-                async with asyncio.timeout(_FORK_TIMEOUT):
-                    answer = await self._describe(ours, description, child, cgroup)
-            except (OSError, TimeoutError) as error:
-                answer = f"no answer: {error}".encode()
-        if answer != b"ok":
-            said = answer.decode(errors="replace")
-            why = f"its walls could not be built: {said}{last_words(child.log_tail())}"
-            self.retire(why)
-            raise NotForked(why)
-
-    async def _asked_for(self, number: int, door: socket.socket) -> int | None:
-        """The pidfd of the child of this number; None if there is none, which puts the zygote in doubt."""
-        if self._retired:
-            return None
-        answer: asyncio.Future[int] = self._loop.create_future()
-        self._waiting[number] = answer
-        try:
-            socket.send_fds(self._control, [request(number)], [door.fileno()])
-            async with asyncio.timeout(_FORK_TIMEOUT):
-                return await answer
-        except (OSError, TimeoutError, NotForked) as error:
-            self.retire(f"a fork failed: {error}")
-            return None
-        finally:
-            self._waiting.pop(number, None)
-
-    async def _describe(
-        self, door: socket.socket, description: bytes, child: ForkedChild, cgroup: Cgroup | None
-    ) -> bytes:
-        assert self._outside is not None
-        writer = child.log.writer()
-        opened: list[int] = []
-        try:
-            if cgroup is not None:
-                opened = await asyncio.to_thread(cgroup.open)
-            descriptors = [self._outside, writer, *opened]
-            socket.send_fds(door, [LENGTH.pack(len(description))], descriptors)
-        finally:
-            for descriptor in (writer, *opened):
-                os.close(descriptor)
-        child.log.follow()
-        await self._loop.sock_sendall(door, description)
-        answer = b""
-        while part := await self._loop.sock_recv(door, _ANSWER_BYTES):
-            answer += part
-            if len(answer) > _ANSWER_BYTES:
-                break
-        return answer
-
-    def _receive(self) -> None:
-        try:
-            message, descriptors, flags, _ = socket.recv_fds(
-                self._control, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
-            )
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            message, descriptors, flags = b"", [], 0
-        try:
-            if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                raise NotForked("the zygote has gone, or said too much")
-            self._said(understand(message), descriptors)
-        except NotForked as error:
-            self._loop.remove_reader(self._control)
-            self.retire(error.message)
-            self.kill()
-        finally:
-            for descriptor in descriptors:
-                os.close(descriptor)
-
-    def _said(self, what: Ready | Forked | Refused | Ended, descriptors: list[int]) -> None:
-        """Takes the descriptors that it needs out of the list."""
-        match what:
-            case Ready() if len(descriptors) == 1 and not self._ready.done():
-                self._outside = descriptors.pop()
-                self._ready.set_result(what)
-            case Forked(number) if len(descriptors) == 1 and number < self.forks:
-                answer = self._waiting.get(number)
-                if answer is not None and not answer.done():
-                    answer.set_result(descriptors.pop())
-                else:
-                    # Nobody waits any more.
-                    with suppress(ProcessLookupError):
-                        signal.pidfd_send_signal(descriptors[0], signal.SIGKILL)
-            case Refused(number, why) if number in self._waiting:
-                answer = self._waiting[number]
-                if not answer.done():
-                    answer.set_exception(NotForked(why))
-            case Ended(number, status) if number < self.forks:
-                if number in self._children:
-                    self._children[number].reported(status)
-            case _:
-                raise NotForked("the zygote said what nobody had asked for")
-
-    def retire(self, why: str) -> None:
-        """Fork no more; when the last child has ended, so does this. Idempotent."""
-        if not self._retired:
-            self._retired = True
-            logger.info("A zygote is given up after %d forks: %s", self.forks, why)
-        self._end_if_unused()
-
-    def _child_ended(self, number: int) -> None:
-        del self._children[number]
-        self._end_if_unused()
-
-    def _end_if_unused(self) -> None:
-        if self._retired and not self._children and not self._waiting:
-            self.kill()
-
-    def kill(self) -> None:
-        """End it, with all its children."""
-        self._retired = True
-        self._child.kill()
+    def _take(self, descriptors: list[int]) -> bool:
+        if len(descriptors) != 1:
+            return False
+        self._first_mounts = descriptors.pop()
+        return True
 
     def _gone(self, exited: asyncio.Future[KernelExit]) -> None:
-        self._retired = True
-        self._loop.remove_reader(self._control)
-        self._control.close()
-        if self._outside is not None:
-            os.close(self._outside)
-            self._outside = None
-        why = f"the zygote ended. {exited.result().message}{last_words(self._child.log_tail())}"
-        if not self._ready.done():
-            self._ready.set_exception(NotForked(why))
-        for answer in self._waiting.values():
-            if not answer.done():
-                answer.set_exception(NotForked(why))
-        if self._ready.done():
-            self._ready.exception()  # nobody may be waiting for it
-        for child in self._children.values():
-            child.reported(-signal.SIGKILL)
-        self._ended(self)
-
-
-@dataclass(slots=True)
-class _Fate:
-    """What is known of a child's end. `given`: how we said that it ends; `killed`: whether we ended it.
-    `status`: see `KernelExit.of_shell_code`, negative for a signal.
-    """
-
-    given: KernelExit | None = None
-    killed: bool = False
-    status: int | None = None
-    reported: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class ForkedChild:
-    """A kernel's first process, whose parent is a zygote. It is killed by its pidfd, with its namespace."""
-
-    oom_score_refused = False
-
-    def __init__(self, pidfd: int, cgroup: Cgroup | None, memory: int, tasks: Supervisor) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._pidfd: int | None = pidfd
-        self._cgroup = cgroup
-        self._memory = memory
-        self._tasks = tasks
-        self._fate = _Fate()
-        self.log = Log(self._guard)
-        self.inner_pid: int | None = _process_of(pidfd)
-        self.exited: asyncio.Future[KernelExit] = self._loop.create_future()
-        self.started: asyncio.Future[None] = self._loop.create_future()
-        self.started.set_result(None)
-        self._loop.add_reader(pidfd, self._guard(self._on_exit))
-
-    def _guard(self, callback: Callable[..., object]) -> Callable[..., None]:
-        return guarded(callback, "forked kernel", self._broke)
-
-    def _broke(self, error: Exception) -> None:
-        """An internal error: the kernel must not continue; its end is still watched."""
-        self.log.close()
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """Its id on this machine, until `exited`; 0 if it had ended before that could be asked."""
-        return self.inner_pid or 0
-
-    def signal(self, signum: int) -> None:
-        """Send a signal to it; does nothing after its end."""
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signum)
-
-    def kill(self, fate: KernelExit | None = None, first: int | None = None) -> None:
-        """End it with all its processes; `exited` completes when they are gone, with `fate` if given.
-
-        `first` is for processes outside of a pid namespace; the end of this one ends its namespace.
-        """
-        self._fate.given = self._fate.given or fate
-        self._fate.killed = True
-        self.signal(signal.SIGKILL)
-
-    def log_tail(self) -> str:
-        """The last 8 KiB of its stderr so far."""
-        return self.log.tail
-
-    def reported(self, status: int) -> None:
-        """Its parent says how it ended."""
-        if self._fate.status is None:
-            self._fate.status = status
-            self._fate.reported.set()
-
-    def _on_exit(self) -> None:
-        assert self._pidfd is not None
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
-        self._pidfd = None
-        self._tasks.start(self._bury(), "end of a forked kernel", failed=self._lost)
-
-    async def _bury(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_STATUS_TIMEOUT):
-                await self._fate.reported.wait()
-        ended = self._explained()
-        if self._cgroup is not None:
-            by_itself = ended.signal == signal.SIGKILL and not self._fate.killed
-            if by_itself and await asyncio.to_thread(self._cgroup.ran_out_of_memory):
-                ended = out_of_memory(self._memory)
-            await _remove(self._cgroup)
-        self.log.read()
-        self.log.close()
-        if not self.exited.done():
-            self.exited.set_result(ended)
-
-    def _explained(self) -> KernelExit:
-        if self._fate.given is not None:
-            return self._fate.given
-        status = -signal.SIGKILL if self._fate.status is None else self._fate.status
-        return KernelExit.of_shell_code(status) if status >= 0 else KernelExit.of_returncode(status)
-
-    def _lost(self, error: Exception) -> None:
-        """An internal error: whoever waits for the end must still be told."""
-        self.log.close()
-        if not self.exited.done():
-            self.exited.set_result(self._explained())
-
-
-async def _remove(cgroup: Cgroup | None) -> None:
-    """Remove a cgroup; one that can't be removed is only logged. The gateway's next start tries again."""
-    if cgroup is not None:
-        try:
-            await asyncio.to_thread(cgroup.remove)
-        except OSError as error:
-            logger.warning("The cgroup of a kernel can't be removed: %s", error)
-
-
-def _process_of(pidfd: int) -> int | None:
-    """The id of a pidfd's process; None once it has been reaped."""
-    for line in Path(f"/proc/self/fdinfo/{pidfd}").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == "Pid":
-            return int(value) if int(value) > 0 else None
-    return None
+        if self._first_mounts is not None:
+            os.close(self._first_mounts)
+            self._first_mounts = None
+        super()._gone(exited)

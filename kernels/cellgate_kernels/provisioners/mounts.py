@@ -159,6 +159,10 @@ def session_part(limits: ResourceLimits, folders: LaunchFolders, readable: Seque
     yield Memory("/run", _RUN_BYTES, 0o755)
     yield from within_own(readable)
     yield Bind(str(folders.workspace), WORKSPACE, writable=True)
+    if folders.branches is None:
+        yield Folder(VIEW.branches)
+    else:
+        yield Bind(str(folders.branches), VIEW.branches, writable=True)
     yield Bind(str(folders.sockets), "/run/kernel", writable=True)
     yield Bind(str(folders.connection_file), VIEW.connection_file)
     if folders.packages is not None:
@@ -184,18 +188,35 @@ def zygote_words(
     `sessions`: the folders in which sessions' folders are, and whether kernels may write there. `descriptors`
     are open on what `files` has, and on an empty file for `NOTHING`.
     """
-    for step in system_part(readable):
+    system = list(system_part(readable))
+    for folder in _above(system):
+        yield from ("--perms", "0755", "--dir", folder)
+    for step in system:
         if isinstance(step, Devices):
             yield from _bare_devices()
         else:
             yield from bwrap_words([step], descriptors)
     yield from bwrap_words(within_own(readable), descriptors)
-    yield from ("--proc", "/proc", "--dir", "/run", "--dir", WORKSPACE, "--dir", "/tmp/proc")  # noqa: S108
+    yield from ("--proc", "/proc", "--dir", "/run", "--dir", WORKSPACE, "--dir", VIEW.branches)
+    yield from ("--dir", "/tmp/proc")  # noqa: S108
     yield from ("--perms", "0555", "--dir", "/tmp/empty")  # noqa: S108
     yield from ("--perms", "0000", "--file", str(descriptors[NOTHING]), NOTHING)
     for number, (folder, writable) in enumerate(sessions):
         yield from ("--bind" if writable else "--ro-bind", folder, f"{SESSIONS}/{number}")
     yield from ("--remount-ro", "/")
+
+
+def _above(steps: Iterable[Step]) -> list[str]:
+    """The folders above what is mounted.
+
+    bwrap would make them for root alone, and forked kernels may have uids of their own.
+    """
+    folders: set[str] = set()
+    for step in steps:
+        is_there = not isinstance(step, Bind) or not step.optional or Path(step.source).exists()
+        if isinstance(step, Bind | File | Link) and is_there:
+            folders |= {str(folder) for folder in Path(step.path).parents}
+    return sorted(folders - {"/"})
 
 
 def _bare_devices() -> Iterator[str]:

@@ -39,4 +39,5 @@ def hidden_names(listed: Iterable[str]) -> list[str]:
 def hidden_here() -> list[str]:
     """The names in this machine's /proc that kernels on it must not see."""
     listed = os.listdir("/proc")  # noqa: PTH208 - names are all that is asked for
-    return [name for name in hidden_names(listed) if name in set(listed)]
+    there = set(listed)
+    return [name for name in hidden_names(listed) if name in there]

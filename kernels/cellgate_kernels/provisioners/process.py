@@ -31,7 +31,12 @@ class ProcessProvisioner(ChildProvisioner):
 
     def _view(self, folders: LaunchFolders) -> KernelView:
         return KernelView(
-            str(folders.connection_file), folders.socket_prefix, str(folders.home), str(folders.packages)
+            str(folders.connection_file),
+            folders.socket_prefix,
+            str(folders.home),
+            str(folders.packages),
+            workspace=str(folders.workspace),
+            branches=str(folders.branches),
         )
 
     def _spawn(self, launch: Launch) -> Child:

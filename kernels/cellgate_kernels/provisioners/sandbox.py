@@ -24,10 +24,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
+from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed, in_words
 from cellgate_kernels.limits import ResourceLimits
 from cellgate_kernels.provisioners import bubblewrap
-from cellgate_kernels.provisioners.base import KernelView, Launch, kernel_environment, last_words
+from cellgate_kernels.provisioners.base import (
+    KernelExit,
+    KernelView,
+    Launch,
+    kernel_environment,
+    last_words,
+)
 from cellgate_kernels.provisioners.bubblewrap import Files
 from cellgate_kernels.provisioners.child import (
     Child,
@@ -40,6 +46,7 @@ from cellgate_kernels.provisioners.disk import Folder, may_look
 from cellgate_kernels.provisioners.disk_watch import DiskWatch, Watched
 from cellgate_kernels.provisioners.folders import LaunchFolders, remove_tree
 from cellgate_kernels.provisioners.fork_server import ForkRequest, ForkServer, Lineage, can_fork
+from cellgate_kernels.provisioners.forker import ForkedChild
 from cellgate_kernels.provisioners.mounts import (
     VIEW,
     WORKSPACE,
@@ -132,8 +139,9 @@ class SandboxProvisioner(ChildProvisioner):
         process = child.inner_pid
         if process is not None and not may_look(process):
             process = None
-        folders = (Folder(launch.folders.workspace), Folder(launch.folders.sockets))
-        watched = Watched(launch.limits, folders, process, child.kill)
+        written = (launch.folders.workspace, launch.folders.sockets, launch.folders.branches)
+        folders = tuple(Folder(folder) for folder in written if folder is not None)
+        watched = Watched(launch.limits, folders, process, child.kill, workspaces=lambda: self.workspaces)
         disks.add(watched)
         child.exited.add_done_callback(lambda _: disks.discard(watched))
         self._watched = watched
@@ -142,6 +150,11 @@ class SandboxProvisioner(ChildProvisioner):
         """Allow the given files even over the kernel's disk limit."""
         if self._disks is not None and self._watched is not None:
             await self._disks.files_given(self._watched)
+
+    async def explain_kill(self) -> KernelExit | None:
+        """As the cgroup of a forked kernel tells; a kernel that was started cold has none."""
+        child = self._child
+        return await child.explain_kill() if isinstance(child, ForkedChild) else None
 
     def _plan(self, cmd: Sequence[str], folders: LaunchFolders, options: Mapping[str, Any]) -> Launch:
         launch = super()._plan(cmd, folders, options)
@@ -191,7 +204,7 @@ async def _remove_scratch(folder: Path) -> None:
     try:
         await remove_tree(folder)
     except OSError as error:
-        logger.warning("The folder %s of a check can't be removed: %s", folder, error)
+        logger.warning("The folder %s of a check can't be removed: %s", folder, in_words(error))
 
 
 def spawn(launch: Launch, readable: Sequence[str], reserved: int = 0) -> Child:

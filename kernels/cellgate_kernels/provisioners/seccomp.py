@@ -23,6 +23,7 @@ import socket
 import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 from cellgate_kernels.provisioners.system_calls import allowed_calls
 
@@ -92,6 +93,7 @@ _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH_* of linux/
 _Step = tuple[int, int, str | None, str | None]
 
 
+@cache
 def sandbox_filter(machine: str) -> bytes | None:
     """The filter for an architecture as of ``uname -m``, or None for one whose numbers are not known here."""
     if machine not in _AUDIT:

@@ -14,6 +14,7 @@ import requests
 from docker.api.client import APIClient
 from docker.errors import DockerException
 
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.provisioners.container import INSTANCE_LABEL
 from cellgate_kernels.provisioners.engine_client import connect
 
@@ -43,7 +44,7 @@ def sweep(url: str, instance: str, seconds: float) -> bool:
         finally:
             client.close()
     except (DockerException, requests.RequestException, OSError) as error:
-        logger.warning("The containers are left to the next start: %s", error)
+        logger.warning("The containers are left to the next start: %s", in_words(error))
         return False
     return True
 
@@ -55,4 +56,4 @@ def _remove(client: APIClient, container: str, deadline: float) -> None:
         client.remove_container(container, force=True, v=True)
     except (DockerException, requests.RequestException) as error:
         # Something else is removing it, or the next listing will show it again.
-        logger.debug("A container was not removed: %s", error)
+        logger.debug("A container was not removed: %s", in_words(error))

@@ -34,7 +34,7 @@ MOST_DESCRIPTORS = 4
 
 
 class NotForked(CellgateError):
-    """This kernel can't be forked; it is started by itself. The message says why."""
+    """This kernel can't be forked; it is started cold. The message says why."""
 
     reason = "not_forked"
 
@@ -42,13 +42,15 @@ class NotForked(CellgateError):
 class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="kind"):
     """It has loaded its modules. Comes with its view of the sessions' folders.
 
-    `asked`: the variables that were read meanwhile. `reserved`: bytes of memory that its children share.
+    `asked`: the variables that were read while it did. `reserved`: bytes of memory that its children share.
+    `private`: a file that it has loaded and that other users can't read, if there is one.
     """
 
     asked: list[str]
     failed: list[str]
     threads: int
     reserved: int
+    private: str = ""
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked", tag_field="kind"):
@@ -95,39 +97,51 @@ def orders(sessions: Sequence[str], mounts: Iterable[Step], folder: str, modules
     ).encode()
 
 
-def request(number: int) -> bytes:
-    """Ask for a fork."""
-    return json.dumps({"number": number}).encode()
+def request(number: int, scratch: str = "") -> bytes:
+    """Ask for a fork. `scratch`: a folder that the zygote is to remove after its end, if it has one."""
+    return json.dumps({"number": number, "scratch": scratch} if scratch else {"number": number}).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """One kernel, as its child reads it. `user`: its id within. `filter`: of system calls."""
+    """One kernel, as its child reads it.
+
+    `mounted`: how many detached mounts come with it. `user`: its id within; `uid`: the one that it has in the
+    zygote's user namespace. `filter`: of system calls.
+    """
 
     env: Mapping[str, str]
     mounts: Sequence[Step]
+    mounted: int
     folder: str
     limits: Mapping[str, int]
     user: int
+    uid: int
     oom_score: int
     filter: bytes
 
-    def encoded(self, source_of: Callable[[str], str]) -> bytes:
-        """As bytes; `source_of` says where the child finds a folder or file of the host. Raises NotForked."""
+    def encoded(self, source_of: Callable[[str], str | int]) -> bytes:
+        """As bytes.
+
+        `source_of` says where the child finds a folder or file of the host: a path, or the number of a
+        detached mount. Raises NotForked.
+        """
         return json.dumps(
             {
                 "env": dict(self.env),
                 "mounts": list(_mounts(self.mounts, source_of)),
+                "mounted": self.mounted,
                 "folder": self.folder,
                 "limits": dict(self.limits),
                 "user": self.user,
+                "uid": self.uid,
                 "oom_score": self.oom_score,
                 "filter": self.filter.hex(),
             }
         ).encode()
 
 
-def _mounts(steps: Iterable[Step], source_of: Callable[[str], str]) -> Iterable[list[Any]]:
+def _mounts(steps: Iterable[Step], source_of: Callable[[str], str | int]) -> Iterable[list[Any]]:
     for step in steps:
         match step:
             case Bind(source, path, writable):

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from packaging.utils import canonicalize_name
 from traitlets import Bool, Dict, Enum, List, TraitError, Unicode, default, observe
 
-from cellgate_kernels.errors import InvalidInput, KernelspecNotFound
+from cellgate_kernels.errors import InvalidInput, KernelspecNotFound, in_words
 from cellgate_kernels.specs.languages import parse_language
 from cellgate_kernels.specs.manifest import Manifest, manifest_path, read_manifest
 
@@ -29,6 +30,8 @@ def data_folder(prefix: Path) -> Path:
 
 
 CONTAINER_KERNELSPECS = Path(__file__).parent / "container"
+KERNEL_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
+"""The package of each of our kernelspecs' kernels. An environment may be without one, as `minimal` is."""
 
 
 class KernelspecCatalog(KernelSpecManager):
@@ -56,31 +59,58 @@ class KernelspecCatalog(KernelSpecManager):
         self.reload()
 
     def reload(self) -> None:
-        """Read the folders again. A kernelspec that can't be read is logged and left out."""
+        """Read the folders again. What can't be used is logged, kept in `unusable`, and left out."""
         self._specs: dict[str, KernelSpec] = {}
         self._manifests: dict[str, Manifest] = {}
-        for name, folder in super().find_kernel_specs().items():
+        self.unusable: dict[str, str] = {}
+        """Why a kernelspec is left out, by its folder."""
+        for name, folder in self._folders().items():
             try:
-                spec = KernelSpec.from_resource_dir(folder)
+                spec = self._read(folder)
             except (OSError, ValueError, TypeError, TraitError) as error:
-                self.log.error("The kernelspec in %s can't be read: %s", folder, error)
+                self._leave_out(folder, error)
                 continue
-            provisioner = spec.metadata.get("kernel_provisioner", {})
-            provisioner = {
-                "provisioner_name": f"cellgate-{self.backend}",
-                "config": {**self.provisioner_config, **provisioner.get("config", {})},
-            }
-            spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
             self._specs[name] = spec
             if self.backend != "docker":
                 self._look_for_manifest(name, spec)
+
+    def _folders(self) -> dict[str, str]:
+        try:
+            return super().find_kernel_specs()
+        except OSError as error:
+            self._leave_out(str(error.filename), error)
+            return {}
+
+    def _leave_out(self, folder: str, error: Exception) -> None:
+        why = in_words(error, file=False)
+        self.unusable[folder] = why
+        self.log.error("The kernelspec in %s can't be used: %s", folder, why)
+
+    def _read(self, folder: str) -> KernelSpec:
+        """The kernelspec in a folder, with our provisioner.
+
+        Raises OSError, ValueError, TypeError and TraitError.
+        """
+        spec = KernelSpec.from_resource_dir(folder)
+        if not spec.argv:
+            raise ValueError("its argv names no program")
+        own = spec.metadata.get("kernel_provisioner", {})
+        config = own.get("config", {}) if isinstance(own, dict) else None
+        if not isinstance(config, dict):
+            raise ValueError("its metadata has a kernel_provisioner without a config of settings")
+        provisioner = {
+            "provisioner_name": f"cellgate-{self.backend}",
+            "config": {**self.provisioner_config, **config},
+        }
+        spec.metadata = spec.metadata | {"kernel_provisioner": provisioner}
+        return spec
 
     def _look_for_manifest(self, name: str, spec: KernelSpec) -> None:
         path = manifest_path(spec)
         try:
             manifest = None if path is None else read_manifest(Path(path))
         except (OSError, ValueError) as error:
-            self.log.warning("The manifest %s can't be read: %s", path, error)
+            self.log.warning("The manifest %s can't be read: %s", path, in_words(error))
             return
         if manifest is not None:
             self._manifests[name] = manifest
@@ -89,14 +119,25 @@ class KernelspecCatalog(KernelSpecManager):
         """The names of kernelspecs by image, and path in it, where their manifest would be."""
         found: dict[tuple[str, str], list[str]] = {}
         for name, spec in self._specs.items():
-            config = spec.metadata["kernel_provisioner"]["config"]
-            if (path := manifest_path(spec)) is not None and "image" in config:
-                found.setdefault((config["image"], str(path)), []).append(name)
+            image = _image_of(spec)
+            if (path := manifest_path(spec)) is not None and image is not None:
+                found.setdefault((image, str(path)), []).append(name)
         return found
 
     def add_manifest(self, name: str, manifest: Manifest) -> None:
-        """Keep the manifest of a kernelspec whose environment is in an image."""
+        """Keep the manifest of a kernelspec whose environment is in an image.
+
+        Kernelspecs of ours whose kernels that image does not have are left out from now on.
+        """
         self._manifests[name] = manifest
+        image = _image_of(self._specs[name])
+        packages = {canonicalize_name(package) for package in manifest.packages}
+        for other, spec in tuple(self._specs.items()):
+            ours = Path(spec.resource_dir).parent == CONTAINER_KERNELSPECS and _image_of(spec) == image
+            # A manifest need not list packages at all.
+            if packages and ours and canonicalize_name(KERNEL_PACKAGES[other]) not in packages:
+                self.log.info("The image %s has no kernel for the kernelspec %s", image, other)
+                del self._specs[other]
 
     def manifests(self) -> dict[str, Manifest]:
         """What is in the environments of kernelspecs of Python that have a manifest, by kernelspec."""
@@ -140,3 +181,8 @@ class KernelspecCatalog(KernelSpecManager):
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         """The kernelspec of this name, shared by all callers. Raises KernelspecNotFound."""
         return self._specs[self.resolve(kernel_name)]
+
+
+def _image_of(spec: KernelSpec) -> str | None:
+    image = spec.metadata["kernel_provisioner"]["config"].get("image")
+    return image if isinstance(image, str) else None

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.errors import BackendUnavailable, in_words
 from cellgate_kernels.specs.addresses import without_secrets
-from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, data_folder
+from cellgate_kernels.specs.catalog import CONTAINER_KERNELSPECS, KERNEL_PACKAGES, data_folder
 from cellgate_kernels.specs.environments import IMAGE, OWN, Environment, choice_of, environment_of
 from cellgate_kernels.specs.manifest import MANIFEST
 from cellgate_kernels.specs.uv_command import (
@@ -39,17 +39,19 @@ START_UP = (
     "bootstrap.py",
     "keeper.py",
     "programs.py",
+    "ports.py",
+    "branch.py",
+    "held.py",
+    "variables.py",
     "bash_cells.py",
+    "bash_output.py",
     "deno_cells.py",
     "forwarder.py",
     "zygote.py",
 )
 """The scripts that start kernels; they are copied to the environment's data folder."""
-IMPORTED = ("keeper.py", "programs.py")
-"""Those of them that the keeper imports."""
-
-# The package of each kernelspec's kernel. An operator's own requirements may leave one out.
-_PACKAGES = {"python3": "ipykernel", "bash": "bash_kernel", "deno": "deno"}
+IMPORTED = ("keeper.py", "programs.py", "ports.py", "branch.py", "held.py", "variables.py")
+"""Those of them that the keeper and the kernel import, and that are compiled beforehand."""
 
 _STAMP = "cellgate-environment.sha256"
 _LINES_SHOWN = 12  # of a failed program's output
@@ -79,7 +81,9 @@ def create_environment(
             _replace(root / name, choice)
             return _create(root / "environment", requirements.absolute(), programs, step)
     except OSError as error:
-        raise BackendUnavailable(f"The kernel environment can't be made in {root}: {error}") from error
+        raise BackendUnavailable(
+            f"The kernel environment can't be made in {root}: {in_words(error)}"
+        ) from error
 
 
 def _create(environment: Path, requirements: Path, programs: _Programs, step: Callable[[str], None]) -> Path:
@@ -121,10 +125,11 @@ def install_kernelspecs(environment: Path, prefix: Path) -> list[Path]:
     """
     python = environment.absolute() / "bin" / "python"
     found = _ask(
-        python, f"from importlib.util import find_spec as f\nprint(*filter(f, {tuple(_PACKAGES.values())}))"
+        python,
+        f"from importlib.util import find_spec as f\nprint(*filter(f, {tuple(KERNEL_PACKAGES.values())}))",
     )
     installed = []
-    for name, package in _PACKAGES.items():
+    for name, package in KERNEL_PACKAGES.items():
         if package in found.split():
             installed.append(install_kernelspec(environment, prefix, name=name, like=name))
         else:

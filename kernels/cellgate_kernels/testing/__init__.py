@@ -31,7 +31,7 @@ from cellgate_kernels.testing.cells import (
     understand,
 )
 from cellgate_kernels.testing.clock import Stuck, VirtualTimeLoop, virtual_time
-from cellgate_kernels.testing.kernels import FakeConnection, FakeKernel, MemorySocket
+from cellgate_kernels.testing.kernels import FakeConnection, FakeHeldFork, FakeKernel, MemorySocket
 from cellgate_kernels.testing.launchers import (
     Attempt,
     FakeCatalog,
@@ -50,6 +50,7 @@ __all__ = [
     "Cell",
     "FakeCatalog",
     "FakeConnection",
+    "FakeHeldFork",
     "FakeKernel",
     "FakeLauncher",
     "Gate",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from msgspec import structs
 
 from cellgate_kernels import trees
 from cellgate_kernels.asleep import Sleep
+from cellgate_kernels.branching import (
+    BRANCHES,
+    Branched,
+    BranchSpec,
+    BranchWorkspace,
+    Obstacle,
+    ObstacleKind,
+)
 from cellgate_kernels.connection import KernelConnection
+from cellgate_kernels.errors import CannotBranch, InvalidInput, KernelBusy, KernelDied
 from cellgate_kernels.kernel import Kernel, KernelProfile
 from cellgate_kernels.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.provisioners.base import KernelExit
@@ -126,11 +136,94 @@ class FakeConnection(KernelConnection):
         return socket
 
 
+@dataclass(eq=False)
+class FakeSandbox:
+    """What fake kernels share that were forked from each other: `kernels` has all of them, also ended ones.
+
+    `held`: all held forks, also ended ones. `branched` is called with each kernel that was forked before
+    anybody gets it. `spared`: folders that stay when they end.
+    """
+
+    kernels: list[FakeKernel] = field(default_factory=list)
+    held: list[FakeHeldFork] = field(default_factory=list)
+    spared: set[Path] = field(default_factory=set)
+    branched: Callable[[FakeKernel], object] = lambda kernel: None
+
+    def end_held(self) -> None:
+        """End them if all kernels were shut down, as the end of a sandbox does."""
+        if all(each.dismissed for each in self.kernels):
+            for held in self.held:
+                held.die()
+
+
+class FakeHeldFork:
+    """A fake kernel as it was. Made by `FakeKernel.checkpoint`.
+
+    What it does is set by a test: `bytes`, which it is said to keep; `restore_error`, raised after the
+    workspace was filled, as if no kernel came up.
+    """
+
+    def __init__(self, held_id: str, kernel: FakeKernel, count: int, overruled: tuple[Obstacle, ...]) -> None:
+        self.id = held_id
+        self.made_of = kernel.id
+        self.workspace = kernel.workspace
+        self.overruled = overruled
+        self.kernel = kernel
+        self.count = count
+        self.bytes = 1024 * 1024
+        self.restore_error: Exception | None = None
+        self.ended: asyncio.Future[KernelExit] = asyncio.get_running_loop().create_future()
+        self._closed = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is neither closed nor ended."""
+        return not self._closed and not self.ended.done()
+
+    async def memory(self) -> int:
+        """What a test set. Raises KernelDied when it has ended."""
+        await asyncio.sleep(0)
+        if not self.alive:
+            raise KernelDied("The checkpoint has ended")
+        return self.bytes
+
+    def close(self) -> None:
+        """End it; it has ended at the loop's next turn."""
+        if self.alive:
+            self._closed = True
+            asyncio.get_running_loop().call_soon(guarded(self.die, "fake held fork"))
+
+    def die(self) -> None:
+        """Its process ends, now."""
+        if not self.ended.done():
+            self.ended.set_result(KernelExit.of_returncode(-9))
+
+    async def restore(self, spec: BranchSpec, like: FakeKernel) -> FakeKernel:
+        """See ``KernelPool.restore``; `like` is alive, or was when it had that workspace."""
+        if not self.alive:
+            raise KernelDied("The checkpoint has ended")
+        if like.sandbox is not self.kernel.sandbox:
+            raise InvalidInput("The kernels are not in one sandbox")
+        branched = Branched(self.made_of, spec.workspace, spec.seed, self.overruled, checkpoint=self.id)
+        return await like.forked(spec, branched, self.count, self._check)
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise KernelDied("The checkpoint has ended")
+        if self.restore_error is not None:
+            raise self.restore_error
+
+
 class FakeKernel(Kernel):
-    """A ready kernel that runs each cell as `program` chooses. Made by a `FakeLauncher`.
+    """A ready kernel that runs each cell as `program` chooses. Made by a `FakeLauncher`, or as a branch.
 
     `group`: a control group that it is said to have. `discards`: how often it was discarded. `requests`: the
-    types of all messages sent to it.
+    types of all messages sent to it. `knows`: by their types, what it replies to requests that are no cells;
+    None for one that it works on until it is interrupted, and then does not reply to.
+
+    How it branches is set by a test: `can_branch`; `obstacles`, which refuse a branch or are overruled;
+    `children` that stay with it; `branch_error`, raised after the workspace was filled, as if the fork had
+    failed. All this applies to checkpoints too. A branch copies the obstacles and the count of cells.
     """
 
     def __init__(
@@ -151,11 +244,22 @@ class FakeKernel(Kernel):
         self.environment = None
         self.packages = None
         self.hash_seed = None
+        self._branching = 0
+        self.can_branch = True
+        self.branched: Branched | None = None
+        self.obstacles: tuple[Obstacle, ...] = ()
+        self.children: tuple[str, ...] = ()
+        self.branch_error: Exception | None = None
+        self.sandbox = FakeSandbox([self])
         self.discards = 0
         self.requests: list[str] = []
+        self.tells_variables = True
+        self.knows: dict[str, Mapping[str, Any] | None] = {}
+        self._asked: Message | None = None
         self.cell: Cell | None = None
         self._program = program
         self._ending = ending
+        self._reception = reception
         self.exited = asyncio.get_running_loop().create_future()
         self._ended = False
         self._sleep: Sleep | None = None
@@ -196,8 +300,13 @@ class FakeKernel(Kernel):
 
     @property
     def egress(self) -> Path | None:
-        """A folder beside that of all workspaces; its launcher makes it."""
-        return self.workspace.parents[1] / f"egress-{self.id}" if self.profile.egress else None
+        """A folder beside that of all workspaces; its launcher makes it, and branches have their first
+        kernel's.
+        """
+        if not self.profile.egress:
+            return None
+        first = self.sandbox.kernels[0]
+        return first.workspace.parents[1] / f"egress-{first.id}"
 
     @property
     def stored(self) -> bool:
@@ -219,6 +328,89 @@ class FakeKernel(Kernel):
         """Whether it is alive and not being ended."""
         return not self._ended and not self.exited.done()
 
+    @property
+    def shares_sandbox_with(self) -> tuple[str, ...]:
+        """The ids of its live branches, of its parent, and of theirs."""
+        return tuple(each.id for each in self.sandbox.kernels if each is not self and each.alive)
+
+    @property
+    def _has_sandbox_alone(self) -> bool:
+        return not self.shares_sandbox_with and all(held.ended.done() for held in self.sandbox.held)
+
+    @property
+    def shares_workspace_with(self) -> tuple[str, ...]:
+        """The ids of those that have the same folder."""
+        sharers = (each for each in self.sandbox.kernels if each.workspace == self.workspace)
+        return tuple(each.id for each in sharers if each is not self and each.alive)
+
+    async def branch(self, spec: BranchSpec) -> FakeKernel:
+        """Another fake kernel that shares its sandbox. Refused while a cell runs, as the real one is."""
+        if not self.can_branch:
+            raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
+        branched = Branched(self.id, spec.workspace, spec.seed, self.obstacles, self.children)
+        return await self.forked(spec, branched, self._count, lambda: self._refuse(spec.anyway))
+
+    async def checkpoint(self, *, anyway: bool = False) -> FakeHeldFork:
+        """A fake held fork in its sandbox. Refused while a cell runs, as the real one is."""
+        if not self.can_branch:
+            raise CannotBranch((Obstacle(ObstacleKind.KERNEL, self.profile.kernelspec),))
+        await asyncio.sleep(0)
+        self._refuse(anyway)
+        held = FakeHeldFork(f"{self.id}-held-{len(self.sandbox.held)}", self, self._count, self.obstacles)
+        self.sandbox.held.append(held)
+        return held
+
+    async def forked(
+        self, spec: BranchSpec, branched: Branched, count: int, check: Callable[[], None]
+    ) -> FakeKernel:
+        """Another fake kernel in its sandbox, with its files or others, and this count of cells.
+
+        `check` raises what stands in the way once the workspace is filled.
+        """
+        branch_id = f"{branched.parent}-branch-{len(self.sandbox.kernels)}"
+        workspace = self.workspace
+        made = spec.workspace is BranchWorkspace.COPY and self.workspace.is_dir()
+        if spec.workspace is BranchWorkspace.COPY:
+            first = self.sandbox.kernels[0]
+            workspace = self.workspace.parent / f"{first.id}{BRANCHES}" / branch_id
+        if made:
+            workspace.mkdir(parents=True)
+        try:
+            if made and spec.fill is not None:
+                await spec.fill(workspace)
+            await asyncio.sleep(0)
+            check()
+        except BaseException:
+            if made:
+                trees.remove(workspace)
+            raise
+        branch = FakeKernel(
+            branch_id,
+            self.profile,
+            workspace,
+            self._program,
+            reception=self._reception,
+            ending=self._ending,
+        )
+        branch.branched = branched
+        branch.obstacles = branched.overruled
+        branch._count = count
+        branch.sandbox = self.sandbox
+        self.sandbox.kernels.append(branch)
+        self.sandbox.branched(branch)
+        return branch
+
+    def _refuse(self, anyway: bool) -> None:
+        """Raise what stands in the way of a fork."""
+        if not self.alive:
+            raise KernelDied("The kernel has ended")
+        if self.cell is not None:
+            raise KernelBusy("The kernel runs a cell; branch it when it is idle")
+        if self.obstacles and not anyway:
+            raise CannotBranch(self.obstacles)
+        if self.branch_error is not None:
+            raise self.branch_error
+
     async def files_given(self) -> None:
         """Does nothing: it has no user of its own."""
 
@@ -227,9 +419,10 @@ class FakeKernel(Kernel):
         self._ended = True
         self.connection.close()
         self._exit_as(KernelExit("kernel_exit", None, 9, "The kernel was ended by SIGKILL."))
+        self.sandbox.end_held()
         await asyncio.sleep(0)
 
-    async def discard(self, *, spare_files: bool = False) -> None:
+    async def discard(self, *, spared: Collection[Path] = ()) -> None:
         """End it as the launcher's `ending` says, and remove its folder."""
         self.discards += 1
         self._ended = True
@@ -238,9 +431,12 @@ class FakeKernel(Kernel):
                 await self._ending(self)
         finally:
             await self.shutdown()
-            if not spare_files and self.workspace.exists():
+            users = [each for each in self.sandbox.kernels if each.workspace == self.workspace]
+            self.sandbox.spared.update(spared)
+            is_spared = self.workspace in self.sandbox.spared
+            if not is_spared and self.workspace.exists() and all(each.discards for each in users):
                 trees.remove(self.workspace)
-            if self.egress is not None:
+            if self.egress is not None and not self.shares_sandbox_with:
                 trees.remove(self.egress)
 
     def detach(self) -> None:
@@ -305,9 +501,22 @@ class FakeKernel(Kernel):
                     self.cell.answer.set_result(str(message.content().get("value", "")))
             case "kernel_info_request":
                 self.say(message.channel, "kernel_info_reply", dict(self.info), message)
+            case asked if asked in self.knows:
+                self._reply(message, self.knows[asked])
+
+    def _reply(self, message: Message, content: Mapping[str, Any] | None) -> None:
+        self.say(Channel.IOPUB, "status", {"execution_state": "busy"}, message)
+        if content is None:
+            self._asked = message
+            return
+        self.say(Channel.SHELL, message.msg_type.replace("_request", "_reply"), content, message)
+        self.say(Channel.IOPUB, "status", {"execution_state": "idle"}, message)
 
     def _interrupt(self) -> None:
-        """Interrupt the running cell; an idle kernel ignores it."""
+        """Interrupt the running cell, or the work on a reply; an idle kernel ignores it."""
+        if self._asked is not None:
+            self.say(Channel.IOPUB, "status", {"execution_state": "idle"}, self._asked)
+            self._asked = None
         if self.cell is None:
             return
         self.cell.interrupted.set()

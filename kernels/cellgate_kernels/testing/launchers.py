@@ -14,12 +14,14 @@ from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpec
 
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.checkpoints import HeldFork
 from cellgate_kernels.errors import KernelStartFailed
-from cellgate_kernels.kernel import KernelLauncher, KernelProfile
+from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.reception import Reception
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.testing.cells import Behaviour, Program, understand
-from cellgate_kernels.testing.kernels import FakeKernel
+from cellgate_kernels.testing.kernels import FakeHeldFork, FakeKernel
 
 NOWHERE = Path("/nonexistent")
 
@@ -107,7 +109,7 @@ class FakeLauncher(KernelLauncher):
 
     `folder`: where kernels get their workspaces; without it they have none. `program` chooses what they do
     with a cell. `start` decides how they start, `ending` how they end, and `ready` is called with each kernel
-    that is ready.
+    that is ready. `kernels` has branches too.
     """
 
     def __init__(
@@ -133,6 +135,14 @@ class FakeLauncher(KernelLauncher):
         self._end = ending
         self._messages = Reception()
 
+    def forks(self, kernelspec: str) -> bool:
+        """None is."""
+        return False
+
+    def keeps_warm(self, profile: KernelProfile) -> bool:
+        """All can be."""
+        return True
+
     async def start(self, profile: KernelProfile) -> FakeKernel:
         """A ready kernel. Raises KernelspecNotFound, and what the launcher's `start` raises."""
         self.catalog.get_kernel_spec(profile.kernelspec)
@@ -149,6 +159,12 @@ class FakeLauncher(KernelLauncher):
         self._ready(kernel)
         return kernel
 
+    async def restore(self, held: HeldFork, spec: BranchSpec, *, like: Kernel | None = None) -> FakeKernel:
+        """See ``KernelPool.restore``."""
+        assert isinstance(held, FakeHeldFork)
+        assert like is None or isinstance(like, FakeKernel)
+        return await held.restore(spec, held.kernel if like is None else like)
+
     def _made(self, profile: KernelProfile) -> FakeKernel:
         kernel_id = f"kernel-{len(self.kernels)}"
         workspace = (NOWHERE if self._folder is None else self._folder) / kernel_id
@@ -164,7 +180,15 @@ class FakeLauncher(KernelLauncher):
         )
         if kernel.egress is not None:
             kernel.egress.mkdir()
+        kernel.sandbox.branched = self._count_branch
         return kernel
+
+    def _count_branch(self, kernel: FakeKernel) -> None:
+        """Count a branch as every kernel: its end will be subtracted."""
+        self.existing += 1
+        self.most = max(self.most, self.existing)
+        self.kernels.append(kernel)
+        self._ready(kernel)
 
     def _chosen(self, code: str) -> Behaviour:
         """The current program's choice: a test may replace `program` at any time."""

@@ -1,9 +1,11 @@
 /* An OpenID Connect provider for tests/clients/test_identity.py: oidc-provider, as its users run it, with clients
- * that get JWT access tokens by their own credentials (RFC 6749, 4.4; RFC 8707; RFC 9068).
+ * that get JWT access tokens by their own credentials (RFC 6749, 4.4; RFC 8707; RFC 9068), and one by which browsers
+ * sign in: whoever gives a name has it.
  *
  * It prints its issuers as one JSON line once it serves: the second has the same keys under another name. Besides
- * the provider's own paths there are two that turn the knobs of an administrator: POST /test/rotate?keep=1 puts a
- * new signing key in front of the old ones, or in their place, and POST /test/roles?client=C&roles=A,B sets roles. */
+ * the provider's own paths there are three that turn the knobs of an administrator: POST /test/rotate?keep=1 puts a
+ * new signing key in front of the old ones, or in their place, POST /test/roles?client=C&roles=A,B sets roles, and POST /test/back?uri=U says where browsers that
+ * have signed in are sent. */
 const http = require("node:http");
 const crypto = require("node:crypto");
 const path = require("node:path");
@@ -15,6 +17,7 @@ const SHORT_SECONDS = 5;
 
 const roles = new Map([["ada", ["cellgate-user"]], ["root", ["cellgate-admin"]]]);
 let keys = [newKey()];
+let back = "http://127.0.0.1/";
 let providers = new Map();
 let Provider;
 
@@ -26,15 +29,30 @@ function newKey() {
 function settings() {
   return {
     jwks: { keys },
-    clients: [...roles.keys()].map((name) => ({
-      client_id: name,
-      client_secret: `secret-of-${name}`,
-      grant_types: ["client_credentials"],
-      response_types: [],
-      redirect_uris: [],
-    })),
+    clients: [
+      ...[...roles.keys()].map((name) => ({
+        client_id: name,
+        client_secret: `secret-of-${name}`,
+        grant_types: ["client_credentials"],
+        response_types: [],
+        redirect_uris: [],
+      })),
+      {
+        client_id: "cellgate-console",
+        token_endpoint_auth_method: "none",
+        grant_types: ["authorization_code"],
+        response_types: ["code"],
+        redirect_uris: [back],
+      },
+    ],
+    findAccount: (_, name) => ({
+      accountId: name,
+      claims: () => ({ sub: name, realm_access: { roles: roles.get(name) } }),
+    }),
+    claims: { openid: ["sub", "realm_access"] },
+    conformIdTokenClaims: false,
     features: {
-      devInteractions: { enabled: false },
+      devInteractions: { enabled: true },
       clientCredentials: { enabled: true },
       resourceIndicators: {
         enabled: true,
@@ -58,6 +76,9 @@ function rebuild() {
 function administrate(url) {
   if (url.pathname === "/test/rotate") {
     keys = url.searchParams.get("keep") ? [newKey(), ...keys] : [newKey()];
+    rebuild();
+  } else if (url.pathname === "/test/back") {
+    back = url.searchParams.get("uri");
     rebuild();
   } else {
     roles.set(url.searchParams.get("client"), url.searchParams.get("roles").split(",").filter(Boolean));

@@ -227,6 +227,25 @@ async def test_signs_of_life_are_no_events() -> None:
         assert [event.type for event in await events(gateway)] == ["started", "finished"]
 
 
+async def test_who_makes_a_session_is_told_its_position_in_line() -> None:
+    told: list[int] = []
+    waiting = [b'{"type":"keepalive","waiting_for":"kernel","position":%d}\n' % number for number in (2, 0)]
+    body = chunked(waiting[0], b'{"type":"keepalive"}\n', waiting[1], b'{"session":"s"}\n')
+    async with answering(body) as (gateway, requests):
+        assert (await gateway.create_session("s", on_wait=told.append)).session == "s"
+    assert told == [2, 0]
+    assert b"Accept: application/x-ndjson\r\n" in requests[0]
+    refused = b'{"type":"problem","status":503,"reason":"pool_exhausted","detail":"All are in use"}\n'
+    async with answering(chunked(waiting[0], refused)) as (gateway, _):
+        with pytest.raises(GatewayError, match="All are in use") as caught:
+            await gateway.create_session("s", on_wait=told.append)
+    assert (caught.value.status, caught.value.reason) == (503, "pool_exhausted")
+    for nonsense in (line("started"), b""):
+        async with answering(chunked(nonsense)) as (gateway, _):
+            with pytest.raises(GatewayError):
+                await gateway.create_session("s", on_wait=told.append)
+
+
 async def test_a_failure_in_the_middle_of_a_stream_is_raised() -> None:
     problem = b'{"type":"problem","status":507,"reason":"storage_full","detail":"The disk is full"}\n'
     async with answering(chunked(line("started"), problem)) as (gateway, _):
@@ -279,7 +298,7 @@ async def test_leaving_a_stream_closes_its_connection() -> None:
         gateway, _ = await stack.enter_async_context(answering(quiet))
         async with aclosing(gateway.stream_execute("s", "1")) as stream:
             assert (await anext(stream)).type == "started"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await closed.wait()
 
 

@@ -24,7 +24,7 @@ from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 from cellgate_kernels.threads import Lane
 
 PUBLIC = "9.9.9.9"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 Serve = Callable[[StreamReader, StreamWriter], Awaitable[None]]
 

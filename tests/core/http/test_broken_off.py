@@ -64,7 +64,7 @@ def whole_answer(port: int, kind: str, failure: str, version: str) -> bytes:
     """All that comes until the connection ends, by whichever end."""
     request = f"GET /v1/sessions/{failure}/{kind} HTTP/{version}\r\nHost: localhost\r\n\r\n"
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
         client.sendall(request.encode())
         while part := client.recv(MIB):
             received += part

@@ -154,7 +154,7 @@ def ask(served: Served, path: str, stack: ExitStack) -> socket.socket:
     """A client that asks, and reads nothing yet."""
     client = stack.enter_context(closing(socket.socket()))
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.settimeout(30)
+    client.settimeout(60)
     client.connect(("127.0.0.1", served.port))
     upgrade = (
         "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -235,7 +235,7 @@ async def test_no_body_is_kept_of_those_who_show_no_token(
     served: Served, stack: ExitStack, method: str, path: str
 ) -> None:
     """They could have the answers of others reset."""
-    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=30)))
+    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=60)))
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n"
     await asyncio.to_thread(client.sendall, head.encode() + bytes(SIZE - 1))
     await settle()
@@ -248,7 +248,7 @@ async def test_no_body_is_kept_of_those_who_show_no_token(
 
 def send_body(served: Served, size: int, stack: ExitStack) -> socket.socket:
     """A client that has sent all of a request, which is answered later."""
-    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=30)))
+    client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=60)))
     client.sendall(f"POST /answering HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
     client.sendall(bytes(size))
     return client

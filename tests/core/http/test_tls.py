@@ -199,13 +199,13 @@ async def test_what_is_no_record_ends_the_connection_and_is_not_logged(
     """After a whole handshake, on the bare socket below TLS."""
 
     def spoil() -> bytes:
-        with socket.create_connection((HOST, secure.port), timeout=20) as plain:
+        with socket.create_connection((HOST, secure.port), timeout=60) as plain:
             tls = authority.context().wrap_socket(plain, server_hostname=HOST)
             tls.sendall(GET)
             assert tls.recv(12) == b"HTTP/1.1 200"
             bare = socket.socket(fileno=tls.detach())
             with bare:
-                bare.settimeout(20)
+                bare.settimeout(60)
                 bare.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
                 try:
                     while part := bare.recv(65536):
@@ -275,7 +275,7 @@ async def test_a_renewed_certificate_is_for_new_connections(authority: Authority
         first = await shown(secure, authority)
         for name in ("second", "third"):
             replace(secure.files, authority.issue(name))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await secure.renewals.acquire()
             serial = await shown(secure, authority)
             assert serial == serial_in(secure.files[0]) != first
@@ -310,7 +310,7 @@ async def test_what_can_t_be_used_is_logged_once_and_changes_nothing(
         assert caplog.records[0].getMessage().startswith("The certificate stays as it was: ")
         assert str(secure.folder) in caplog.records[0].getMessage()
         replace(secure.files, authority.issue("mended"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await secure.renewals.acquire()
         assert await shown(secure, authority) == serial_in(secure.files[0]) != first
 

@@ -33,7 +33,7 @@ from cellgate_kernels.sockets import LocalSocket, ZmqSocket, endpoint
 from cellgate_kernels.texts import Stream
 
 KEY = b"the-key-of-this-kernel"
-DEADLINE = 30.0
+DEADLINE = 60.0
 PORTS = {"shell_port": 1, "iopub_port": 2, "stdin_port": 3, "control_port": 5}
 ROUTERS = (Channel.SHELL, Channel.CONTROL, Channel.STDIN)
 
@@ -1062,3 +1062,20 @@ async def test_a_kernels_end_waits_for_what_is_being_read(
     ended.set()
     await until(lambda: len(masked) == 2)
     assert shown(masked) == f"{large}{SECRET[:4]}"
+
+
+async def test_a_large_message_that_was_being_read_is_masked_by_a_masker_that_came_in_between(
+    connection: KernelConnection, peer: Peer
+) -> None:
+    received: list[Message] = []
+    connection.listen(received.append, room=lambda _: 10**9)
+    large = "x" * 500_000
+    begun = threading.Event()
+    for _ in range(THREADS):
+        connection._reception._threads.submit(begun.wait)
+    peer.publish(f"{large}{SECRET}\n")
+    await until(lambda: connection._reading is not None)
+    connection.mask(MessageMasker(Masker([("KEY", SECRET)])))
+    begun.set()
+    await until(lambda: received)
+    assert shown(received) == f"{large}[secret KEY]\n"

@@ -29,7 +29,7 @@ from cellgate_kernels.testing import (
 )
 from cellgate_kernels.turns import Claimant
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 PYTHON3 = KernelProfile("python3")
 OTHER = KernelProfile("other")
 BIG = KernelProfile("python3", ResourceLimits(memory=2048 * MIB))
@@ -355,6 +355,19 @@ async def test_a_warm_kernel_is_handed_out_at_once_and_once() -> None:
     assert [first, second] == launcher.kernels[:2]
     third = await pool.claim(PYTHON3)
     assert third not in {first, second}
+    await close(pool, launcher)
+
+
+async def test_warm_kernels_end_when_their_claims_share_containers_again() -> None:
+    launcher = QuickLauncher()
+    pool = new_pool(launcher, size=2, max_kernels=3)
+    pool.start()
+    await until(lambda: pool.statistics().warm == 2)
+    launcher.keeps_warm = lambda profile: False  # type: ignore[method-assign]
+    kernel = await pool.claim(PYTHON3)
+    await until(lambda: launcher.existing == 1)
+    assert pool.statistics().warm == 0
+    pool.release(kernel)
     await close(pool, launcher)
 
 
@@ -728,6 +741,22 @@ async def test_kernels_that_die_while_warm_are_replaced_with_a_delay_until_one_l
     await close(pool, launcher)
 
 
+@pytest.mark.parametrize("tick", [0.0025, 0.005, 0.01, 0.04])
+async def test_a_retry_that_is_due_between_two_looks_at_the_clock_is_not_forgotten(tick: float) -> None:
+    """Each look takes so long that the next one finds the pause over, at every place in turn."""
+    launcher = DyingLauncher(times=5)
+    clock = Clock()
+
+    def look() -> float:
+        clock.now += tick
+        return clock.now
+
+    pool = new_pool(launcher, size=1, clock=look, retry_delay=0.01)
+    pool.start()
+    await until(lambda: len(launcher.started) == 6)
+    await close(pool, launcher)
+
+
 async def test_kernels_that_die_while_warm_are_no_busy_loop() -> None:
     launcher = DyingLauncher(times=10)
     pool = new_pool(launcher, size=1, clock=Clock(), retry_delay=1000)
@@ -768,6 +797,73 @@ async def test_after_a_burst_more_kernels_are_warm_and_later_no_more_are_added()
         await until(lambda: pool.statistics() == PoolStatistics(expected, 0, 0, 0, 0))  # noqa: B023
         clock.now += 60
     await close(pool, launcher)
+
+
+class ForkingLauncher(QuickLauncher):
+    """Forks kernels of python3, as long as it can; others are started."""
+
+    can_fork = True
+
+    def forks(self, kernelspec: str) -> bool:
+        return self.can_fork and kernelspec == "python3"
+
+
+async def test_fewer_kernels_are_kept_warm_where_they_are_forked() -> None:
+    launcher = ForkingLauncher()
+    settings = PoolSettings(max_kernels=20, burst_window=3600)
+    pool = KernelPool(launcher, settings, [PYTHON3, OTHER])
+
+    def warm(kernelspec: str) -> int:
+        return sum(kernel.profile.kernelspec == kernelspec for kernel in launcher.kernels if kernel.alive)
+
+    await warmed(pool, 3)
+    assert (warm("python3"), warm("other")) == (1, 2)
+    for profile in (PYTHON3, OTHER):
+        for _ in range(10):
+            pool.release(await pool.claim(profile))
+    await until(lambda: pool.statistics() == PoolStatistics(10, 0, 0, 0, 0))
+    assert (warm("python3"), warm("other")) == (2, 8)
+    # Forks fail, and kernels are started cold.
+    launcher.can_fork = False
+    pool.release(await pool.claim(PYTHON3))
+    await until(lambda: pool.statistics() == PoolStatistics(16, 0, 0, 0, 0))
+    assert (warm("python3"), warm("other")) == (8, 8)
+    await close(pool, launcher)
+
+
+async def test_a_number_that_is_set_holds_for_forked_kernels_too() -> None:
+    launcher = ForkingLauncher()
+    pool = new_pool(launcher, size=3, burst_size=4, max_kernels=20)
+    await warmed(pool, 3)
+    for _ in range(6):
+        pool.release(await pool.claim(PYTHON3))
+    await until(lambda: pool.statistics() == PoolStatistics(4, 0, 0, 0, 0))
+    await close(pool, launcher)
+
+
+async def test_a_pool_is_ready_from_its_first_warm_kernel_on() -> None:
+    """Also in the moment after a claim and its release, when the next is still starting."""
+    launcher = SlowLauncher()
+    pool = new_pool(launcher, size=1)
+    pool.start()
+    await turns()
+    assert not pool.ready
+    await launcher.detach()
+    await until(lambda: pool.statistics().warm == 1)
+    pool.release(await pool.claim(PYTHON3))
+    await until(lambda: pool.statistics() == PoolStatistics(0, 1, 0, 0, 0))
+    assert pool.ready
+    await close(pool, launcher)
+
+
+async def test_a_pool_is_not_ready_while_no_kernel_can_be_kept_warm() -> None:
+    launcher = FailingLauncher()
+    pool = new_pool(launcher, size=1, retry_delay=60.0)
+    await warmed(pool, 0)
+    await until(lambda: launcher.started)
+    assert not pool.ready
+    await close(pool, launcher)
+    assert new_pool(launcher, size=0).ready
 
 
 async def test_a_burst_fills_no_more_than_the_pool() -> None:

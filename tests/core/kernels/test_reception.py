@@ -16,7 +16,7 @@ from cellgate_kernels.messages import Channel, Message, Signer, new_message
 from cellgate_kernels.reception import LONG_BYTES, Reception, Share
 from cellgate_kernels.texts import Stream
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 SHORT, LONG = LONG_BYTES // 2, 2 * LONG_BYTES
 SIGNER = Signer(b"key")
 

@@ -178,9 +178,8 @@ async def test_compressed_keys_are_not_unpacked() -> None:
     assert b"accept-encoding" not in asked[0].lower()
 
 
-async def test_nobody_there() -> None:
-    async with serving(HANG) as (url, _):
-        gone = url
+async def test_nobody_there(free_port: int) -> None:
+    gone = f"http://127.0.0.1:{free_port}"
     source = UrlKeys(gone, f"{gone}/jwks")
     with pytest.raises(IdentityUnavailable, match="can't be reached"):
         await source.read()

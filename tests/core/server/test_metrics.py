@@ -31,7 +31,7 @@ from cellgate_kernels.errors import KernelspecNotFound, PoolExhausted
 from cellgate_kernels.execution import Status
 from cellgate_kernels.kernel import KernelProfile
 from cellgate_kernels.pool import ClaimEnd, KernelPool, PoolSettings
-from cellgate_kernels.provisioners.memory import resident
+from cellgate_kernels.provisioners.memory import Use, resident, uses
 from cellgate_kernels.testing import FakeLauncher, virtual_time
 from cellgate_kernels.threads import Lane
 from tests.core.world import World
@@ -241,3 +241,16 @@ def test_memory_and_disk_are_sampled(tmp_path: Path, lane: Lane) -> None:
     )
     assert found["cellgate_storage_bytes",] >= found["cellgate_storage_free_bytes",] > 0
     assert resident([0x7FFFFFFF]) == [0]
+
+
+def test_processor_time_is_that_of_processes_and_of_reaped_children() -> None:
+    spin = "import time\nwhile time.process_time() < 0.3: pass"
+    child = f"subprocess.run([sys.executable, '-c', {spin!r}])"
+    words = [sys.executable, "-c", f"import subprocess, sys; {child}; print(flush=True); input()"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        of_parent, of_us, of_nobody = uses([parent.pid, os.getpid(), 0x7FFFFFFF])
+        parent.communicate(b"\n")
+    assert 0.29 <= of_parent.seconds <= of_us.seconds
+    assert of_nobody == Use()

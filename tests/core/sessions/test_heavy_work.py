@@ -26,6 +26,7 @@ from cellgate.record.rows import EventRow, ExecutionRow, SessionRow
 from cellgate.sessions import reader as archives
 from cellgate.sessions.reader import HEAVY_AT_ONCE, MOST_METADATA, SESSIONS_AT_ONCE, Archive
 from cellgate.wire.answers import Result
+from cellgate.wire.queries import SessionsQuery
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.execution import Status
 from cellgate_kernels.limits import MIB
@@ -34,7 +35,7 @@ from cellgate_kernels.threads import Lane, ThreadLanes
 from tests.pure.record.conftest import execution_row, session_row
 from tests.support.listening import listening
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 EVENT: dict[str, Any] = {"session": "s", "execution": "e", "at": "2026-11-22T10:00:00.000000Z"}
 
 
@@ -151,7 +152,7 @@ class Sessions:
         return next(row for row in self._rows if row.key == key)
 
     async def sessions(
-        self, principal: str, *, limit: int, after: int, prefix: str, exact: bool
+        self, principal: str, *, limit: int, after: int, prefix: str, exact: bool, newest: bool
     ) -> list[SessionRow]:
         self.asked.append(limit)
         self.reach = (prefix, exact)
@@ -227,7 +228,8 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
     archive = Archive(sessions, sessions, cast(Any, None), lane)
     found, after, count = list[str](), None, 0
     while count == 0 or after is not None:
-        models, after = await archive.models("ada", EVERYWHERE, state=None, limit=limit, after=after)
+        wanted = SessionsQuery(limit=limit, after=after)
+        models, after = await archive.models("ada", EVERYWHERE, wanted)
         found += [model.session for model in models]
         assert len(msgspec.json.encode(models)) < MOST_METADATA + 400 * len(models) + size
         count += 1
@@ -238,20 +240,41 @@ async def test_a_page_of_sessions_is_bounded_by_what_they_say(
 
 async def test_what_is_live_is_not_looked_for_among_all_that_has_ended(lane: Lane) -> None:
     class Live(Sessions):
-        def live_after(self, principal: str | None, last: int) -> list[Any]:
+        def live_after(self, principal: str | None, last: int, *, newest: bool = False) -> list[Any]:
             return []
 
     sessions = cast(Any, Live([session_row(number) for number in range(1, 301)]))
     archive = Archive(sessions, sessions, cast(Any, None), lane)
-    for state in ("starting", "idle", "busy", "dead"):
-        assert await archive.models("ada", EVERYWHERE, state=state, limit=10, after=None) == ([], None)
+    for state in ("starting", "idle", "busy", "dead", "live"):
+        wanted = SessionsQuery(state=cast(Any, state), limit=10)
+        assert await archive.models("ada", EVERYWHERE, wanted) == ([], None)
     assert sessions.asked == []
+
+
+async def test_a_page_of_a_search_looks_at_so_many_sessions_and_no_more(lane: Lane) -> None:
+    rows = [session_row(number, metadata={"title": f"Nr. {number}"}) for number in range(1, 1001)]
+    sessions = cast(Any, Sessions(rows))
+    archive = Archive(sessions, sessions, cast(Any, None), lane)
+    wanted = SessionsQuery(search="nR. 42", limit=5)
+    first, following = await archive.models("ada", EVERYWHERE, wanted)
+    assert [model.title for model in first] == ["Nr. 42", *(f"Nr. {number}" for number in range(420, 424))]
+    second, following = await archive.models(
+        "ada", EVERYWHERE, SessionsQuery(search="nR. 42", limit=100, after=following)
+    )
+    assert [model.title for model in second] == [f"Nr. {number}" for number in range(424, 430)]
+    assert following is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "MOST_LOOKED_AT", 3 * SESSIONS_AT_ONCE)
+        sessions.asked.clear()
+        found = await archive.models("ada", EVERYWHERE, SessionsQuery(search="nowhere"))
+        assert found == ([], rows[3 * SESSIONS_AT_ONCE - 1].key)
+        assert len(sessions.asked) == 3
 
 
 async def test_keys_out_of_a_tokens_reach_are_left_out_by_the_record(lane: Lane) -> None:
     sessions = cast(Any, Sessions([session_row(number) for number in range(1, 301)]))
     archive = Archive(sessions, sessions, cast(Any, None), lane)
-    await archive.models("ada", Reach("agent-"), state=None, limit=10, after=None)
+    await archive.models("ada", Reach("agent-"), SessionsQuery(limit=10))
     assert sessions.reach == ("agent-", False)
 
 

@@ -389,16 +389,32 @@ def test_limits_of_another_version_of_the_gateway_have_defaults_where_they_are_u
 def test_variables_are_kept_of_so_many_sessions_and_of_so_many_bytes() -> None:
     kept = KeptVariables(most_sessions=2, most_bytes=10)
     for session in (1, 2, 3):
-        kept.keep(session, (("A", str(session)),))
-    assert [kept.of(session) for session in (1, 2, 3)] == [None, (("A", "2"),), (("A", "3"),)]
-    kept.keep(4, (("A", "é" * 4),))
-    assert [kept.of(session) for session in (2, 3, 4)] == [None, None, (("A", "é" * 4),)]
-    kept.keep(5, (("A", "x" * 10),))
-    assert [kept.of(session) for session in (4, 5)] == [None, None]
-    kept.keep(6, (("A", "b"),))
-    kept.forget(6)
-    kept.forget(6)
-    assert kept.of(6) is None
+        kept.keep("ada", session, (("A", str(session)),))
+    assert [kept.of("ada", session) for session in (1, 2, 3)] == [None, (("A", "2"),), (("A", "3"),)]
+    kept.keep("ada", 4, (("A", "é" * 4),))
+    assert [kept.of("ada", session) for session in (2, 3, 4)] == [None, None, (("A", "é" * 4),)]
+    kept.keep("ada", 5, (("A", "x" * 10),))
+    assert [kept.of("ada", session) for session in (4, 5)] == [None, None]
+    kept.keep("ada", 6, (("A", "b"),))
+    assert kept.of("bob", 6) is None
+    kept.forget("ada", 6)
+    kept.forget("ada", 6)
+    assert kept.of("ada", 6) is None
+
+
+def test_nobody_makes_anothers_variables_be_forgotten() -> None:
+    """By many sessions, by large values, or by one value that is larger than all that is kept."""
+    kept = KeptVariables(most_sessions=10, most_bytes=100)
+    kept.keep("ada", 1, (("A", "of ada"),))
+    for session in range(2, 50):
+        kept.keep("eve", session, (("A", "b"),))
+    assert kept.of("eve", 40) is None
+    assert kept.of("eve", 49) is not None
+    for session in range(50, 60):
+        kept.keep("eve", session, (("A", "x" * 60),))
+    kept.keep("eve", 60, (("A", "x" * 1000),))
+    assert kept.of("eve", 60) is None
+    assert kept.of("ada", 1) == (("A", "of ada"),)
 
 
 # ---- in words

@@ -22,6 +22,7 @@ from cellgate.sessions.session import Session
 from cellgate.wire.answers import SessionModel
 from cellgate.wire.events import Missing
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.errors import InvalidInput
 from cellgate_kernels.provisioners.base import EGRESS_SOCKET
 from cellgate_kernels.stored import StoredKernel
@@ -263,3 +264,26 @@ def test_an_adopted_kernel_finds_a_proxy_in_the_same_place(world: Networked) -> 
     assert folder_of(world) == folder
     assert live(world).to_wire().network == "allow"
     assert world.run(ask(folder)) == REFUSED
+
+
+@pytest.mark.parametrize("gone", ["ended", "restarted"])
+def test_branches_have_their_sandboxs_network_whoever_leaves_it(world: Networked, gone: str) -> None:
+    create(world, network="allow")
+    folder = folder_of(world)
+    for key in ("b", "c"):
+        branch = world.run(world.manager.branch(PRINCIPAL, "s", key, BranchSpec()))
+        assert branch.to_wire().network == "allow"
+    assert world.run(ask(folder)) == REFUSED
+    assert [event["session"] for event in connections(world)] == ["s"]
+    session = live(world)
+    world.run(session.end("deleted", keep_files=False) if gone == "ended" else _restarted(session))
+    assert world.run(ask(folder)) == REFUSED
+    assert [event["session"] for event in connections(world)][-1] in {"b", "c"}
+    if gone == "restarted":
+        assert folder_of(world) != folder
+        assert world.run(ask(folder_of(world))) == REFUSED
+        assert connections(world)[0]["session"] == "s"
+
+
+async def _restarted(session: Session) -> None:
+    await session.restart()

@@ -16,8 +16,11 @@ from cellgate.execution.request import ExecuteRequest
 from cellgate.execution.run import ExecutionRun
 from cellgate.principals.secrets import Secret
 from cellgate.record.journal import Journal
+from cellgate.record.rows import ExecutionRow
+from cellgate.sessions import adoption
 from cellgate.sessions.adoption import masked
 from cellgate.wire.models import SessionBody
+from cellgate_kernels.branching import BranchSpec
 from cellgate_kernels.connection import KernelConnection
 from cellgate_kernels.errors import InvalidInput, KernelStartFailed
 from cellgate_kernels.kernel import Kernel, KernelProfile
@@ -26,7 +29,7 @@ from cellgate_kernels.masking import Masker, MessageMasker
 from cellgate_kernels.messages import EMPTY, Channel, Header, Message
 from cellgate_kernels.spool import Spooled
 from cellgate_kernels.stored import KernelStore, StoredKernel
-from cellgate_kernels.testing import Behaviour, Cell, virtual_time
+from cellgate_kernels.testing import Behaviour, Cell, FakeKernel, virtual_time
 from tests.core.world import PRINCIPAL, World
 from tests.pure.record.recorded import Recorded
 
@@ -44,6 +47,9 @@ class Source:
     async def check_secrets(self, owner: str, names: Collection[str]) -> None:
         if not all((owner, name) in self.known for name in names):
             raise InvalidInput("no such secret")
+
+    def missing_secrets(self, owner: str, names: Collection[str]) -> Sequence[str]:
+        return [name for name in names if (owner, name) not in self.known]
 
     def secrets(self, owner: str, names: Collection[str]) -> Sequence[Secret]:
         if self.broken:
@@ -167,6 +173,20 @@ def test_a_resumed_session_has_its_secrets_again_or_says_what_is_gone(world: Wor
     assert losses[-1]["missing"] == {"env": ["OTHER"]}
 
 
+def test_a_session_whose_secrets_can_not_be_read_is_resumed_without_them_only_if_it_is_asked_for(
+    world: World, source: Source
+) -> None:
+    with_secret(world)
+    world.run(world.manager.delete(PRINCIPAL, "s"))
+    source.broken = True
+    with pytest.raises(StorageError):
+        world.run(world.manager.execute(PRINCIPAL, "s", ExecuteRequest("1")))
+    assert len(world.launcher.started) == 1
+    assert world.manager.get(PRINCIPAL, "s") is None
+    world.run(world.manager.get_or_create(PRINCIPAL, SessionBody(session="s", secrets=[])))
+    assert world.launcher.started[-1].variables == {}
+
+
 def test_a_resumed_session_that_names_secrets_has_only_those(world: World) -> None:
     with_secret(world)
     session = world.live("s")
@@ -243,10 +263,124 @@ class TestAdopted:
         self.adopt(world)
         assert printed(world, f"{VALUE} another-value", "ada") == f"{MARK} {MARK}"
 
+    def test_ends_if_it_may_have_a_value_that_can_not_be_read(self, world: World, source: Source) -> None:
+        source.known["ada", "KEY"] = Secret("KEY", "another-value", former_lost=True)
+        self.adopt(world)
+        assert world.manager.get("ada", "s") is None
+
     def test_ends_rather_than_go_on_unmasked(self, world: World, source: Source) -> None:
         source.broken = True
         assert self.adopt(world) == []
         assert world.manager.get("ada", "s") is None
+
+
+class TestAdoptedWithACell:
+    """A session whose kernel went on with a cell, and said things that are in its spool."""
+
+    @pytest.fixture
+    def before(self) -> Callable[[World], None]:
+        async def record(folder: Path) -> None:
+            journal = await Journal.open(folder / "record.sqlite3")
+            session = Recorded(journal, "s")
+            limits = SessionLimits().to_wire()
+            session._session("idle", "resumed", limits=limits)
+            session._save(limits=limits)
+            queued = {"position": 0, "code": "x", "msg_id": "cell", "timeout": 60.0}
+            first = session.log.append("queued", "e1", queued)
+            session.log.append("started", "e1", {"execution_count": 1, "code": "x"})
+            row = ExecutionRow(
+                session.row.id, "e1", 1, "cell", first["seq"], None, None, first["at"], None, None
+            )
+            session.log.save_execution(row)
+            await journal.close()
+
+        return lambda world: world.run(record(world.folder))
+
+    def adopted(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, spooled: list[str], arriving: list[str]
+    ) -> FakeKernel:
+        """The kernel, adopted with these texts in its spool; `arriving`: what its socket has by then."""
+        spool = [Spooled(0, said("busy", "status", {"execution_state": "busy"}))]
+        spool += [Spooled(number, printed_as(text, text)) for number, text in enumerate(spooled, 1)]
+        found: list[FakeKernel] = []
+
+        async def adopt(
+            known: StoredKernel,
+            attend: Callable[[KernelConnection], None],
+            secrets: tuple[tuple[str, str], ...] = (),
+        ) -> Kernel:
+            kernel = await world.launcher.start(KernelProfile("python3", secrets=secrets))
+            attend(kernel.connection)
+            for text in arriving:
+                kernel.connection._tell(printed_as(text, text))
+            found.append(kernel)
+            return kernel
+
+        monkeypatch.setattr(world.launcher, "adopt", adopt)
+        monkeypatch.setattr(adoption, "read_spool", lambda folder, key: spool)
+        world.run(world.manager.recover(world.launcher, {"k1": stored(("KEY",))}))
+        world.pass_time(1)
+        return found[0]
+
+    def ended(self, world: World, kernel: FakeKernel, *texts: str) -> str:
+        """What the record has of the cell, once it has printed these too and ended."""
+        for text in texts:
+            kernel.connection._tell(printed_as(text, text))
+        kernel.connection._tell(said("reply", "execute_reply", {"status": "ok", "execution_count": 1}))
+        kernel.connection._tell(said("idle", "status", {"execution_state": "idle"}))
+        world.pass_time(5)
+        session = world.manager.get("ada", "s")
+        assert session is not None
+        events = [each for each in world.run(recorded(world, session.row.id)) if each["execution"] == "e1"]
+        assert events[-1]["type"] == "finished"
+        return "".join(each["text"] for each in events if each["type"] == "stream")
+
+    @pytest.mark.parametrize(
+        ("spooled", "arriving", "later"),
+        [
+            (["a", VALUE[:5]], [], [VALUE[5:], "b"]),
+            (["a"], [VALUE[:5]], [VALUE[5:], "b"]),
+            (["a", VALUE[:5]], [VALUE[5:]], ["b"]),
+            (["a", VALUE[:5]], [VALUE[:5], VALUE[5:]], ["b"]),
+            (["a", VALUE[:5]], [VALUE[:5]], [VALUE[5:], "b"]),
+            (["a", VALUE[:5]], [], [VALUE[:5], VALUE[5:], "b"]),
+        ],
+    )
+    def test_a_value_in_halves_is_masked_once_wherever_the_halves_are(
+        self,
+        world: World,
+        monkeypatch: pytest.MonkeyPatch,
+        spooled: list[str],
+        arriving: list[str],
+        later: list[str],
+    ) -> None:
+        kernel = self.adopted(world, monkeypatch, spooled, arriving)
+        assert self.ended(world, kernel, *later) == f"a{MARK}b"
+
+    def test_what_was_held_back_and_became_no_value_is_shown_once(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernel = self.adopted(world, monkeypatch, ["a", VALUE[:5]], ["a", VALUE[:5]])
+        assert self.ended(world, kernel) == f"a{VALUE[:5]}"
+
+    def test_what_was_held_back_is_shown_when_the_kernel_dies(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernel = self.adopted(world, monkeypatch, ["a", VALUE[:5]], [])
+        kernel.die()
+        assert self.ended(world, kernel) == f"a{VALUE[:5]}"
+
+
+def said(name: str, msg_type: str, content: dict[str, Any]) -> Message:
+    """What a kernel has said of the cell, under this id."""
+    channel = Channel.SHELL if msg_type == "execute_reply" else Channel.IOPUB
+    frame = json.dumps(content).encode()
+    header = Header(name, msg_type)
+    return Message(channel, EMPTY, EMPTY, EMPTY, frame, (), header, Header("cell", "execute_request"))
+
+
+def printed_as(name: str, text: str) -> Message:
+    return said(name, "stream", {"name": "stdout", "text": text})
 
 
 def test_a_kernel_is_stored_without_values(tmp_path: Path) -> None:
@@ -275,3 +409,16 @@ def test_a_spool_is_masked_and_keeps_its_places() -> None:
     told = [(each.before, each.message.content().get("text")) for each in found]
     assert told == [(0, "a"), (1, ""), (2, MARK), (3, ""), (4, VALUE[:3]), (4, None)]
     assert found[-1].message.content()["data"] == {"text/plain": MARK}
+
+
+def test_a_branch_masks_all_that_its_parent_was_given(world: World, source: Source) -> None:
+    """Its memory has the values of the parent's kernel, whatever has become of the secret."""
+    with_secret(world)
+    source.known.clear()
+    branch = world.run(world.manager.branch(PRINCIPAL, "s", "b", BranchSpec()))
+    accepted = world.run(world.manager.execute(PRINCIPAL, "b", ExecuteRequest(f"a {VALUE}|!")))
+    world.pass_time(5)
+    assert isinstance(accepted.execution, ExecutionRun)
+    events = world.run(recorded(world, branch.row.id))
+    assert "".join(event["text"] for event in events if event["type"] == "stream") == f"a {MARK}!"
+    assert branch.row.environment["secrets"] == ["KEY"]

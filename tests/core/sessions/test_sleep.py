@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cellgate.sessions.sleep import SleepWatch
+from cellgate.sessions.introspection import completion
+from cellgate.sessions.sleep import LOOKS, SleepWatch
+from cellgate.sessions.state import SessionState
+from cellgate.wire.models import CompleteBody
 from cellgate_kernels.asleep import FREEZE_TIMEOUT
-from cellgate_kernels.provisioners.control_group import ControlGroup
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.errors import PoolExhausted
+from cellgate_kernels.provisioners.control_group import ControlGroup, Part
+from cellgate_kernels.provisioners.read_back import LARGE
 from cellgate_kernels.testing import FakeKernel, virtual_time
 from cellgate_kernels.threads import Lane
-from tests.core.world import World
+from tests.core.world import PRINCIPAL, World
 
 AFTER = 60.0
+MANY = 100
 
 
 @pytest.fixture
@@ -22,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """With a watch that lets kernels sleep."""
     with virtual_time() as loop:
         made = World(loop, tmp_path)
-        made.run(made.open())
+        made.run(made.open(max_kernels=MANY))
         lane = Lane("sleep", 1)
         watch = SleepWatch(made.manager.everybodys, AFTER, lane)
         made.do(watch.start)
@@ -48,7 +57,7 @@ def kernel_of(world: World, key: str) -> FakeKernel:
         ("cgroup.procs", ""),
     ):
         (folder / name).write_text(content)
-    kernel.group = ControlGroup(folder, folder, unified=False)
+    kernel.group = ControlGroup(Part(folder, 1), Part(folder, 1))
     return kernel
 
 
@@ -76,6 +85,26 @@ def test_an_unused_kernel_sleeps_and_the_next_cell_wakes_it(world: World) -> Non
     assert (kernel.asleep, is_frozen(kernel), state(world)) == (False, False, "idle")
     assert world.kernel("s") is kernel
     world.pass_time(2 * AFTER)
+    assert is_frozen(kernel)
+
+
+def test_a_question_wakes_a_kernel_and_is_a_use_of_its_session(world: World) -> None:
+    kernel = kernel_of(world, "s")
+    kernel.knows["complete_request"] = {
+        "status": "ok",
+        "matches": ["print"],
+        "cursor_start": 0,
+        "cursor_end": 2,
+    }
+    world.pass_time(2 * AFTER)
+    assert is_frozen(kernel)
+    session = world.live("s")
+    assert session is not None
+    assert world.run(completion(session, CompleteBody(code="pr"))).matches == ["print"]
+    assert (kernel.asleep, is_frozen(kernel), state(world)) == (False, False, "idle")
+    world.pass_time(AFTER - 5)
+    assert not is_frozen(kernel)
+    world.pass_time(AFTER)
     assert is_frozen(kernel)
 
 
@@ -125,17 +154,33 @@ def test_a_kernel_that_computes_is_left_alone(world: World, monkeypatch: pytest.
     assert is_frozen(kernel)
 
 
-def test_a_kernel_without_a_group_of_its_own_is_left_alone(world: World) -> None:
+def test_a_kernel_without_a_group_of_its_own_is_left_alone_which_is_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     kernel = kernel_of(world, "s")
     kernel.group = None
-    world.pass_time(2 * AFTER)
+    world.pass_time(4 * AFTER)
     assert (kernel.asleep, state(world)) == (False, "idle")
+    told = [record.message for record in caplog.records if "cellgate doctor" in record.message]
+    assert len(told) == 1
+    assert told[0].startswith("Kernels do not sleep (sleep_after)")
+
+
+def test_kernels_that_share_a_sandbox_stay_awake_and_nothing_is_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody can give them control groups of their own; a warning would hide a true one later."""
+    kernel_of(world, "s")
+    world.run(world.manager.branch(PRINCIPAL, "s", "b", BranchSpec()))
+    world.pass_time(4 * AFTER)
+    assert (state(world), state(world, "b")) == ("idle", "idle")
+    assert not [record.message for record in caplog.records if "do not sleep" in record.message]
 
 
 def test_a_group_that_can_not_be_written_leaves_the_kernel_as_it_was(world: World) -> None:
     kernel = kernel_of(world, "s")
     assert kernel.group is not None
-    (kernel.group.freezer / "memory.usage_in_bytes").unlink()
+    (kernel.group.freezer.folder / "memory.usage_in_bytes").unlink()
     world.pass_time(2 * AFTER)
     assert (kernel.asleep, is_frozen(kernel), state(world)) == (False, False, "idle")
     asked = world.ask("s", "after")
@@ -149,7 +194,7 @@ def test_a_kernel_that_does_not_stop_goes_on(world: World, monkeypatch: pytest.M
     world.pass_time(2 * AFTER)
     assert not kernel.asleep
     assert kernel.group is not None
-    assert (kernel.group.freezer / "freezer.state").read_text() == "THAWED"
+    assert (kernel.group.freezer.folder / "freezer.state").read_text() == "THAWED"
 
 
 def test_a_request_while_it_falls_asleep_wakes_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +210,121 @@ def test_a_request_while_it_falls_asleep_wakes_it(world: World, monkeypatch: pyt
     assert asked.told
     assert not kernel.asleep
     assert kernel.group is not None
-    assert (kernel.group.freezer / "freezer.state").read_text() == "THAWED"
+    assert (kernel.group.freezer.folder / "freezer.state").read_text() == "THAWED"
     assert given_back == []
+
+
+def gives_all_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are large until their memory is given back."""
+    used = [LARGE + 1000]
+    monkeypatch.setattr(ControlGroup, "memory_used", lambda _: used[-1])
+    monkeypatch.setattr(ControlGroup, "give_memory_back", lambda *_: used.append(0))
+
+
+def test_a_large_kernel_that_is_left_to_the_next_gateway_has_nothing_to_do_here(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading its memory back in order would outlive whoever asked for it."""
+    kernel = kernel_of(world, "s")
+    gives_all_back(monkeypatch)
+    read_back: list[object] = []
+    monkeypatch.setattr("cellgate_kernels.asleep.read_back", read_back.append)
+    world.pass_time(2 * AFTER)
+    assert kernel._sleep is not None
+    world.do(kernel._sleep.leave)
+    world.pass_time(5)
+    assert (is_frozen(kernel), read_back) == (False, [])
+
+
+def test_a_large_kernel_that_is_woken_is_read_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_of(world, "s")
+    assert kernel.group is not None
+    (kernel.group.memory.folder / "cgroup.procs").write_text("1\n")
+    gives_all_back(monkeypatch)
+    monkeypatch.setattr(ControlGroup, "processor_seconds", lambda _: 0.0)
+    read_back: list[object] = []
+    monkeypatch.setattr("cellgate_kernels.asleep.read_back", read_back.append)
+    world.pass_time(2 * AFTER)
+    world.ask("s", "after")
+    world.pass_time(5)
+    assert read_back == [[1]]
+
+
+def test_a_hundred_sleep_take_their_places_and_are_all_woken_at_once(world: World) -> None:
+    kernels = {f"s{number}": kernel_of(world, f"s{number}") for number in range(MANY)}
+    world.pass_time(3 * AFTER)
+    assert all(kernel.asleep and is_frozen(kernel) for kernel in kernels.values())
+    assert world.manager.counts()[SessionState.ASLEEP] == MANY
+    one_more = world.ask("more", "hello")
+    world.pass_time(40)
+    assert isinstance(one_more.refusal, PoolExhausted)
+    asked = [world.ask(key, "after") for key in kernels]
+    world.pass_time(1)
+    assert all(each.told for each in asked)
+    assert not any(kernel.asleep or is_frozen(kernel) for kernel in kernels.values())
+    assert [world.kernel(key) for key in kernels] == list(kernels.values())
+
+
+def test_a_kernel_of_which_a_process_has_ended_is_woken(world: World) -> None:
+    """Its keeper sleeps too, and would not find that."""
+    kernel = kernel_of(world, "s")
+    assert kernel.group is not None
+    members = kernel.group.memory.folder / "cgroup.procs"
+    members.write_text("1\n2\n")
+    world.pass_time(2 * AFTER)
+    assert is_frozen(kernel)
+    members.write_text("1\n")
+    world.pass_time(AFTER / LOOKS)
+    assert not kernel.asleep
+    assert not is_frozen(kernel)
+
+
+def test_a_kernel_is_woken_while_another_one_falls_asleep(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of(world, "s")
+    assert kernel.group is not None
+    members = kernel.group.memory.folder / "cgroup.procs"
+    members.write_text("1\n")
+    world.pass_time(2 * AFTER)
+    assert is_frozen(kernel)
+    large = kernel_of(world, "large")
+
+    async def sleep(*_: object) -> bool:
+        return bool(await asyncio.Future())
+
+    monkeypatch.setattr(large, "sleep", sleep)
+    world.pass_time(2 * AFTER)
+    members.write_text("")
+    world.pass_time(AFTER / LOOKS)
+    assert not is_frozen(kernel)
+
+
+def test_a_session_that_sleeps_still_ends(world: World) -> None:
+    kernel = kernel_of(world, "s")
+    world.pass_time(2 * AFTER)
+    session = world.live("s")
+    assert session is not None
+    assert kernel.asleep
+    assert session.idle_since is not None
+    assert world.loop.time() - session.idle_since > AFTER
+    world.pass_time(session.limits.idle_timeout)
+    assert world.live("s") is None
+    assert kernel.exited.done()
+
+
+def test_swap_is_allowed_while_a_kernel_sleeps(world: World) -> None:
+    kernel = kernel_of(world, "s")
+    assert kernel.group is not None
+    folder = kernel.group.memory.folder
+    for name, content in (("memory.current", "1000"), ("memory.max", "4096"), ("memory.swap.max", "0")):
+        (folder / name).write_text(content)
+    kernel.group = replace(kernel.group, memory=Part(folder, 2))
+    world.pass_time(2 * AFTER)
+    assert (folder / "memory.swap.max").read_text() == "4096"
+    world.ask("s", "after")
+    world.pass_time(1)
+    assert (folder / "memory.swap.max").read_text() == "0"
 
 
 def test_a_restart_and_an_end_of_a_sleeping_kernel(world: World) -> None:

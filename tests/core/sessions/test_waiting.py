@@ -292,6 +292,39 @@ def test_an_execution_tells_its_position_as_it_changes(world: World) -> None:
     assert [e["type"] for e in events[: len(queued)]] == ["queued"] * len(queued)
 
 
+def test_who_asks_for_a_session_that_is_not_there_yet_is_told_its_position(world: World) -> None:
+    session = holder(world)
+    told: dict[str, list[int]] = {"first": [], "second": [], "late": [], "once": []}
+
+    def execute(key: str, name: str) -> Asked:
+        request = ExecuteRequest("hello")
+        return world.loop.create_task(world.manager.execute(BOB, key, request, moved=told[name].append))
+
+    first = execute("a", "first")
+    world.pass_time(2)
+    second = execute("b", "second")
+    world.pass_time(2)
+    late = execute("b", "late")
+    once = world.loop.create_task(
+        world.manager.execute_once(
+            ADA, SessionBody(), ExecuteRequest("x"), record=False, moved=told["once"].append
+        )
+    )
+    world.pass_time(2)
+    free(world, session)
+    world.pass_time(2)
+    assert end_of(first) == ("ok", None)
+    free(world, first.result().session)
+    world.pass_time(2)
+    made, _ = once.result()
+    world.do(world.manager.end_later, made, "one_shot")
+    world.pass_time(2)
+    assert end_of(second) == end_of(late) == ("ok", None)
+    assert told == {"first": [0], "second": [1, 2, 1, 0], "late": [1, 2, 1, 0], "once": [1, 0]}
+    queued = [event for event in recorded(world, second.result().session) if event["type"] == "queued"]
+    assert [event.get("waiting_for") for event in queued] == [None, None], "there was no record yet"
+
+
 # ---- whose turn
 
 

@@ -28,11 +28,11 @@ def console(gateway: GatewayProcess, session: str, tmp_path: Path) -> Iterator[T
         assert terminal.ended() == 0
 
 
-def start(gateway: GatewayProcess, session: str, folder: Path) -> Terminal:
+def start(gateway: GatewayProcess, session: str, folder: Path, *words: str) -> Terminal:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CELLGATE_")}
     environment |= {"CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
     command = str(Path(sys.executable).with_name("cellgate"))
-    return Terminal([command, "console", session], folder, environment)
+    return Terminal([command, "console", session, *words], folder, environment)
 
 
 def codes(gateway: GatewayProcess, session: str) -> list[str]:
@@ -58,6 +58,11 @@ def test_entries_are_cells_of_the_session_and_the_kernel_says_when_they_are_comp
     # Up goes through the two lines of the latest entry to the one before.
     console.send(UP * 3 + ENTER)
     console.until(r"Out\[5\]: 40\r\n")
+
+
+def test_help_is_shown(console: Terminal) -> None:
+    console.send("len?\r")
+    console.until("Return the number of items in a container.")
 
 
 def test_the_kernel_completes(console: Terminal, session: str) -> None:
@@ -135,6 +140,32 @@ def test_the_session_stays_and_its_record_is_the_history(
         second.send("quit()\r")
         assert second.ended() == 0
     assert gateway.model(session)["state"] == "idle"
+
+
+def test_undo_takes_back_the_last_cell_and_is_none_itself(
+    gateway: GatewayProcess, session: str, tmp_path: Path
+) -> None:
+    with start(gateway, session, tmp_path, "--checkpoints") as terminal:
+        terminal.until(f"{session}>")
+        terminal.send("x = 1\r")
+        terminal.until(f"{session}>")
+        terminal.send("x = 2\r")
+        terminal.until(f"{session}>")
+        terminal.send("%undo\r")
+        terminal.until("undone: 1 cell; variables and files are as at the checkpoint auto-1")
+        terminal.send("x + 41\r")
+        terminal.until(r"Out\[2\]: 42\r\n")
+        terminal.send(CONTROL_D)
+        assert terminal.ended() == 0
+    assert codes(gateway, session) == ["x = 1", "x = 2", "x + 41"]
+
+
+def test_what_can_not_be_undone_is_said(session: str, console: Terminal) -> None:
+    console.send("x = 1\r")
+    console.until(f"{session}>")
+    console.send(" %undo \r")
+    console.until("not_found: The session has no checkpoint")
+    console.until(f"{session}>")
 
 
 def test_a_console_needs_a_terminal(gateway: GatewayProcess, session: str, tmp_path: Path) -> None:

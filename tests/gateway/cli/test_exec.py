@@ -10,20 +10,35 @@ import re
 import signal
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import StartGateway
 from tests.gateway.cli.conftest import Shell
 from tests.support.commands import INSTALLED
 from tests.support.server import GatewayProcess
 
 
 def test_code_runs_with_its_output_alone_on_stdout(shell: Shell, gateway: GatewayProcess) -> None:
+    def of_exec() -> dict[str, str]:
+        sessions = gateway.get("/v1/sessions?limit=1000").json()["sessions"]
+        return {each["session"]: each["state"] for each in sessions if each["session"].startswith("exec-")}
+
+    before = of_exec()
     done = shell.call("exec", "import sys\nprint('out'); print('err', file=sys.stderr); 6 * 7")
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n42\n", "err\n")
-    sessions = gateway.get("/v1/sessions?limit=1000").json()["sessions"]
-    states = {model["state"] for model in sessions if model["session"].startswith("exec-")}
-    assert states == {"ended"}
+    made = {session: state for session, state in of_exec().items() if session not in before}
+    assert list(made.values()) == ["ended"]
+
+
+def test_help_is_output_and_quitting_says_what_it_did(shell: Shell) -> None:
+    done = shell.call("exec", "len?")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Return the number of items in a container." in done.stdout
+    done = shell.call("exec", "print('before'); exit()")
+    assert (done.returncode, done.stdout) == (1, "before\n")
+    assert "died (kernel_exit)" in done.stderr
 
 
 def test_code_may_be_in_another_language_in_a_session_of_its_own_or_in_pythons(
@@ -52,10 +67,47 @@ def test_a_markdown_files_blocks_run_in_their_languages(shell: Shell) -> None:
     assert done.returncode == 1, "there is no file n in the session of bash"
 
 
+@pytest.mark.parametrize("where", [(), ("--session", "mine")])
+def test_who_waits_for_a_kernel_sees_how_many_are_before(
+    start_gateway: StartGateway, tmp_path: Path, where: tuple[str, ...]
+) -> None:
+    gateway = start_gateway(pool_size=0, max_kernels=1, claim_timeout=60)
+    gateway.execute("holder", "1")
+    with Shell(gateway, tmp_path).start("exec", "6 * 7", *where) as waiting:
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "waits for a kernel, 0 before it\n"
+        assert gateway.delete("/v1/sessions/holder").status == 204
+        assert waiting.communicate(timeout=60) == ("42\n", "")
+
+
 def test_a_named_session_keeps_its_variables_and_stdin_may_bring_the_code(shell: Shell, session: str) -> None:
     assert shell.call("exec", "x = 20", "--session", session).returncode == 0
     done = shell.call("exec", "-", "--session", session, stdin="y = x + 1\nprint(y)\n")
     assert (done.returncode, done.stdout) == (0, "21\n")
+
+
+@pytest.mark.parametrize("words", [("exec", "x = 1"), ("run", "one.py")])
+def test_a_session_made_with_checkpoints_can_be_undone(
+    shell: Shell, session: str, words: tuple[str, ...]
+) -> None:
+    (shell.folder / "one.py").write_text("x = 1")
+    shell.call(*words, "--session", session, "--checkpoints")
+    assert any(
+        line.split() == ["checkpoints", "after", "each", "cell"]
+        for line in shell.lines("session", "info", session)
+    )
+    shell.lines("exec", "x = 2", "--session", session)
+    assert shell.lines("session", "undo", session) == [
+        "undone: 1 cell; variables and files are as at the checkpoint auto-1"
+    ]
+    assert shell.lines("exec", "x", "--session", session, "--checkpoints") == ["1"]
+
+
+def test_a_session_that_makes_no_checkpoints_does_not_begin_to(shell: Shell, session: str) -> None:
+    shell.lines("exec", "x = 1", "--session", session)
+    refused = shell.call("exec", "x", "--session", session, "--checkpoints")
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "checkpoint" in refused.stderr
 
 
 def test_what_fails_leaves_with_1_and_says_why(shell: Shell, session: str) -> None:

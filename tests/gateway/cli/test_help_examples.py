@@ -35,6 +35,7 @@ PARSED = ("serve", "setup", "image", "mcp --http")
 OTHER_SHELLS = ("zsh", "fish")
 FOLLOWED = "session watch"
 PROMPTS = "console"
+A_PROCESS = "p-0123456789ab"
 
 FILES = {
     "analysis.py": "import os; print(os.listdir()); open('made.txt', 'w').close()",
@@ -55,7 +56,11 @@ BEFORE = {
         "cellgate export to-replay -o analysis.ipynb",
         "cellgate export to-replay --bundle -o analysis.zip",
     ],
-    "session": ["cellgate exec 1 --session my-session"],
+    "session": ["cellgate exec 1 --session my-session", "cellgate exec 1 --session careful --checkpoints"],
+    "process": [
+        "cellgate exec 1 --session my-session",
+        "cellgate files put my-session data.csv data/a.csv",
+    ],
     "verify": [
         "cellgate exec 1 --session my-session",
         "cellgate export my-session -o my-session.ipynb",
@@ -106,6 +111,7 @@ def desk(folder: Path, data: Path) -> Desk:
     cells = [v4.new_code_cell("1 + 1")]  # type: ignore[no-untyped-call]
     nbformat.write(v4.new_notebook(cells=cells), folder / "analysis.ipynb")  # type: ignore[no-untyped-call]
     variables = environment(
+        BROWSER="true %s",  # nobody looks at it
         CELLGATE_DATA_DIR=str(data),
         XDG_CONFIG_HOME=str(folder / "config"),
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -115,13 +121,13 @@ def desk(folder: Path, data: Path) -> Desk:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data folder of a gateway that allows one package."""
+    """The data folder of a gateway that allows one package and serves ports."""
     folder = tmp_path_factory.mktemp("index")
     build_wheel(folder, "humanize", "4.1")
     index = Index(folder)
     data = tmp_path_factory.mktemp("examples") / "data"
     try:
-        with serving(data, "process", packages=["humanize"], package_index=index.url):
+        with serving(data, "process", packages=["humanize"], package_index=index.url, ports_port=0):
             yield data
     finally:
         index.close()
@@ -168,6 +174,10 @@ def example(place: Desk, command: str, plain: str, data: Path) -> None:
     if plain.startswith("token revoke"):
         tokens = json.loads(place.call("cellgate token list --json").stdout)
         command = f"cellgate token revoke {tokens[-1]['id']}"
+    if A_PROCESS in command:
+        program = "echo hi" if plain.startswith("process watch") else "sleep 600"
+        started = place.call(f"cellgate process start my-session -- {program}")
+        command = command.replace(A_PROCESS, started.stdout.strip())
     command = command.replace("/var/lib/cellgate", str(data))
     if "8f1c..." in command:
         parse(command)

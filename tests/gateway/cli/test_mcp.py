@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -58,20 +59,26 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
             *(
                 "run_code",
                 "run_blocks",
-                "run_program",
                 "read_output",
                 "list_files",
                 "read_file",
                 "write_file",
+                "make_folder",
+                "move_file",
                 "install_packages",
+                "list_variables",
             ),
-            *("interrupt", "restart", "export_notebook"),
+            *("run_program", "start_program", "list_programs", "read_program", "write_program"),
+            *("end_program", "open_port"),
+            *("make_checkpoint", "roll_back", "undo_last_cell"),
+            *("interrupt", "restart", "branch_session", "try_alternatives", "export_notebook"),
         }
         assert await call(client, "run_code", code="x = 20; open('made.txt', 'w').write('it')") == (
             "2\n[files written: made.txt (2 bytes)]"
         )
         assert await call(client, "run_code", code="x + 1") == "21"
         assert await call(client, "run_code", code="y = 0") == "[no output]"
+        assert await call(client, "list_variables") == "x: int  20\ny: int  0"
         failed = await call(client, "run_code", code="1 / y")
         assert "ZeroDivisionError: division by zero" in failed
         answer = await client.call_tool("run_code", {"code": SHOW})
@@ -86,6 +93,81 @@ async def test_code_runs_in_one_session_that_ends_with_the_client(
         session = notebook.metadata.cellgate.session
     ended = until(lambda: gateway.model(session)["state"] == "ended", "the session has not ended")
     assert ended
+
+
+async def test_help_is_text(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        assert "Return the number of items in a container." in await call(client, "run_code", code="len?")
+
+
+async def test_a_branch_is_tried_without_harm_to_the_session(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        await call(client, "run_code", code="x = [1]")
+        branch = await call(client, "branch_session")
+        assert await call(client, "run_code", code="x.append(2); x", branch=branch) == "[1, 2]"
+        assert await call(client, "run_code", code="x") == "[1]"
+        wrong = await client.call_tool("run_code", {"code": "x", "branch": "another"})
+        assert wrong.is_error
+    assert until(lambda: gateway.model(branch)["state"] == "ended", "the branch has not ended")
+
+
+async def test_alternatives_are_tried_without_harm_to_the_session(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    async with serving(gateway, tmp_path, "--max-text", "1000") as client:
+        await call(client, "run_code", code="x = [1]")
+        cells = ["x.append(2); x", "1 / 0", "print('a' * 5000 + 'z')"]
+        answer = await client.call_tool("try_alternatives", {"cells": cells})
+        texts = [part.text for part in answer.content if isinstance(part, TextContent)]
+        assert texts[:3] == ["[cellgate: alternative 1]", "[1, 2]", "[cellgate: alternative 2]"]
+        assert "ZeroDivisionError" in texts[3]
+        assert texts[4] == "[cellgate: alternative 3]"
+        words = re.search("read_output with execution '([^']+)' and branch '([^']+)'", texts[5])
+        assert words is not None
+        execution, branch = words.groups()
+        rest = await call(client, "read_output", execution=execution, branch=branch, start=4990, length=11)
+        assert rest.startswith("a" * 10 + "z\n")
+        wrong = await client.call_tool("run_code", {"code": "x", "branch": branch})
+        assert wrong.is_error
+        assert await call(client, "run_code", code="x") == "[1]"
+
+
+async def test_the_session_goes_on_as_the_first_alternative_that_ends_well(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    async with serving(gateway, tmp_path) as client:
+        await call(client, "run_code", code="x = 1")
+        told = await call(client, "try_alternatives", cells=["1 / 0", "x = 2; x", "x = 3"], keep_first=True)
+        assert "[cellgate: alternative 2, as which the session goes on]\n2" in told
+        assert await call(client, "run_code", code="x") == "2"
+        with_one = await call(client, "try_alternatives", cells=["x = 4", "x = 5"], keep_first=True)
+        assert with_one.startswith("[cellgate: alternative 1, as which the session goes on]")
+        assert await call(client, "run_code", code="x") == "4"
+
+
+async def test_a_checkpoint_is_gone_back_to(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        await call(client, "run_code", code="x = 1")
+        assert "not_found: The session has no checkpoint" in await refused(client, "undo_last_cell")
+        assert await call(client, "make_checkpoint", name="good") == "good"
+        for code in ("x = 2", "x = 3"):
+            await call(client, "run_code", code=code)
+        told = await call(client, "roll_back", checkpoint="good")
+        assert told == "went back to the checkpoint 'good'; cells undone: 2"
+        assert await call(client, "run_code", code="x") == "1"
+        assert await call(client, "roll_back") == "went back to the checkpoint 'good'; cells undone: 1"
+        assert "conflict: " in await refused(client, "make_checkpoint", name="good")
+        assert "not_found: " in await refused(client, "roll_back", checkpoint="another")
+
+
+async def test_cells_are_undone_in_a_session_that_makes_checkpoints(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    async with serving(gateway, tmp_path, "--checkpoints") as client:
+        await call(client, "run_code", code="x = 1; open('a', 'w').write('1')")
+        await client.call_tool("run_code", {"code": "x = 2; import os; os.remove('a'); os._exit(1)"})
+        assert await call(client, "undo_last_cell") == "went back to the checkpoint 'auto-1'; cells undone: 1"
+        assert await call(client, "run_code", code="x, open('a').read()") == "(1, '1')"
 
 
 async def test_models_are_told_what_cells_find(gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -129,7 +211,9 @@ async def test_files_are_written_read_and_listed(
         assert part == "234\n[cellgate: there is more; read on at start 5]"
         code = f"import base64; _ = open('p.png', 'wb').write(base64.b64decode('{PNG}'))"
         await call(client, "run_code", code=code + "; _ = open('b', 'wb').write(bytes(9))")
-        assert await call(client, "list_files") == f"9  b\n10  d/t.txt\n{len(base64.b64decode(PNG))}  p.png"
+        assert await call(client, "list_files") == (
+            f"9  b\nd/\n10  d/t.txt\n{len(base64.b64decode(PNG))}  p.png"
+        )
         (picture,) = (await client.call_tool("read_file", {"path": "p.png"})).content
         assert isinstance(picture, ImageContent)
         assert picture.data == PNG
@@ -137,6 +221,19 @@ async def test_files_are_written_read_and_listed(
         assert "bad_request" in await refused(client, "read_file", path="../../etc/passwd")
         assert "bad_request" in await refused(client, "write_file", path="/etc/x", text="")
         assert "not_found" in await refused(client, "read_file", path="absent")
+
+
+async def test_folders_are_made_and_files_moved(
+    gateway: GatewayProcess, tmp_path: Path, session: str
+) -> None:
+    async with serving(gateway, tmp_path, "--session", session) as client:
+        assert await call(client, "make_folder", path="empty/below") == "empty/below is there"
+        await call(client, "write_file", path="d/t.txt", text="12")
+        assert await call(client, "move_file", path="d", to="e/f") == "moved, with 1 file"
+        assert await call(client, "list_files") == "e/\ne/f/\n2  e/f/t.txt\nempty/\nempty/below/"
+        assert "conflict" in await refused(client, "move_file", path="e/f/t.txt", to="empty/below")
+        assert "not_found" in await refused(client, "move_file", path="absent", to="there")
+        assert "bad_request" in await refused(client, "make_folder", path="../up")
 
 
 async def test_blocks_say_their_exit_code(gateway: GatewayProcess, tmp_path: Path, session: str) -> None:
@@ -160,6 +257,39 @@ async def test_a_program_says_what_it_wrote_and_how_it_ended(gateway: GatewayPro
         assert await call(client, "run_code", code="echo $((6 * 7))", language="bash") == "42\n"
 
 
+async def test_a_program_goes_on_is_fed_and_ended(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async def written(client: Client, process: str, text: str) -> str:
+        """What it shows, once that has the text."""
+        while text not in (shown := await call(client, "read_program", process=process)):
+            await call(client, "run_program", argv=["sleep", "0.05"])
+        return shown
+
+    async with serving(gateway, tmp_path) as client:
+        assert await call(client, "list_programs") == "[no programs]"
+        answer = await call(client, "start_program", argv=["sh", "-c", "cat; echo end; exit 4"], stdin=True)
+        process, _, said = answer.partition(" ")
+        assert said == "is running"
+        assert await call(client, "write_program", process=process, text="given\n") == "sent"
+        assert await written(client, process, "given") == "given\n\n[cellgate: running]"
+        await call(client, "write_program", process=process, text="", end=True)
+        assert await written(client, process, "exit code") == "given\nend\n\n[cellgate: exit code 4]"
+        assert "conflict" in await refused(client, "write_program", process=process, text="late")
+
+        endless = (await call(client, "start_program", argv=["sleep", "600"])).partition(" ")[0]
+        assert await call(client, "run_code", code="6 * 7") == "42"
+        listed = (await call(client, "list_programs")).splitlines()
+        assert listed[0] == f"{process}  exit code 4  sh -c 'cat; echo end; exit 4'"
+        assert listed[-1] == f"{endless}  running  sleep 600"
+        assert await call(client, "end_program", process=endless) == "asked to end"
+        assert await written(client, endless, "ended") == "[cellgate: ended by SIGTERM, terminated]"
+        assert "not_found" in await refused(client, "read_program", process="p-absent")
+
+
+async def test_a_port_that_nobody_serves_is_refused(gateway: GatewayProcess, tmp_path: Path) -> None:
+    async with serving(gateway, tmp_path) as client:
+        assert "--ports-port" in await refused(client, "open_port", port=8000)
+
+
 async def test_what_runs_is_interrupted_and_a_restart_forgets(
     gateway: GatewayProcess, tmp_path: Path, session: str
 ) -> None:
@@ -167,11 +297,7 @@ async def test_what_runs_is_interrupted_and_a_restart_forgets(
         await call(client, "run_code", code="x = 1")
         endless = "print('on', flush=True)\nwhile True: pass"
         running = asyncio.create_task(call(client, "run_code", code=endless))
-
-        def on() -> bool:
-            return any(event.get("text") == "on\n" for event in gateway.recorded(session))
-
-        await asyncio.to_thread(until, on, "the cell has not begun")
+        await asyncio.to_thread(until, lambda: gateway.printed(session, "on\n"), "the cell has not begun")
         await call(client, "interrupt")
         assert "[cellgate: interrupted" in await running
         late = await call(client, "run_code", code=endless, timeout=1)
@@ -190,12 +316,7 @@ async def test_a_call_that_is_taken_back_takes_its_cell_with_it(
     async with serving(gateway, tmp_path, "--session", session) as client:
         endless = "print('on', flush=True)\nwhile True: pass"
         running = asyncio.create_task(client.call_tool("run_code", {"code": endless}))
-
-        def on() -> bool:
-            answer = gateway.get(f"/v1/sessions/{session}/events")
-            return answer.status == 200 and any(x.get("text") == "on\n" for x in answer.json()["events"])
-
-        await asyncio.to_thread(until, on, "the cell has not begun")
+        await asyncio.to_thread(until, lambda: gateway.printed(session, "on\n"), "the cell has not begun")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 

@@ -52,7 +52,7 @@ class McpServer:
     def stop(self) -> None:
         """SIGTERM, and its end."""
         self.process.terminate()
-        self.process.wait(30)
+        self.process.wait(60)
 
     def post(self, body: object, **headers: str | None) -> tuple[int, str | None, bytes]:
         """Status, session and body of a plain POST; a header that is None is left out."""
@@ -95,7 +95,7 @@ def start_server(gateway: GatewayProcess, tmp_path: Path) -> Iterator[StartServe
     finally:
         for server in started:
             server.process.kill()
-            server.process.wait(30)
+            server.process.wait(60)
 
 
 @asynccontextmanager
@@ -113,10 +113,6 @@ async def connected(server: McpServer, token: str = TOKEN) -> AsyncIterator[Clie
 async def session_of(client: Client) -> str:
     """The name of the gateway's session behind a client."""
     return (await call(client, "export_notebook")).partition("/v1/sessions/")[2].partition("/")[0]
-
-
-def printed(gateway: GatewayProcess, session: str) -> bool:
-    return any(event.get("text") == "on\n" for event in gateway.recorded(session))
 
 
 def ended(gateway: GatewayProcess, session: str) -> bool:
@@ -161,7 +157,7 @@ async def test_a_call_that_is_taken_back_interrupts_its_cell(
         await call(client, "run_code", code="x = 5")
         session = await session_of(client)
         running = asyncio.create_task(client.call_tool("run_code", {"code": ENDLESS}))
-        await asyncio.to_thread(until, lambda: printed(gateway, session), "the cell has not begun")
+        await asyncio.to_thread(until, lambda: gateway.printed(session, "on\n"), "the cell has not begun")
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert await call(client, "run_code", code="x") == "5"
@@ -216,7 +212,7 @@ def test_a_dropped_connection_keeps_the_session_until_it_is_idle(
     }
     code = "print('on', flush=True); import time; time.sleep(1); x += 1"
     connection.request("POST", "/mcp", json.dumps(tool("run_code", code=code)), headers)
-    until(lambda: printed(gateway, session), "the cell has not begun")
+    until(lambda: gateway.printed(session, "on\n"), "the cell has not begun")
     connection.close()
     # It went on, and the client that comes back finds its variables.
     _, _, body = server.post(tool("run_code", code="x"), Mcp_Session_Id=session_id)

@@ -83,7 +83,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     finally:
         server.terminate()
         try:
-            code = server.wait(30)
+            code = server.wait(60)
         finally:
             server.kill()
     assert code == 0, (root / "log").read_text()
@@ -296,7 +296,7 @@ def test_a_killed_run_leaves_no_cell_running(place: Place) -> None:
     assert process.stdout.readline() == "running\n"
     assert place.state("killed") == "busy"
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     deadline = time.monotonic() + 30
     while place.state("killed") != "idle":
         assert time.monotonic() < deadline
@@ -323,7 +323,7 @@ def test_on_a_terminal_a_bar_shows_the_way_and_outputs_stand_above_it(place: Pla
         pass
     finally:
         os.close(ours)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     text = received.decode()
     assert "1/2" in text
     assert "one\r\n" in text
@@ -429,7 +429,8 @@ def test_a_run_beside_its_data_brings_back_what_it_makes(place: Place) -> None:
     assert sorted(path.name for path in place.folder.iterdir()) == ["data.csv", "out", "sum.py"]
     assert place.state(fresh_session(done.stderr)) == "ended"
 
-    # What is there already was not sent, so it stays; what could not be brought is not lost with its session.
+    # What the user has changed stays; what could not be brought is not lost with its session.
+    place.write("out/sum.txt", "mine\n")
     again = place.call("run", "sum.py", "--with", "data.csv")
     assert again.returncode == 1
     assert "not brought back: out/sum.txt: there is a file of this name, which was not sent" in again.stderr
@@ -438,7 +439,7 @@ def test_a_run_beside_its_data_brings_back_what_it_makes(place: Place) -> None:
     assert place.state(session) == "idle"
     assert place.call("files", "get", session, "out/sum.txt").stdout == "sum.txt\n"
     assert (place.folder / "sum.txt").read_text() == "6\n"
-    assert (place.folder / "out" / "sum.txt").read_text() == "3\n"
+    assert (place.folder / "out" / "sum.txt").read_text() == "mine\n"
 
     for _ in range(2):
         done = place.call("run", "sum.py", "--with", "data.csv", "--results", "made")
@@ -447,6 +448,73 @@ def test_a_run_beside_its_data_brings_back_what_it_makes(place: Place) -> None:
     assert (place.folder / "data.csv").read_text().count("3") == 2
     wrong = place.call("run", "sum.py", "--with", "nowhere.csv")
     assert (wrong.returncode, wrong.stderr) == (2, "cellgate: --with nowhere.csv: there is no such file\n")
+
+
+def test_who_forgets_to_send_the_data_is_told_how(place: Place) -> None:
+    (place.folder / "data").mkdir()
+    place.write("data/rows.csv", "a\n1\n")
+    place.write("reads.py", "import pandas\npandas.read_csv('data/rows.csv')")
+    ran = place.call("run", "reads.py")
+    assert ran.returncode == 1
+    assert "data/rows.csv is here, and not in the session: --with sends it\n" in ran.stderr
+    assert place.call("run", "reads.py", "--with", "data/rows.csv").returncode == 0
+    place.write("odd.py", "open('nowhere.csv')")
+    assert "--with" not in place.call("run", "odd.py").stderr
+
+
+def test_json_is_the_whole_run_alone(place: Place) -> None:
+    place.write("data.csv", "n\n1\n")
+    place.write(
+        "page.md",
+        "```python\nprint('a' * 300_000)\n```\n```text\nno cell\n```\n"
+        "```python\nopen('data.csv', 'a').write('2\\n'); open('new.txt', 'w').close()\n```\n",
+    )
+    done = place.call("run", "page.md", "--with", "data.csv", "--json", "-o", "page.ipynb")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert (told["file"], told["status"], told["not_run"]) == ("page.md", "ok", 0)
+    assert told["notebook"] == "page.ipynb"
+    assert told["brought_back"] == ["data.csv", "new.txt"]
+    assert told["not_brought_back"] == []
+    assert told["notices"] == ["not run, because not marked as Python: text (line 4)"]
+    assert [cell["result"]["status"] for cell in told["cells"]] == ["ok", "ok"]
+    assert told["cells"][0]["result"]["text"] == "a" * 300_000 + "\n"
+    code = [cell.cell_type == "code" for cell in place.read("page.ipynb").cells]
+    assert all(code[cell["index"]] for cell in told["cells"])
+    assert place.state(told["session"]) == "ended"
+
+
+def test_json_tells_what_failed_and_what_was_not_run(place: Place) -> None:
+    may_fail = v4.new_code_cell("1 / 0", metadata={"tags": ["raises-exception"]})
+    cells = (may_fail, *map(v4.new_code_cell, ("2 / 0", "import os; os._exit(3)", "3")))
+    place.notebook("mine.ipynb", *cells)
+    for options, statuses in (
+        ((), ["error", "error"]),
+        (("--keep-going",), ["error", "error", "died", "ok"]),
+    ):
+        done = place.call("run", "mine.ipynb", "--json", *options)
+        assert done.returncode == 1, done.stderr
+        told = json.loads(done.stdout)
+        assert [cell["result"]["status"] for cell in told["cells"]] == statuses
+        assert [cell["may_fail"] for cell in told["cells"]] == [True, False, False, False][: len(statuses)]
+        assert told["status"] == "error"
+        assert told["not_run"] == 4 - len(statuses)
+        assert told["cells"][0]["result"]["error"]["ename"] == "ZeroDivisionError"
+
+    place.notebook("intended.ipynb", may_fail)
+    done = place.call("run", "intended.ipynb", "--json")
+    assert (done.returncode, json.loads(done.stdout)["status"]) == (0, "ok")
+
+
+def test_json_names_the_files_that_stay(place: Place) -> None:
+    place.write("make.py", "open('made.txt', 'w').close()")
+    place.write("made.txt", "mine")
+    done = place.call("run", "make.py", "--with", "make.py", "--json")
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["status"], told["brought_back"]) == (1, "ok", [])
+    (refused,) = told["not_brought_back"]
+    assert refused.startswith("made.txt: ")
+    assert place.state(told["session"]) == "idle"
 
 
 def test_a_folder_of_data_is_sent_and_an_existing_session_s_own_files_stay(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -227,6 +228,23 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
             ["sessions", "--url", "ftp://x"],
             "cellgate: 'ftp://x' is not a gateway's URL, such as http://127.0.0.1:8888",
         ),
+        (
+            ["sessions", "--url", f"http://{'x' * 70}.de"],
+            f"cellgate: 'http://{'x' * 70}.de' is not a gateway's URL: its name can't be one",
+        ),
+        (
+            ["setup", "--environment", "large"],
+            "cellgate: --environment must be one of standard, minimal, not 'large'",
+        ),
+        (["user"], "cellgate: usage: cellgate user add|list|role|disable|enable|remove [NAME] [options]"),
+        (["token", "ls"], "cellgate: cellgate token does not know 'ls'; did you mean list?"),
+        (["completion"], "cellgate: usage: cellgate completion bash|zsh|fish [options]"),
+        (["record", "stats", "x"], "cellgate: usage: cellgate record stats"),
+        (["record", "backup"], "cellgate: usage: cellgate record backup FILE|FOLDER"),
+        (
+            ["record", "restor", "x"],
+            "cellgate: cellgate record does not know 'restor'; did you mean restore?",
+        ),
         (["sessions", "--token", "a b"], "cellgate: the token holds characters that no token has"),
     ],
 )
@@ -276,11 +294,106 @@ def test_an_unreadable_gateway_file_is_named(tmp_path: Path, capsys: pytest.Capt
     assert str(tmp_path / "gateway.json") in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["doctor", "--config", "LONG.py"],
+        ["setup", "--requirements", "LONG"],
+        ["record", "backup", "LONG"],
+        ["serve", "--data-dir", "LONG"],
+        ["sessions", "--data-dir", "LONG"],
+        ["verify", "LONG"],
+        ["run", "LONG.ipynb"],
+        ["replay", "LONG.ipynb"],
+    ],
+)
+def test_a_path_that_can_t_be_looked_at_is_one_line(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one in a folder that the user may not search; a name that is too long is so for root too."""
+    path = f"{tmp_path}/{'x' * 300}"
+    assert main([word.replace("LONG", path) for word in words]) in (1, 2)
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("cellgate: ")
+    assert path in said
+    assert "File name too long" in said
+    assert "[Errno" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["doctor", "--data-dir", "~nobody-here/x"],
+        ["serve", "--config", "~nobody-here/x"],
+        ["verify", "~nobody-here/x"],
+        ["record", "restore", "~nobody-here/x"],
+        ["setup", "--requirements", "~nobody-here/x"],
+        ["image", "build", "--requirements", "~nobody-here/x"],
+        ["files", "put", "work", "~nobody-here/x"],
+        ["sessions", "--ca-file", "~nobody-here/x"],
+        ["serve", "--tls-cert", "~nobody-here/x", "--tls-key", "~nobody-here/x"],
+        [
+            "serve",
+            "--oidc-issuer",
+            "https://id.example",
+            "--oidc-audience",
+            "a",
+            "--oidc-jwks",
+            "~nobody-here/x",
+        ],
+    ],
+)
+def test_a_home_folder_of_nobody_is_one_line(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CELLGATE_DATA_DIR", str(tmp_path))
+    assert main(words) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "cellgate: ~nobody-here/x: this home folder is not known; give the whole path"
+    )
+
+
+def test_a_user_without_a_home_names_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a container with a user of its own number."""
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "CELLGATE_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 54321)
+    assert main(["verify"]) == 2
+    said = "cellgate: your home folder is not known: set HOME, or give --data-dir DIR\n"
+    assert capsys.readouterr().err == said
+    assert main(["verify", "--data-dir", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"cellgate: There is no record at {tmp_path}/record.sqlite3\n"
+
+
+@pytest.mark.parametrize("words", [["serve", "--backend", "docker"], ["image", "check"]])
+@pytest.mark.parametrize("url", ["tcp://localhost:abc", "http://[::1"])
+def test_an_engine_s_url_that_is_none_is_one_line(
+    tmp_path: Path, words: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ["--data-dir", str(tmp_path)]
+    assert main([*words, "--docker-url", url, *data]) == 1
+    assert (
+        capsys.readouterr().err
+        == f"cellgate: No Docker engine answers at {url}. Is it installed, and running?\n"
+    )
+
+
+def test_an_address_to_listen_on_that_is_none_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"{'x' * 70}.example"
+    assert main(["serve", "--ip", name, "--port", "0", "--data-dir", str(tmp_path)]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"cellgate: Can't listen on {name}: that is no address. Choose another with --ip"
+
+
 def test_the_command_line_starts_without_the_server_s_and_the_client_s_libraries() -> None:
     """Help and errors are quick because these are imported by the commands that need them."""
     code = "import cellgate.cli.main, sys\nprint({'tornado', 'rich', 'zmq', 'nbformat'} & set(sys.modules))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "set()"
 

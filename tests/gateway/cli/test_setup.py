@@ -169,6 +169,14 @@ def made_by(words: Sequence[str]) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+def test_a_place_where_no_environment_can_be_is_told_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["setup", "--prefix", "/dev/null/x"]) == 1
+    assert capsys.readouterr().err == (
+        "cellgate: The environment's choice can't be read:"
+        " Not a directory (/dev/null/x/share/cellgate/environment.json)\n"
+    )
+
+
 def test_make_sets_up_again_for_another_environment_only(tmp_path: Path) -> None:
     venv = tmp_path / "venv"
     (venv / "bin").mkdir(parents=True)
@@ -184,6 +192,31 @@ def test_make_sets_up_again_for_another_environment_only(tmp_path: Path) -> None
     assert f"{setup} --environment standard\n" in made_by(["setup", f"VENV={venv}", "ENVIRONMENT=standard"])
     (venv / ".setup-done").unlink()
     assert f"{setup} \n" in made_by(["setup", f"VENV={venv}"])
+
+
+def make_setup(tmp_path: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """`make setup` with this program as Python."""
+    program = tmp_path / "python3"
+    program.write_text(f"#!/bin/sh\n{python}\n")
+    program.chmod(0o755)
+    words = ["make", "--no-print-directory", "setup", f"VENV={tmp_path}/venv", f"PYTHON={program}"]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_make_says_which_python_it_needs(tmp_path: Path) -> None:
+    done = make_setup(tmp_path, "exit 1")
+    assert done.returncode == 2
+    said = f"Python 3.11 or newer is needed, and {tmp_path}/python3 is none."
+    assert done.stderr.startswith(f"{said} Name one: make setup PYTHON=python3.12\n")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_make_makes_half_an_environment_anew(tmp_path: Path) -> None:
+    """What venv leaves where ensurepip is a package that is not installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=60)
+    done = make_setup(tmp_path, f'echo "$@" >> {tmp_path}/calls; [ "$2" = "import tomllib" ]')
+    assert done.returncode == 2
+    assert (tmp_path / "calls").read_text() == f"-c import tomllib\n-m venv --clear {tmp_path}/venv\n"
 
 
 def test_packages_that_can_t_be_installed_end_in_uv_s_own_words(
@@ -223,7 +256,7 @@ def test_a_full_disk_is_an_error_in_words(
     (root / "setup.log").symlink_to("/dev/full")
     assert cellgate(words) == 1
     assert capsys.readouterr().err == (
-        f"cellgate: The kernel environment can't be made in {root}: [Errno 28] No space left on device\n"
+        f"cellgate: The kernel environment can't be made in {root}: No space left on device\n"
     )
 
 

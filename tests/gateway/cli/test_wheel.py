@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cellgate.console.assets import STATIC
 from cellgate_kernels.specs import uv_command
 from tests.conftest import StartGateway
 from tests.support.requirements import require
@@ -40,8 +41,10 @@ print(cellgate.__file__)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made of the archive of sources, as `uv build` does, and CONTRIBUTING says for releases."""
     folder = tmp_path_factory.mktemp("wheel")
-    run_uv("build", "--wheel", "--quiet", "--out-dir", folder, PROJECT)
+    assert "`.venv/bin/uv build`" in (PROJECT / "CONTRIBUTING.md").read_text()
+    run_uv("build", "--quiet", "--out-dir", folder, PROJECT)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -62,6 +65,10 @@ def make_environment(environment: Path, *wanted: str) -> Path:
     run_uv("venv", "--quiet", "--python", sys.executable, environment)
     run_uv("pip", "install", "--quiet", "--python", environment / "bin" / "python", *wanted)
     return environment
+
+
+def files_below(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -97,6 +104,8 @@ def test_the_tour_runs_from_the_wheel_beside_others_of_the_same_names(
         tour = run(installed / "bin" / "python", "-c", script, cwd=stray)
         assert tour.returncode == 0, tour.stderr
         assert tour.stdout.splitlines() == ["42", "True", str(site / "cellgate" / "__init__.py")]
+        assert gateway.get("/", token=None).body == (STATIC / "index.html").read_bytes()
+        assert files_below(site / "cellgate" / "console" / "static") == files_below(STATIC)
         env = {**os.environ, "CELLGATE_URL": gateway.url, "CELLGATE_TOKEN": TOKEN}
         told = run(installed / "bin" / "cellgate", "exec", "print('from the wheel')", cwd=stray, env=env)
         assert (told.returncode, told.stdout) == (0, "from the wheel\n"), told.stderr

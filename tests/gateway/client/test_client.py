@@ -103,6 +103,29 @@ async def test_events_are_iterated_as_they_happen(client: Gateway, session: str)
     assert last.status == "ok"
 
 
+async def test_a_kernel_is_asked_between_its_cells(client: Gateway, session: str) -> None:
+    work = client.session(session)
+    await work.run("a_long_name = [1, 2, 3]")
+    found = await work.complete("a_long + 1", cursor=6)
+    assert (found.matches, found.start, found.end) == (["a_long_name"], 0, 6)
+    told = await work.inspect("len", detail=1)
+    assert told.found
+    assert "Signature: len(obj, /)" in told.text
+    (variable,) = (await work.variables()).variables
+    assert (variable.name, variable.type, variable.summary) == ("a_long_name", "list", "3 items")
+
+
+async def test_sessions_are_found_and_tell_what_they_use(client: Gateway, session: str) -> None:
+    work = client.session(session)
+    ran = [(await work.run(code)).execution for code in ("1", "2")]
+    assert [each.execution async for each in client.executions(session, newest=True)] == ran[::-1]
+    (model,) = [each async for each in client.sessions(search=session, state="live", usage=True)]
+    assert model.executions == 2
+    assert (await work.model(usage=True)).executions == 2
+    newest = [each.session async for each in client.sessions(newest=True)]
+    assert newest == [each.session async for each in client.sessions()][::-1]
+
+
 async def test_files_go_in_and_out(client: Gateway, session: str, tmp_path: Path) -> None:
     files = client.session(session).files
     data = os.urandom(3_000_000)

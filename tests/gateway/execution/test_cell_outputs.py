@@ -589,6 +589,7 @@ def test_a_cell_that_runs_is_in_the_notebook_with_its_output_so_far(
     gateway: GatewayProcess, session: str
 ) -> None:
     held = gateway.hold(session, "print('half'); input(); print('whole')")
+    until(lambda: gateway.printed(session, "half\n"), "its output is not there")
     gateway.submit(session, "'waits'")
     running, waiting = exported(gateway, session)["cells"]
     assert (running["outputs"], running["execution_count"]) == ([stream("half\n")], 1)

@@ -177,7 +177,8 @@ def limited(gateway: GatewayProcess, session: str, **limits: float) -> None:
 
 
 def test_an_idle_session_ends_and_can_be_gone_on_with(strict: GatewayProcess, strict_session: str) -> None:
-    limited(strict, strict_session, idle_timeout=0.3)
+    # The session must not have ended before its cell asks.
+    limited(strict, strict_session, idle_timeout=1.5)
     strict.execute(strict_session, "x = 1; open('file.txt', 'w').write('kept')")
     until(lambda: strict.model(strict_session)["state"] == "ended", "it did not end")
     assert strict.model(strict_session)["cause"] == "idle_timeout"

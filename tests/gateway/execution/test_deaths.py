@@ -71,7 +71,15 @@ def test_what_waits_behind_a_death_is_cancelled(gateway: GatewayProcess, session
 
 def test_a_death_between_cells_is_seen_and_recorded(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, KEEP)
-    gateway.execute(session, "import os, threading; t = threading.Timer(0.05, os._exit, [4]); t.start()")
+    leaves = (
+        "import os, threading, time\n"
+        "def leave():\n"
+        "    while not os.path.exists('go'): time.sleep(0.01)\n"
+        "    os._exit(4)\n"
+        "threading.Thread(target=leave).start()"
+    )
+    assert gateway.execute(session, leaves)["status"] == "ok"
+    (gateway.workspace(session) / "go").touch()
     until(lambda: gateway.model(session)["state"] == "dead", "nobody noticed")
     assert gateway.model(session)["cause"] == "kernel_exit"
     last = gateway.recorded(session)[-1]

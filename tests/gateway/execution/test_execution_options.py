@@ -126,7 +126,7 @@ def test_a_restart_does_not_wait_for_the_environment_of_what_it_ends(start_gatew
     code = "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)"
     execution = gateway.submit("s", code, env={"A": "b"})
     until(lambda: gateway.result("s", execution)["stdout"], "the cell does not begin")
-    assert gateway.post("/v1/sessions/s/restart", timeout=20).status == 200
+    assert gateway.post("/v1/sessions/s/restart", timeout=60).status == 200
     assert gateway.execute("s", "1 + 1")["text"] == "2"
 
 

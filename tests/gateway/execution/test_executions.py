@@ -114,6 +114,10 @@ def test_executions_are_listed_in_pages_newest_last(gateway: GatewayProcess, ses
     assert first["executions"] + second["executions"] == whole["executions"]
     assert second["next"] is None
     assert gateway.get(f"{path}?after=5").json() == {"executions": [], "next": None}
+    back = gateway.get(f"{path}?newest=true&limit=2").json()
+    further = gateway.get(f"{path}?newest=true&limit=3&after={back['next']}").json()
+    assert back["executions"] + further["executions"] == whole["executions"][::-1]
+    assert (back["next"], further["next"]) == (4, None)
     assert gateway.get(f"{path}?limit=0").reason == "bad_request"
     gateway.answer(session, ids[3])
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
+import sys
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import StartGateway
+from tests.support.requirements import require
 from tests.support.server import GatewayProcess, together
 
 
@@ -39,6 +45,18 @@ def test_exit_may_keep_the_kernel(gateway: GatewayProcess, session: str) -> None
     assert gateway.execute(session, "x")["text"] == "5"
 
 
+@pytest.mark.parametrize(
+    ("argument", "printed", "status"), [("3", "", 3), ("0", "", 0), ("'the reason'", "the reason\n", 1)]
+)
+def test_exit_takes_a_status_or_what_to_say_as_pythons_own_does(
+    gateway: GatewayProcess, session: str, argument: str, printed: str, status: int
+) -> None:
+    result = gateway.execute(session, f"exit({argument})\nprint('after')")
+    assert (result["status"], result["cause"]) == ("died", "kernel_exit")
+    assert (result["stdout"], result["stderr"]) == ("", printed)
+    assert result["error"]["evalue"] == f"The kernel exited with code {status}."
+
+
 @pytest.mark.parametrize("code", ["len?", "len??", "%pdoc len", "?len"])
 def test_help_is_output(gateway: GatewayProcess, session: str, code: str) -> None:
     result = gateway.execute(session, code)
@@ -68,6 +86,50 @@ def test_a_program_that_fails_says_its_status_and_its_error(gateway: GatewayProc
     assert "run_cell_magic" not in result["text"]
 
 
+def test_a_program_that_is_deaf_to_interrupts_does_not_cost_others_their_plain_errors(
+    gateway: GatewayProcess, session: str
+) -> None:
+    deaf = "%%bash\ntrap '' INT TERM\nwhile true; do sleep 1; done"
+    result = gateway.execute(session, deaf, timeout=1)
+    assert (result["status"], result["error"]["ename"]) == ("timeout", "CalledProcessError")
+    assert "Custom TB Handler failed" not in result["text"]
+    assert "TypeError" not in result["text"]
+    later = gateway.execute(session, "%%bash\nexit 3")
+    assert later["text"] == "CalledProcessError: Command 'the program' returned non-zero exit status 3."
+
+
+@pytest.mark.parametrize("code", ["!sleep 600", "x = !sleep 600", "def f():\n    !sleep 600\nf()"])
+def test_a_command_at_its_deadline_is_a_timeout_and_ends_its_cell(
+    gateway: GatewayProcess, session: str, code: str
+) -> None:
+    gateway.execute(session, "before = 5")
+    result = gateway.execute(session, f"{code}\nimport time\nwhile True: time.sleep(1)", timeout=1)
+    assert (result["status"], result["cause"]) == ("timeout", "cell_timeout")
+    assert result["error"]["ename"] == "KeyboardInterrupt"
+    # What the cell was in is shown, and not how the command is run.
+    assert "sleep 600" in result["text"]
+    assert "zmqshell" not in result["text"]
+    assert "bootstrap" not in result["text"]
+    assert result["kernel"]["replaced"] is False
+    assert gateway.execute(session, "before")["text"] == "5"
+
+
+def test_a_command_gets_the_variables_that_its_cell_or_function_has(
+    gateway: GatewayProcess, session: str
+) -> None:
+    """As in plain Jupyter, whatever their names."""
+    code = """
+def local(command, system):
+    !echo {command} $system
+    shown = !echo {command} $system
+    return shown
+shell, run, name, status = 1, 2, 3, 4
+!echo {shell} {run} {name} {status}
+local(5, 6)"""
+    result = gateway.execute(session, code)
+    assert (result["stdout"].split(), result["text"].splitlines()[-1]) == (list("123456"), "['5 6']")
+
+
 def test_a_program_started_by_python_has_a_traceback(gateway: GatewayProcess, session: str) -> None:
     result = gateway.execute(session, "import subprocess\nsubprocess.run(['false'], check=True)")
     assert result["error"]["ename"] == "CalledProcessError"
@@ -85,8 +147,19 @@ def test_a_blocks_exit_code_is_its_programs(
     assert answer["exit_code"] == status
 
 
+@pytest.mark.parametrize("kernel", ["python3", "bash"])
+def test_a_block_that_a_signal_ended_has_the_exit_code_that_a_shell_gives_it(
+    gateway: GatewayProcess, session: str, kernel: str
+) -> None:
+    assert gateway.post("/v1/sessions", {"session": session, "kernel": kernel}).status == 201
+    ends = {"python3": "kill -TERM $$", "bash": "sh -c 'kill -TERM $$'"}[kernel]
+    blocks = [{"language": "bash", "code": ends}]
+    answer = gateway.post(f"/v1/sessions/{session}/execute-blocks", {"blocks": blocks}).json()
+    assert answer["exit_code"] == 128 + signal.SIGTERM
+
+
 INSTALL = "install cellgate-none"
-HOW = "by the gateway's `packages` route or a line `%pip install NAME`, if its operator allows them"
+HOW = "by `cellgate packages install` or a line `%pip install NAME`, if its operator allows them"
 
 
 @pytest.mark.parametrize(
@@ -108,6 +181,24 @@ def test_pip_without_an_index_says_how_packages_come(
     assert "--allow-package NAME" in result["stderr"]
     assert "Retrying" not in result["text"]
     assert gateway.execute("s", "!pip install pip\n!false")["stderr"] == ""
+    raising = f"get_ipython().system_raise_on_error = True\n!pip {INSTALL}"
+    assert gateway.execute("s", raising)["stderr"].count(HOW) == 1
+
+
+def test_uv_without_an_index_says_how_packages_come(start_gateway: StartGateway, sandbox: None) -> None:
+    """A kernel's environment has none; a user brings it."""
+    uv = Path(sys.executable).with_name("uv")
+    if not uv.exists():
+        require("uv", "there is no uv beside the interpreter of the tests")
+    gateway = start_gateway(backend="sandbox")
+    gateway.execute("s", "1")
+    shutil.copy(uv, gateway.workspace("s"))
+    for command in ("pip install", "tool install"):
+        result = gateway.execute("s", f"!./uv {command} cellgate-none\nprint('ended with', _exit_code)")
+        assert result["status"] == "ok"
+        assert result["stdout"].splitlines()[-1] == "ended with 1"
+        assert "network was disabled" in result["stdout"]
+        assert result["stderr"].count(HOW) == 1
 
 
 def test_input_without_any_says_how_to_give_some(gateway: GatewayProcess, session: str) -> None:
@@ -115,6 +206,7 @@ def test_input_without_any_says_how_to_give_some(gateway: GatewayProcess, sessio
         result = gateway.execute(session, code)
         assert result["error"]["ename"] == "StdinNotImplementedError"
         assert '"stdin": ["..."]' in result["error"]["evalue"]
+        assert "bootstrap" not in result["text"]
     assert gateway.execute(session, "input()", stdin=["given"])["text"].endswith("'given'")
 
 

@@ -17,7 +17,7 @@ from cellgate.record.verify_store import check_record
 from tests.conftest import StartGateway
 from tests.support.channels import channels, is_idle
 from tests.support.commands import cellgate
-from tests.support.server import GatewayProcess
+from tests.support.server import GatewayProcess, until
 
 KEY = "sk-live-0123456789"
 CERTIFICATE = '-----BEGIN "X"-----\nline é🔑 \\ <two>\n-----END-----'
@@ -156,3 +156,26 @@ def test_a_changed_secret_is_for_the_next_kernel(gateway: GatewayProcess) -> Non
     assert gateway.execute("s", show)["stdout"] == "[secret API_KEY] 13\n"
     # Both values are masked: the session's files have the former one.
     assert gateway.execute("s", "print(open('old').read())")["stdout"] == "[secret API_KEY]" * 3 + "\n"
+
+
+def test_a_lost_key_refuses_sessions_by_name_until_the_secrets_are_set_again(gateway: GatewayProcess) -> None:
+    (gateway.data_dir / "secrets.key").unlink()
+
+    def refused() -> str | None:
+        gateway.delete("/v1/sessions/s", timeout=120)
+        answer = gateway.post("/v1/sessions", {"session": "s", "secrets": ["API_KEY", "CERT"]}, timeout=120)
+        return None if answer.status == 201 else f"{answer.status} {answer.reason} {answer.json()['detail']}"
+
+    first = until(refused, "the gateway does not notice")
+    assert first.startswith("503 storage_error secrets.key is missing")
+    assert "API_KEY, CERT of default" in first
+    done = cellgate(
+        "secret", "set", "API_KEY", "--user", "default", f"--data-dir={gateway.data_dir}", stdin=KEY
+    )
+    assert (done.returncode, "CERT of default" in done.stderr) == (0, True)
+    until(lambda: "read: CERT of default" in (refused() or ""), "the gateway does not notice")
+    put(gateway.data_dir, "CERT", CERTIFICATE)
+    until(lambda: refused() is None, "the gateway does not notice")
+    shown = gateway.execute("s", "import os; print(os.environ['API_KEY'], os.environ['CERT'])")
+    assert shown["stdout"] == "[secret API_KEY] [secret CERT]\n"
+    assert "Traceback" not in gateway.log.read_text()

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -354,23 +355,22 @@ def test_a_large_file_passes_without_memory(start_gateway: Callable[..., Gateway
     before = process.memory_info().rss
     block = os.urandom(MEGABYTE)
     expected = hashlib.sha256()
-    connection = gateway.connect()
-    connection.putrequest("PUT", "/v1/sessions/s/files/large")
-    connection.putheader("Authorization", f"Bearer {gateway.token}")
-    connection.putheader("Content-Length", str(200 * MEGABYTE))
-    connection.endheaders()
-    for _ in range(200):
-        connection.send(block)
-        expected.update(block)
-    answer = json.loads(connection.getresponse().read())
-    assert answer["sha256"] == expected.hexdigest()
-    connection.request(
-        "GET", "/v1/sessions/s/files/large", headers={"Authorization": f"Bearer {gateway.token}"}
-    )
-    download, received = connection.getresponse(), hashlib.sha256()
-    while chunk := download.read(MEGABYTE):
-        received.update(chunk)
-    connection.close()
+    with closing(gateway.connect()) as connection:
+        connection.putrequest("PUT", "/v1/sessions/s/files/large")
+        connection.putheader("Authorization", f"Bearer {gateway.token}")
+        connection.putheader("Content-Length", str(200 * MEGABYTE))
+        connection.endheaders()
+        for _ in range(200):
+            connection.send(block)
+            expected.update(block)
+        answer = json.loads(connection.getresponse().read())
+        assert answer["sha256"] == expected.hexdigest()
+        connection.request(
+            "GET", "/v1/sessions/s/files/large", headers={"Authorization": f"Bearer {gateway.token}"}
+        )
+        download, received = connection.getresponse(), hashlib.sha256()
+        while chunk := download.read(MEGABYTE):
+            received.update(chunk)
     assert received.hexdigest() == expected.hexdigest()
     assert process.memory_info().rss - before < 32 * MEGABYTE
 
@@ -401,17 +401,16 @@ def test_a_workspace_has_a_quota(small: GatewayProcess) -> None:
     assert put(small, "s", "a", b"x" * 700_000).status == 201
     answer = put(small, "s", "b", b"x" * 700_000)
     assert (answer.status, answer.reason) == (413, "quota_exceeded")
-    chunked = small.connect()
-    chunked.request(
-        "PUT",
-        "/v1/sessions/s/files/c",
-        body=iter([b"x" * 100_000] * 7),
-        headers={"Authorization": f"Bearer {small.token}"},
-        encode_chunked=True,
-    )
-    response = chunked.getresponse()
-    assert (response.status, json.loads(response.read())["reason"]) == (413, "quota_exceeded")
-    chunked.close()
+    with closing(small.connect()) as chunked:
+        chunked.request(
+            "PUT",
+            "/v1/sessions/s/files/c",
+            body=iter([b"x" * 100_000] * 7),
+            headers={"Authorization": f"Bearer {small.token}"},
+            encode_chunked=True,
+        )
+        with chunked.getresponse() as response:
+            assert (response.status, json.loads(response.read())["reason"]) == (413, "quota_exceeded")
     assert names(small, "s") == ["a"]
     until(lambda: not staged(small), "an upload is left")
     small.delete("/v1/sessions/s/files/a")

@@ -44,7 +44,7 @@ def test_huge_listings_hold_up_nobody(start_gateway: StartGateway) -> None:
         time.sleep(0.5)
         return sum(process.cpu_times()[:2]) - before < 0.25
 
-    until(at_rest, "something is still hashed for nobody", 10)
+    until(at_rest, "something is still hashed for nobody")
 
 
 def test_a_listing_that_is_read_ends_although_it_is_huge(start_gateway: StartGateway) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from cellgate_kernels.limits import MIB
 from tests.conftest import StartGateway
 from tests.gateway.files.test_files import form, names, post, put, staged
 from tests.gateway.record.test_storage import disk
-from tests.support.server import GatewayProcess, Response, send, together, until
+from tests.support.server import GatewayProcess, Response, together, until
 
 __all__ = ["disk"]
 
@@ -30,16 +32,17 @@ def small(gateway: GatewayProcess, session: str) -> str:
     return session
 
 
-def begun(gateway: GatewayProcess, path: str, size: int, sent: int) -> HTTPConnection:
-    """An upload of `size` bytes of which so many have come."""
-    connection = gateway.connect()
-    connection.putrequest("PUT", path)
-    connection.putheader("Authorization", f"Bearer {gateway.token}")
-    connection.putheader("Content-Length", str(size))
-    connection.endheaders()
-    connection.send(bytes(sent))
-    until(lambda: staged(gateway), "the upload has not begun")
-    return connection
+@contextmanager
+def begun(gateway: GatewayProcess, path: str, size: int, sent: int) -> Iterator[HTTPConnection]:
+    """An upload of `size` bytes of which so many have come; its client leaves at the end."""
+    with closing(gateway.connect()) as connection:
+        connection.putrequest("PUT", path)
+        connection.putheader("Authorization", f"Bearer {gateway.token}")
+        connection.putheader("Content-Length", str(size))
+        connection.endheaders()
+        connection.send(bytes(sent))
+        until(lambda: staged(gateway), "the upload has not begun")
+        yield connection
 
 
 def put_chunked(gateway: GatewayProcess, session: str, path: str, size: int) -> Response:
@@ -49,8 +52,8 @@ def put_chunked(gateway: GatewayProcess, session: str, path: str, size: int) -> 
         pieces = (bytes(min(MIB, size - done)) for done in range(0, size, MIB))
         kind = {"Content-Type": "application/octet-stream", "Authorization": f"Bearer {gateway.token}"}
         connection.request("PUT", f"/v1/sessions/{session}/files/{path}", pieces, kind, encode_chunked=True)
-        answer = connection.getresponse()
-        return Response(answer.status, answer.headers, answer.read())
+        with connection.getresponse() as answer:
+            return Response(answer.status, answer.headers, answer.read())
     finally:
         connection.close()
 
@@ -107,23 +110,19 @@ def test_a_file_that_is_replaced_counts_once(gateway: GatewayProcess, small: str
 def test_what_a_cell_wrote_in_between_counts_when_the_file_is_placed(
     gateway: GatewayProcess, small: str
 ) -> None:
-    connection = begun(gateway, f"/v1/sessions/{small}/files/late", 40 * MIB, 39 * MIB)
-    try:
+    with begun(gateway, f"/v1/sessions/{small}/files/late", 40 * MIB, 39 * MIB) as connection:
         assert gateway.execute(small, "open('own', 'wb').write(bytes(40 << 20)); 1")["status"] == "ok"
         connection.send(bytes(MIB))
         answer = connection.getresponse()
         refused = Response(answer.status, answer.headers, answer.read())
-    finally:
-        connection.close()
     assert (refused.status, refused.reason) == (413, "quota_exceeded")
     assert names(gateway, small) == ["own"]
     until(lambda: not staged(gateway), "an upload is left")
 
 
 def test_a_client_that_vanishes_gives_its_room_back(gateway: GatewayProcess, small: str) -> None:
-    connection = begun(gateway, f"/v1/sessions/{small}/files/f", 60 * MIB, 30 * MIB)
-    assert put(gateway, small, "g", bytes(10 * MIB)).reason == "quota_exceeded"
-    connection.close()
+    with begun(gateway, f"/v1/sessions/{small}/files/f", 60 * MIB, 30 * MIB):
+        assert put(gateway, small, "g", bytes(10 * MIB)).reason == "quota_exceeded"
     until(lambda: put(gateway, small, "g", bytes(10 * MIB)).status == 201, "its room is not given back")
     assert names(gateway, small) == ["g"]
 
@@ -155,14 +154,10 @@ def test_an_upload_that_outlives_its_session_disturbs_no_later_one(
 
 def test_a_saved_block_is_an_upload_too(gateway: GatewayProcess, small: str) -> None:
     """It finds no room beside an upload that is under way and has only reserved it."""
-    connection = gateway.connect()
-    send(connection, "PUT", f"/v1/sessions/{small}/files/f", b"", headers={"Content-Length": str(LIMIT - 10)})
-    connection.send(bytes(5 * MIB))
-    until(lambda: staged(gateway), "the upload has not begun")
     blocks = {"blocks": [{"language": "python", "code": "# filename: words.py\nWORD = 'saved'\n"}]}
     path = f"/v1/sessions/{small}/execute-blocks"
-    assert gateway.post(path, blocks).reason == "quota_exceeded"
-    connection.close()
+    with begun(gateway, f"/v1/sessions/{small}/files/f", LIMIT - 10, 5 * MIB):
+        assert gateway.post(path, blocks).reason == "quota_exceeded"
     until(lambda: gateway.post(path, blocks).status == 200, "its room is not given back")
     assert names(gateway, small) == ["words.py"]
 
@@ -173,15 +168,11 @@ def test_all_uploads_together_have_a_limit(start_gateway: StartGateway) -> None:
         gateway.execute(session, "1")
     refused = put(gateway, "a", "f", bytes(21 * MIB))
     assert (refused.status, refused.reason) == (507, "storage_full")
-    connection = gateway.connect()
-    send(connection, "PUT", "/v1/sessions/a/files/f", b"", headers={"Content-Length": str(15 * MIB)})
-    connection.send(bytes(5 * MIB))
-    until(lambda: staged(gateway), "the upload has not begun")
-    refused = put(gateway, "b", "f", bytes(6 * MIB))
-    assert (refused.status, refused.reason) == (429, "queue_full")
-    assert refused.headers["Retry-After"]
-    assert put(gateway, "b", "f", bytes(5 * MIB)).status == 201
-    connection.close()
+    with begun(gateway, "/v1/sessions/a/files/f", 15 * MIB, 5 * MIB):
+        refused = put(gateway, "b", "f", bytes(6 * MIB))
+        assert (refused.status, refused.reason) == (429, "queue_full")
+        assert refused.headers["Retry-After"]
+        assert put(gateway, "b", "f", bytes(5 * MIB)).status == 201
     until(lambda: put(gateway, "b", "f", bytes(6 * MIB)).status == 200, "its room is not given back")
 
 

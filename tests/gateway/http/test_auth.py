@@ -70,8 +70,9 @@ GUARDED = [
     ("POST", "/v1/sessions/x/executions/y/cancel"),
     ("POST", "/v1/sessions/x/executions/y/input"),
     ("POST", "/v1/execute"),
+    ("POST", "/v1/console"),
     ("GET", "/v1/nope"),
-    ("GET", "/"),
+    ("GET", "/nope"),
 ]
 
 

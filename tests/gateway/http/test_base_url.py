@@ -14,7 +14,7 @@ from cellgate_kernels.errors import InvalidInput
 from tests.conftest import serving
 from tests.support.channels import kernel_info
 from tests.support.commands import cellgate, refusal
-from tests.support.server import TOKEN, GatewayProcess
+from tests.support.server import TOKEN, GatewayProcess, until
 
 BASE = "/user/anna%40example.org/cellgate"
 PICTURE = """
@@ -79,7 +79,7 @@ def test_a_wrong_base_url_is_one_line(tmp_path: Path) -> None:
 
 def test_the_base_url_is_announced(below: GatewayProcess) -> None:
     assert below.url == f"http://{below.host}{BASE}"
-    assert f"serves at {below.url}\n" in below.log.read_text()
+    until(lambda: f"serves at {below.url}\n" in below.log.read_text(), "it does not say where it serves")
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,25 @@ def test_every_address_that_it_gives_leads_there(below: GatewayProcess) -> None:
         assert path.startswith(f"{BASE}/kernelspecs/python3/")
         assert below.get(path).status == 200
 
+    ran = below.post(f"{BASE}/v1/sessions/addresses/processes", {"argv": ["true"], "wait": False})
+    assert ran.headers["Location"] == f"{BASE}/v1/sessions/addresses/processes/{ran.json()['process']}"
+    assert below.get(ran.headers["Location"]).status == 200
+
     document = below.get(f"{BASE}/openapi.json").json()
     assert document["servers"] == [{"url": BASE}]
+
+
+@pytest.mark.usefixtures("sandbox")
+def test_the_addresses_of_branches_lead_there(below: GatewayProcess) -> None:
+    parent = f"{BASE}/v1/sessions/parent"
+    assert below.post(f"{BASE}/v1/sessions", {"session": "parent"}).status == 201
+    branch = below.post(f"{parent}/branch", {"session": "branch"})
+    assert branch.headers["Location"] == f"{BASE}/v1/sessions/branch"
+    assert below.get(branch.headers["Location"]).status == 200
+    explored = below.post(f"{parent}/explore?images=url", {"cells": [PICTURE]}).json()
+    (shown,) = explored["results"][0]["outputs"]
+    picture = below.get(shown["metadata"]["image/png"]["url"])
+    assert (picture.status, picture.headers["Content-Type"]) == (200, "image/png")
 
 
 async def test_the_client_and_its_websocket_work_below_it(below: GatewayProcess) -> None:

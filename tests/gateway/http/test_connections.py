@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ class Client:
     def connect(self, first: bytes = b"", *, window: int = 0) -> socket.socket:
         host, _, port = self._gateway.host.rpartition(":")
         connection = self._stack.enter_context(closing(socket.socket()))
-        connection.settimeout(20)
+        connection.settimeout(60)
         if window:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
         connection.connect((host, int(port)))
@@ -74,7 +74,7 @@ def clients(gateway: GatewayProcess) -> Iterator[Client]:
 
 def hear(connection: socket.socket, wanted: bytes) -> None:
     """Returns once the gateway has said this."""
-    connection.settimeout(20)
+    connection.settimeout(60)
     said = b""
     while wanted not in said:
         part = connection.recv(65536)
@@ -82,7 +82,7 @@ def hear(connection: socket.socket, wanted: bytes) -> None:
         said += part
 
 
-def ended(connection: socket.socket, seconds: float = 15) -> bytes:
+def ended(connection: socket.socket, seconds: float = 60) -> bytes:
     """What the gateway still said before it closed the connection, which it must."""
     connection.settimeout(seconds)
     said = b""
@@ -112,7 +112,7 @@ def closed_for(gateway: GatewayProcess) -> dict[str, float]:
 
 
 def serves(gateway: GatewayProcess, session: str = "other") -> None:
-    assert gateway.get("/healthz", timeout=20).status == 200
+    assert gateway.get("/healthz", timeout=60).status == 200
     assert gateway.execute(session, "1 + 1")["text"] == "2"
 
 
@@ -158,7 +158,7 @@ def test_a_head_that_comes_byte_by_byte_is_cut_off(start_gateway: StartGateway) 
         assert b"200 OK" in connection.recv(4096)
         time.sleep(3)
         assert is_open(connection)
-        connection.settimeout(20)
+        connection.settimeout(60)
         with pytest.raises(OSError, match=r"reset|pipe"):  # noqa: PT012
             for _ in range(200):
                 connection.sendall(b"X")
@@ -237,15 +237,17 @@ def test_a_body_without_progress_is_cut_off(start_gateway: StartGateway, *, chun
         serves(gateway)
         time.sleep(0.2)
         for connection in slow:
-            connection.sendall(piece)
+            with suppress(OSError):  # on a slow machine its time may be over already
+                connection.sendall(piece)
         assert {problem(ended(connection)) for connection in slow} == {(408, "request_timeout")}
         serves(gateway)
     assert closed_for(gateway) == {"body_timeout": 100}
-    assert list((gateway.data_dir / "uploads").iterdir()) == []
+    uploads = gateway.data_dir / "uploads"
+    until(lambda: not list(uploads.iterdir()), "an upload is left")
 
 
 def test_a_slow_body_that_makes_progress_comes_in(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(body_timeout=1, body_rate=100)
+    gateway = start_gateway(body_timeout=2, body_rate=100)
     with clients(gateway) as client:
         head = b"PUT /v1/sessions/a/files/f HTTP/1.1\r\n" + AUTHORIZED + b"Connection: close\r\n"
         connection = client.connect(head + b"Content-Length: 900\r\n\r\n")
@@ -377,7 +379,7 @@ def test_a_jupyter_client_may_read_as_late_as_it_likes(start_gateway: StartGatew
         gateway.execute("a", "print('x' * 9_000_000)")
         time.sleep(5)
         assert closed_for(gateway) == {}
-        client.settimeout(20)
+        client.settimeout(60)
         received = 0
         while received < 9_000_000:
             part = client.recv(MIB)
@@ -454,7 +456,7 @@ def test_without_open_files_the_log_stays_short_and_service_comes_back(start_gat
         for _ in range(400):
             client.connect(HALF_HEAD)
         time.sleep(2)
-        assert gateway.get("/healthz", timeout=20).status == 200
+        assert gateway.get("/healthz", timeout=60).status == 200
     resource.prlimit(gateway.process.pid, resource.RLIMIT_NOFILE, (hard, hard))
     serves(gateway)
     assert gateway.log.read_text().count("Can't accept connections") == 1

@@ -52,7 +52,7 @@ TAKING = [label for label, each in OPERATIONS.items() if each.query or each.body
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """A gateway of few kernels, none of which is waited for."""
     folder = tmp_path_factory.mktemp("described") / "data"
-    with serving(folder, max_kernels=6, claim_timeout=0.5) as gateway:
+    with serving(folder, max_kernels=6, claim_timeout=0.5, ports_port=0) as gateway:
         yield gateway
 
 
@@ -61,7 +61,7 @@ def there(served: GatewayProcess) -> dict[str, object]:
     """What a path may name that is there: a session that has run a cell, an output, a file."""
     result = served.execute(KEY, "print(open('a file', 'w').write('1'))")
     assert result["status"] == "ok"
-    return {"session": KEY, "execution": result["execution"], "index": 0, "path": "a file"}
+    return {"session": KEY, "execution": result["execution"], "index": 0, "port": 80, "path": "a file"}
 
 
 @pytest.fixture(autouse=True)

@@ -36,7 +36,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> It
 
 def test_the_address_is_announced_as_https(secure: GatewayProcess, authority: Authority) -> None:
     assert secure.url == f"https://{secure.host}/gate"
-    assert f"serves at {secure.url}\n" in secure.log.read_text()
+    until(lambda: f"serves at {secure.url}\n" in secure.log.read_text(), "it does not say where it serves")
     announced = json.loads((secure.data_dir / "gateway.json").read_text())
     assert announced["certificate"] in (authority.folder / "secure.pem").read_text()
     assert announced["certificate"].count("BEGIN CERTIFICATE") == 1
@@ -147,7 +147,7 @@ def test_half_open_handshakes_hurt_nobody(start_gateway: StartGateway, authority
     with ExitStack() as stack:
         halves = []
         for number in range(400):
-            half = stack.enter_context(closing(socket.create_connection((host, int(port)), timeout=20)))
+            half = stack.enter_context(closing(socket.create_connection((host, int(port)), timeout=60)))
             half.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc" if number % 2 else b"")
             halves.append(half)
         assert gateway.execute("other", "1 + 1")["text"] == "2"

@@ -31,7 +31,7 @@ class Connection:
 
     def __init__(self, gateway: GatewayProcess, path: str, **headers: str) -> None:
         host, _, port = gateway.host.partition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket = socket.create_connection((host, int(port)), timeout=60)
         self._file = self._socket.makefile("rb")
         sent = {"Host": gateway.host, "Authorization": f"Bearer {TOKEN}", **headers}
         lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]

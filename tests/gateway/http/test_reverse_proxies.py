@@ -8,14 +8,9 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import os
-import pwd
 import re
-import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +21,10 @@ from cellgate_kernels.limits import MIB
 from tests.conftest import serving
 from tests.support.certificates import Authority
 from tests.support.channels import kernel_info
-from tests.support.requirements import require
+from tests.support.free_ports import free_port
+from tests.support.proxies import caddy, nginx, replaced, require_proxy, started
 from tests.support.server import TOKEN, GatewayProcess, until
 
-DEPLOY = Path(__file__).parents[3] / "deploy"
 NAME, UPSTREAM = "gateway.example.org", "127.0.0.1:8888"
 BASE = "/cellgate"
 CLIENT = "127.0.0.5"
@@ -54,98 +49,35 @@ class Proxied:
         """A connection to the proxy from an address that is no proxy's."""
         context = self.authority.context()
         return http.client.HTTPSConnection(
-            "127.0.0.1", self.port, timeout=30, context=context, source_address=(CLIENT, 0)
+            "127.0.0.1", self.port, timeout=60, context=context, source_address=(CLIENT, 0)
         )
 
 
-def replaced(name: str, changes: dict[str, str]) -> str:
-    """The example's text; each of the words to replace must be there."""
-    text = (DEPLOY / name).read_text()
-    for old, new in changes.items():
-        assert old in text, old
-        text = text.replace(old, new)
-    return text
+def caddy_command(folder: Path, upstream: str, port: int, files: tuple[Path, Path]) -> list[str]:
+    """Caddy's command, with a certificate of the test's own."""
+    site = f"\nhttps://127.0.0.1:{port} {{\n\ttls {files[0]} {files[1]}"
+    return caddy(folder, replaced("Caddyfile", {f"\n{NAME} {{": site, UPSTREAM: upstream}))
 
 
-def caddy(folder: Path, upstream: str, port: int, files: tuple[Path, Path]) -> list[str]:
-    """Caddy's command: without an interface of its own, and without a second port for redirections."""
-    site = f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\nhttps://127.0.0.1:{port} {{"
-    text = replaced(
-        "Caddyfile", {f"\n{NAME} {{": f"\n{site}\n\ttls {files[0]} {files[1]}", UPSTREAM: upstream}
-    )
-    # The options of a Caddyfile come first.
-    options = text[text.index("{\n\tadmin") : text.index("https://127")]
-    (folder / "Caddyfile").write_text(options + text.replace(options, ""))
-    return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
-
-
-def nginx(folder: Path, upstream: str, port: int, files: tuple[Path, Path]) -> list[str]:
-    """nginx's command; the example is included as Debian's nginx.conf does it."""
+def nginx_command(folder: Path, upstream: str, port: int, files: tuple[Path, Path]) -> list[str]:
+    """nginx's command."""
     changes = {
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
         "/etc/cellgate/tls/fullchain.pem": str(files[0]),
         "/etc/cellgate/tls/privkey.pem": str(files[1]),
         UPSTREAM: upstream,
     }
-    (folder / "cellgate.conf").write_text(replaced("nginx.conf", changes))
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};\n"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    (folder / "main.conf").write_text(
-        f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nuser {_user()};\nevents {{}}\n"
-        f"http {{\naccess_log off;\n{temporary}include {folder}/cellgate.conf;\n}}\n"
-    )
-    return ["nginx", "-p", str(folder), "-e", "stderr", "-c", str(folder / "main.conf")]
+    return nginx(folder, replaced("nginx.conf", changes))
 
 
-def _user() -> str:
-    """Its workers run as this process's user: the test's files are nobody else's."""
-    return pwd.getpwuid(os.getuid()).pw_name
-
-
-COMMANDS = {"caddy": caddy, "nginx": nginx}
-
-
-@contextmanager
-def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
-    """The proxy, once it listens; stopped afterwards."""
-    log = folder / "proxy.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_DATA_HOME": str(folder)},
-        )
-
-    def listens() -> bool:
-        assert process.poll() is None, log.read_text()
-        with closing(socket.socket()) as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(listens, "the proxy does not listen")
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+COMMANDS = {"caddy": caddy_command, "nginx": nginx_command}
 
 
 @pytest.fixture(scope="module", params=sorted(COMMANDS))
 def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     """A gateway below a path that trusts the proxy."""
     folder = tmp_path_factory.mktemp(request.param)
-    # Debian has it in a folder that not every user's PATH has.
-    if shutil.which(request.param, path=f"{os.environ['PATH']}:/usr/sbin") is None:
-        require(request.param, f"{request.param} is not installed")
+    require_proxy(request.param)
     authority = Authority(folder)
     port = free_port()
     with serving(

@@ -18,11 +18,13 @@ import pytest
 from cellgate.record.verify import check_notebook
 from cellgate_kernels.limits import MIB
 from tests.conftest import StartGateway, serving
-from tests.support.server import TOKEN, GatewayProcess, together, until
+from tests.support.server import PATIENCE, TOKEN, GatewayProcess, together, until
 
 LARGE = "import base64, os\nfor _ in range(8): print(base64.b64encode(os.urandom(3 << 18)).decode())"
 """8 MB that can't be compressed: more than what systems keep of an answer that nobody reads."""
 SILENCE = 3.0
+END = b"\r\n0\r\n\r\n"
+"""Of a chunked answer."""
 
 Opened = Callable[[GatewayProcess], socket.socket]
 
@@ -60,7 +62,7 @@ def unread(gateway: GatewayProcess, path: str, **headers: str) -> Iterator[socke
 def body_of(client: socket.socket) -> bytes:
     """The rest of a chunked answer; fails unless it is whole."""
     received = bytearray()
-    while not received.endswith(b"\r\n0\r\n\r\n"):
+    while not received.endswith(END):
         part = client.recv(MIB)
         assert part, "the answer was broken off"
         received += part
@@ -116,8 +118,8 @@ def used_by_others(gateway: GatewayProcess) -> None:
         "/files",
         "/files/a.bin",
     ):
-        assert gateway.get(path + more, timeout=30).status == 200, more
-    assert gateway.delete(f"{path}?purge=true", timeout=30).status == 204
+        assert gateway.get(path + more, timeout=60).status == 200, more
+    assert gateway.delete(f"{path}?purge=true", timeout=60).status == 204
 
 
 EXPORTS = ["notebook", "bundle", "audit", "notebook?format=markdown"]
@@ -131,13 +133,13 @@ def test_unread_downloads_hold_nothing_of_the_record(patient: GatewayProcess) ->
         for path in [*EXPORTS, *EXPORTS]:
             stack.enter_context(unread(patient, f"/v1/sessions/large/{path}"))
         late = stack.enter_context(unread(patient, "/v1/sessions/purged/notebook"))
-        until(lambda: readers(patient) == before, "the database is open for a client that does not read")
+        until(lambda: readers(patient) <= before, "the database is open for a client that does not read")
         used_by_others(patient)
         for _ in range(10):
             patient.execute("busy", "print('x' * 900_000)")
         until(lambda: log_is_free(patient), "the database's log is held")
         assert log_size(patient) <= max(size, 24 * MIB)
-        assert patient.delete("/v1/sessions/purged?purge=true", timeout=30).status == 204
+        assert patient.delete("/v1/sessions/purged?purge=true", timeout=60).status == 204
         notebook = body_of(late)
     found = check_notebook(notebook, "purged")
     assert found.valid, found.problem
@@ -218,19 +220,22 @@ def test_what_nobody_reads_is_closed_and_leaves_nothing(impatient: GatewayProces
         ]
         steady = stack.enter_context(unread(impatient, "/v1/sessions/large/notebook"))
         received = bytearray()
-        while time.monotonic() - begun < 3 * SILENCE:
-            received += steady.recv(64 * 1024)
+        still_open = dict(zip(endless, clients, strict=True))
+        while still_open or time.monotonic() - begun < 3 * SILENCE:
+            assert time.monotonic() - begun < PATIENCE, f"still open: {list(still_open)}"
+            # Also while it waits for the others: a reader that pauses would be one of them.
+            if not received.endswith(END):
+                received += steady.recv(64 * 1024)
             time.sleep(0.25)
-        for kind, client in zip(endless, clients, strict=True):
-            until(lambda client=client: broken_off(client), f"{kind} is still open")  # type: ignore[misc]
-        while not received.endswith(b"\r\n0\r\n\r\n"):
+            still_open = {kind: each for kind, each in still_open.items() if not broken_off(each)}
+        while not received.endswith(END):
             part = steady.recv(MIB)
             assert part, "the steady reader was cut off"
             received += part
         assert len(received) > 8_000_000
     until(lambda: connections(impatient) == 0, "connections are left")
     until(lambda: held(impatient, "(deleted)") == 0, "files are left")
-    until(lambda: readers(impatient) == before, "the database is still open")
+    until(lambda: readers(impatient) <= before, "the database is still open")
     metric = f'cellgate_connections_closed_total{{reason="answer_timeout"}} {len(endless)}.0'
     assert metric in impatient.get("/metrics").body.decode().splitlines()
     used_by_others(impatient)
@@ -253,7 +258,7 @@ def test_a_client_that_leaves_ends_what_is_made_for_it(start_gateway: StartGatew
         headers = {"Authorization": f"Bearer {TOKEN}"}
         connection.request("GET", "/v1/sessions/large/notebook?format=html", headers=headers)
         until(lambda: converters() == 1, "no conversion begins")
-    until(lambda: converters() == 0, "the conversion goes on for nobody", seconds=5)
+    until(lambda: converters() == 0, "the conversion goes on for nobody", seconds=10)
     until(lambda: held(gateway, "(deleted)") == 0, "files are left")
 
 
@@ -299,4 +304,4 @@ def whole(client: socket.socket) -> bool:
             received += part
     except ConnectionResetError:
         return False
-    return received.endswith(b"\r\n0\r\n\r\n")
+    return received.endswith(END)

@@ -224,8 +224,9 @@ def test_a_quiet_stream_shows_signs_of_life(strict: GatewayProcess, strict_sessi
     with strict.stream("GET", path) as answer:
         assert [json.loads(answer.readline()) for _ in range(2)] == [{"type": "keepalive"}] * 2
         strict.execute(strict_session, "1")
-        types = [json.loads(line)["type"] for line in (answer.readline() for _ in range(4))]
-        assert [kind for kind in types if kind != "keepalive"][:2] == ["queued", "started"]
+        types = (json.loads(line)["type"] for line in answer)
+        events = (kind for kind in types if kind != "keepalive")
+        assert [next(events), next(events)] == ["queued", "started"]
     with strict.stream("GET", path.replace("=1", "=5"), accept="text/event-stream") as answer:
         assert answer.readline() == b": keep-alive\n"
         assert answer.readline() == b"\n"
@@ -248,7 +249,7 @@ def test_all_readers_see_the_same(gateway: GatewayProcess, session: str) -> None
     gateway.execute(session, "for n in range(600): print(n, flush=True)")
     gateway.delete(f"/v1/sessions/{session}")
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     recorded = gateway.recorded(session)
     assert seen[0] == recorded
     assert seen[1] == seen[2] == recorded
@@ -317,6 +318,7 @@ def test_a_crash_in_a_cell_is_told_in_the_record(start_gateway: StartGateway) ->
     waiting = gateway.submit("s", "1")
     events = follow(gateway, "s")
     assert next(event for event in events if event["type"] == "input_request")
+    until(lambda: gateway.printed("s", "so far\n"), "its output is not there")
     gateway.kill()
     gateway = start_gateway(gateway.data_dir)
     running, queued = gateway.result("s", held), gateway.result("s", waiting)
@@ -324,3 +326,86 @@ def test_a_crash_in_a_cell_is_told_in_the_record(start_gateway: StartGateway) ->
     assert running["stdout"] == "so far\n"
     assert (queued["status"], queued["cause"]) == ("died", "gateway_restart")
     assert gateway.get("/v1/sessions/s/executions").json()["executions"][0]["status"] == "died"
+
+
+# ---- in line for a kernel
+
+
+@pytest.fixture
+def crowded(start_gateway: StartGateway) -> GatewayProcess:
+    """Its only kernel is in use; whoever wants another waits for a minute."""
+    gateway = start_gateway(pool_size=0, max_kernels=1, claim_timeout=60, keep_alive=0.2)
+    gateway.execute("holder", "1")
+    return gateway
+
+
+WAITING = {"type": "keepalive", "waiting_for": "kernel", "position": 0}
+
+
+def test_a_stream_tells_the_position_of_a_session_that_waits_for_its_first_kernel(
+    crowded: GatewayProcess,
+) -> None:
+    with crowded.stream("POST", "/v1/sessions/new/execute", {"code": "1 + 1"}) as answer:
+        assert answer.headers["Content-Type"] == "application/x-ndjson; charset=utf-8"
+        assert json.loads(answer.readline()) == WAITING
+        assert json.loads(answer.readline()) == {"type": "keepalive"}
+        assert crowded.get("/v1/sessions/new").status == 404, "there is nothing yet"
+        assert crowded.delete("/v1/sessions/holder").status == 204
+        events = [event for line in answer if (event := json.loads(line))["type"] != "keepalive"]
+    assert [event["type"] for event in events] == ["queued", "started", "execute_result", "finished"]
+    assert events[-1]["status"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/sessions/new/execute", {"code": "1", "timeout": 0.5}),
+        ("/v1/execute", {"code": "1", "timeout": 0.5}),
+    ],
+)
+def test_a_refusal_after_a_position_is_the_last_line(
+    crowded: GatewayProcess, path: str, body: dict[str, Any]
+) -> None:
+    with crowded.stream("POST", path, body) as answer:
+        lines = [json.loads(line) for line in answer]
+    assert lines[0] == WAITING
+    problem = {"type": "problem", "status": 503, "reason": "pool_exhausted"}
+    assert {name: lines[-1][name] for name in problem} == problem
+    refused = crowded.post(path, body)
+    assert (refused.status, refused.reason) == (503, "pool_exhausted")
+    assert "Retry-After" in refused.headers
+
+
+def test_who_makes_a_session_may_have_its_position_first(crowded: GatewayProcess) -> None:
+    with crowded.stream("POST", "/v1/sessions", {"session": "new"}) as answer:
+        assert json.loads(answer.readline()) == WAITING
+        assert crowded.delete("/v1/sessions/holder").status == 204
+        last = [json.loads(line) for line in answer][-1]
+    assert last == crowded.model("new")
+    assert last["state"] == "idle"
+    again = crowded.request(
+        "POST", "/v1/sessions", {"session": "new"}, headers={"Accept": "application/x-ndjson"}
+    )
+    assert (again.status, json.loads(again.body)) == (200, last)
+
+
+def test_server_sent_events_tell_the_position_as_an_event_that_browsers_ignore(
+    crowded: GatewayProcess,
+) -> None:
+    path = "/v1/sessions/new/processes"
+    with crowded.stream("POST", path, {"argv": ["true"]}, accept="text/event-stream") as answer:
+        assert answer.readline() == b"event: keepalive\n"
+        assert json.loads(answer.readline().removeprefix(b"data: ")) == WAITING
+        assert [answer.readline() for _ in range(3)] == [b"\n", b": keep-alive\n", b"\n"]
+        assert crowded.delete("/v1/sessions/holder").status == 204
+        rest = answer.read().decode()
+    assert "event: process_exited\n" in rest
+
+
+def test_a_client_that_leaves_the_line_is_no_fault(crowded: GatewayProcess) -> None:
+    with crowded.stream("POST", "/v1/sessions/new/execute", {"code": "1"}) as answer:
+        assert json.loads(answer.readline()) == WAITING
+    assert crowded.delete("/v1/sessions/holder").status == 204
+    until(lambda: crowded.get("/v1/sessions/new").status == 200, "its session is not made")
+    assert crowded.execute("new", "1")["status"] == "ok"
+    assert "Traceback" not in crowded.log.read_text()

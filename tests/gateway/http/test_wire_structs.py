@@ -43,6 +43,8 @@ def used(gateway: GatewayProcess, session: str) -> str:
     gateway.request("PUT", f"/v1/sessions/{session}/files/b", b"1")
     gateway.delete(f"/v1/sessions/{session}/files/b")
     gateway.post(f"/v1/sessions/{session}/processes", {"argv": ["echo", "hi"]})
+    assert gateway.post(f"/v1/sessions/{session}/checkpoints", {}).status == 201
+    assert gateway.post(f"/v1/sessions/{session}/rollback", {}).status == 200
     gateway.post(f"/v1/sessions/{session}/restart")
     return session
 
@@ -55,8 +57,9 @@ def test_recorded_events_are_the_structs(gateway: GatewayProcess, used: str) -> 
         event = same(row, BY_TYPE[kind])
         assert event.type == kind
         found.add(kind)
-    # Packages and connections are recorded where a gateway allows them: see the tests of those.
-    assert found == BY_TYPE.keys() - {"packages", "connection", "connections"}
+    # These are recorded where a gateway allows them: see the tests of those.
+    elsewhere = {"branched", "connection", "connections", "packages", "port_opened", "port_closed"}
+    assert found == BY_TYPE.keys() - elsewhere
 
 
 def test_the_first_fields_of_an_event_come_in_their_order(gateway: GatewayProcess, used: str) -> None:
@@ -69,17 +72,23 @@ def test_answers_are_the_structs(gateway: GatewayProcess, used: str) -> None:
     execution = gateway.get(f"{path}/executions").json()["executions"][0]["execution"]
     for address, kind in (
         (path, answers.SessionModel),
+        (f"{path}?usage=true", answers.SessionModel),
+        (f"{path}/variables", answers.VariableList),
         ("/v1/sessions?limit=1000", answers.SessionPage),
         (f"{path}/executions", answers.ExecutionPage),
         (f"{path}/executions/{execution}", answers.Result),
         (f"{path}/files", answers.FilePage),
         (f"{path}/packages", answers.Packages),
+        (f"{path}/checkpoints", answers.CheckpointList),
+        (f"{path}/tree", answers.SessionTree),
         (f"{path}/audit/verify", answers.ChainCheck),
         ("/v1/info", answers.GatewayInfo),
         ("/healthz", answers.Health),
         ("/readyz", answers.Readiness),
     ):
         same(gateway.get(address).body, kind)
+    same(gateway.post(f"{path}/complete", {"code": "prin"}).body, answers.Completion)
+    same(gateway.post(f"{path}/inspect", {"code": "print"}).body, answers.Inspection)
     same(gateway.request("PUT", f"{path}/files/c", b"1").body, answers.FileChange)
     body = {"blocks": [{"language": "python", "code": "print(1)"}]}
     same(gateway.post(f"{path}/execute-blocks", body).body, answers.BlocksResult)

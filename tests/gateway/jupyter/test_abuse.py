@@ -13,6 +13,7 @@ from tornado.websocket import websocket_connect
 
 from tests.support.channels import V1, channels, kinds, of, pack_legacy, pack_v1, raw_socket, text, vanished
 from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.websockets import websocket
 
 GAUGES = ("process_open_fds", "process_resident_memory_bytes", "cellgate_tasks")
 HEADER = {"msg_id": "m", "msg_type": "kernel_info_request", "version": "5.3"}
@@ -152,11 +153,8 @@ async def test_a_handshake_is_refused_before_it_is_one(jupyter: GatewayProcess, 
 
 async def test_an_unknown_subprotocol_is_not_selected(jupyter: GatewayProcess, kernel: str) -> None:
     request = HTTPRequest(f"ws://{jupyter.host}/api/kernels/{kernel}/channels?token={TOKEN}")
-    socket = await websocket_connect(request, subprotocols=["v9.example", V1])
-    assert socket.selected_subprotocol == V1
-    socket.close()
-    while await socket.read_message() is not None:
-        pass  # what the kernel had said before the gateway heard of the end
+    async with websocket(request, subprotocols=["v9.example", V1]) as opened:
+        assert opened.selected_subprotocol == V1
 
 
 async def test_half_open_sockets_are_closed_and_slow_readers_are_not(

@@ -7,10 +7,23 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.channels import Sent, channels, kinds, of, text
+from tests.support.channels import Channels, Sent, channels, kinds, of, text
 from tests.support.server import GatewayProcess, until
 
-HOLD = "import time\nprint('on', flush=True)\ntime.sleep(0.5)\n1/0"
+HOLD = "import os, time\nprint('on', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n1/0"
+"""Fails when it is let go."""
+
+
+def let_go(gateway: GatewayProcess, kernel: str) -> None:
+    (gateway.workspace(kernel) / "go").touch()
+
+
+async def has_arrived(client: Channels) -> None:
+    """Return when the gateway has all that this client has sent: it answers what comes after it."""
+    msg_id = await client.send("kernel_info_request", {}, channel="control")
+    await client.until(
+        lambda m: m["msg_type"] == "kernel_info_reply" and m["parent_header"]["msg_id"] == msg_id
+    )
 
 
 def reply_of(messages: list[Sent], msg_id: str) -> Sent:
@@ -39,6 +52,9 @@ async def test_cells_that_waited_behind_a_failed_one_are_aborted(
         waiting = [await client.execute(f"print({n})") for n in range(3)]
         await client.until(lambda message: message["msg_type"] == "stream")
         waiting_too = await other.execute("print('other')")
+        for each in (client, other):
+            await has_arrived(each)
+        let_go(jupyter, kernel)
         messages = await client.ended(failing)
         messages += await client.ended(waiting[-1])
         for msg_id in waiting:
@@ -63,8 +79,10 @@ async def test_a_cell_that_is_sent_upon_an_error_is_run(jupyter: GatewayProcess,
 async def test_without_stop_on_error_what_waits_is_run(jupyter: GatewayProcess, kernel: str) -> None:
     async with channels(jupyter, kernel) as client:
         await client.execute(HOLD, stop_on_error=False)
-        messages = await client.run("print('still')")
-        assert text(messages) == "still\n"
+        still = await client.execute("print('still')")
+        await has_arrived(client)
+        let_go(jupyter, kernel)
+        assert text(of(await client.ended(still), still)) == "still\n"
 
 
 async def test_a_native_execution_is_not_aborted(jupyter: GatewayProcess, kernel: str) -> None:
@@ -72,6 +90,7 @@ async def test_a_native_execution_is_not_aborted(jupyter: GatewayProcess, kernel
         await client.execute(HOLD)
         await client.until(lambda message: message["msg_type"] == "stream")
         execution = await asyncio.to_thread(jupyter.submit, kernel, "print('native')")
+        let_go(jupyter, kernel)
         assert (await asyncio.to_thread(jupyter.ended, kernel, execution))["stdout"] == "native\n"
 
 

@@ -162,9 +162,10 @@ async def test_a_new_socket_of_the_same_session_id_takes_over(jupyter: GatewayPr
 async def test_a_session_with_an_open_socket_is_not_culled(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
-    gateway = start_gateway(pool_size=1, idle_timeout=0.5, cull_interval=0.05)
+    # Longer than a client takes to connect.
+    gateway = start_gateway(pool_size=1, idle_timeout=2, cull_interval=0.05)
     kernel = gateway.post("/api/kernels").json()["id"]
     async with channels(gateway, kernel) as client:
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(2.5)
         assert text(await client.run("print('alive')")) == "alive\n"
     until(lambda: gateway.get(f"/api/kernels/{kernel}").status == 404, "the kernel is not culled")

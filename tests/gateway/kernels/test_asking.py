@@ -11,6 +11,7 @@ from cellgate_kernels import kernel as kernels
 from cellgate_kernels.errors import KernelspecNotFound, KernelStartFailed
 from cellgate_kernels.kernel import Kernel, KernelLauncher, KernelProfile
 from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.provisioners.base import CellgateProvisioner
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.gateway.kernels.test_kernel import (
     PYTHON3,
@@ -74,6 +75,32 @@ async def test_one_kernel_without_variables_is_asked_once_for_all(
     assert await start(launcher, PYTHON3, OF_LITTLE_MEMORY, WITH_VARIABLES) == [first] * 3
     assert len(asked) == 1
     assert len(started) == 6
+
+
+@one_backend
+@pytest.mark.parametrize("meanwhile", [False, True])
+async def test_a_kernel_whose_neighbours_could_answer_for_it_tells_nobody(
+    launcher: KernelLauncher,
+    asked: list[object],
+    started: list[KernelProfile],
+    monkeypatch: pytest.MonkeyPatch,
+    meanwhile: bool,
+) -> None:
+    """Nor does one that was alone only until it had been asked."""
+    looked: list[str] = []
+
+    def was_alone(provisioner: CellgateProvisioner) -> bool:
+        looked.append(str(provisioner.kernel_id))
+        return looked[-1] != looked[0] or (meanwhile and len(looked) == 1)
+
+    monkeypatch.setattr(CellgateProvisioner, "was_alone", was_alone)
+    (environment,) = await start(launcher, PYTHON3)
+    # Another was asked, which nobody has used.
+    assert started == [PYTHON3, PYTHON3]
+    assert len(asked) == 1 + meanwhile
+    assert environment is asked[-1] is not None
+    assert await start(launcher, PYTHON3) == [environment]
+    assert len(started) == 3
 
 
 @one_backend

@@ -72,7 +72,7 @@ async def test_a_module_that_cant_be_preloaded_ends_the_kernel_with_its_name(
 async def test_the_reason_of_a_failed_preload_is_in_the_log(new_manager) -> None:  # type: ignore[no-untyped-def]
     manager = new_manager()
     await manager.start_kernel(extra_env={"CELLGATE_PRELOAD": "no_such_module"})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await asyncio.shield(manager.provisioner.exited)).code == 1
     assert "no_such_module" in await manager.provisioner.log_tail()
     await manager.shutdown_kernel(now=True)

@@ -1,4 +1,4 @@
-"""Kernels as forks of an interpreter that has loaded their libraries: like those started by themselves, and
+"""Kernels as forks of an interpreter that has loaded their libraries: like those started cold, and
 apart from each other, from the zygote and from the gateway.
 """
 
@@ -15,12 +15,16 @@ from typing import Any
 
 import psutil
 import pytest
+from msgspec import structs
 
 from cellgate_kernels.errors import BackendUnavailable
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners import fork_server as module
+from cellgate_kernels.provisioners import forker
 from cellgate_kernels.provisioners.cgroups import Cgroups, hierarchies
 from cellgate_kernels.provisioners.fork_server import ForkServer, ForkSettings
+from cellgate_kernels.provisioners.forker import ForkedChild
+from cellgate_kernels.provisioners.kernel_uids import FIRST, KernelUids
 from cellgate_kernels.provisioners.zygote_messages import Ready
 from tests.support.kernels import FORK, RunningKernel, StartKernel, zygote_processes
 from tests.support.requirements import require
@@ -54,7 +58,7 @@ def cgroups() -> None:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
 
@@ -81,6 +85,7 @@ def listed(folder):
     entries = [entry for entry in os.scandir(folder) if not entry.name.isdecimal()]
     return sorted((e.name, e.is_symlink() and e.name[-4:] != "self" and os.readlink(e.path)) for e in entries)
 
+shell = get_ipython()
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 told = ("Name Umask Uid Gid SigIgn SigCgt SigBlk CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp "
         "Seccomp_filters Threads NSsid").split()
@@ -90,9 +95,14 @@ print(json.dumps({
     "main": sorted(name for name in sys.modules["__main__"].__dict__ if not name.startswith("_i")),
     "environ": sorted(os.environ.items()),
     "folders": {f: listed(f) for f in "/ /dev /etc /run /run/kernel /tmp /workspace /proc".split()},
-    # bubblewrap makes these two read-only before they are covered.
-    "mounts": sorted({(m[4], m[5]) for m in mounts if m[4] not in ("/proc/bus", "/proc/irq")}),
-    "limits": [line for line in open("/proc/self/limits") if not line.startswith("Max data")],
+    # bubblewrap makes these two read-only before they are covered. Forked kernels may have uids of their own.
+    "mounts": sorted({
+        (m[4], m[5].removesuffix(",idmapped")) for m in mounts if m[4] not in ("/proc/bus", "/proc/irq")
+    }),
+    # Of memory, a forked kernel shares some; and processes are limited where it has a uid of its own.
+    "limits": [
+        line for line in open("/proc/self/limits") if not line.startswith(("Max data", "Max processes"))
+    ],
     "status": {name: status[name].strip() for name in told},
     "place": [os.getcwd(), socket.gethostname(), socket.if_nameindex(), os.getpgrp() == os.getpid()],
     "descriptors": sorted(
@@ -102,6 +112,15 @@ print(json.dumps({
     "score": open("/proc/self/oom_score_adj").read(),
     "threads": sorted(thread.name for thread in threading.enumerate()),
     "signals": [str(signal.getsignal(number)).split(" at ")[0] for number in signal.Signals],
+    "shell": [
+        shell.parent is shell.kernel, shell.starting_dir, shell.profile_dir.location, sorted(shell.config),
+        # In a kernel that is started cold, pyplot is not loaded yet.
+        sorted({type(each).__name__ for each in shell.configurables} - {"InlineBackend"}),
+        sorted(shell.display_formatter.formatters), [each.__name__ for each in shell.custom_exceptions],
+        sorted(shell.magics_manager.magics["line"]), type(shell.compile).__name__,
+        sys.excepthook.__qualname__,
+        sorted(glob.glob("/tmp/home/.ipython/**", recursive=True)),
+    ],
     "history": get_ipython().history_manager.enabled,
     "hash": hash("text"),
 }))
@@ -231,18 +250,18 @@ async def test_kernels_of_other_languages_start_by_themselves(start_kernel: Star
 async def test_nothing_is_forked_from_a_process_with_threads(
     start_kernel: StartKernel, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    understand = module.understand
+    understand = forker.understand
 
     def with_threads(message: bytes) -> Any:
         said = understand(message)
         return Ready(said.asked, said.failed, 2, said.reserved) if isinstance(said, Ready) else said
 
-    monkeypatch.setattr(module, "understand", with_threads)
+    monkeypatch.setattr(forker, "understand", with_threads)
     kernel = await start_kernel()
     assert kernel.provisioner.way == "cold"
     assert await kernel.print(ALIVE) == "alive\n"
     assert kernel.manager.kernel_spec is not None
-    assert fork_server.way(kernel.manager.kernel_spec.argv) == "cold"
+    assert not fork_server.forks(kernel.manager.kernel_spec.argv)
 
 
 @bare
@@ -256,7 +275,7 @@ async def test_where_a_zygote_gets_no_rights_kernels_start_by_themselves(
     for _ in range(2):
         kernel = await start_kernel()
         assert kernel.provisioner.way == "cold"
-    assert caplog.text.count("started by itself") == 1
+    assert caplog.text.count("started cold") == 1
     assert "Operation not permitted" in caplog.text
     await eventually(lambda: fork_server.processes() == [])
 
@@ -306,7 +325,7 @@ def memory_of(process: int) -> bytes:
     return kept
 
 
-@pytest.mark.parametrize("fork_settings", [ForkSettings(modules=(), forks=2)], ids=["two forks"])
+@pytest.mark.parametrize("fork_settings", [ForkSettings(modules=(), most_forks=2)], ids=["two forks"])
 async def test_a_zygote_is_replaced_after_some_forks_and_ends_with_its_last_kernel(
     start_kernel: StartKernel, fork_server: ForkServer
 ) -> None:
@@ -329,7 +348,7 @@ async def test_a_zygote_is_replaced_after_some_forks_and_ends_with_its_last_kern
 async def test_kernels_end_with_their_zygote_and_the_next_has_a_new_one(start_kernel: StartKernel) -> None:
     kernel = await start_kernel()
     zygote_of(kernel).kill()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         ended = await asyncio.shield(kernel.provisioner.exited)
     assert ended.signal == signal.SIGKILL
     other = await start_kernel()
@@ -343,8 +362,8 @@ async def test_a_zygote_that_says_what_makes_no_sense_is_ended(
 ) -> None:
     first = await start_kernel()
     zygote = zygote_of(first)
-    understand = module.understand
-    monkeypatch.setattr(module, "understand", lambda _: understand(b'{"kind": "forked", "number": -1}'))
+    understand = forker.understand
+    monkeypatch.setattr(forker, "understand", lambda _: understand(b'{"kind": "forked", "number": -1}'))
     kernel = await start_kernel()
     assert kernel.provisioner.way == "cold"
     assert await kernel.print(ALIVE) == "alive\n"
@@ -363,7 +382,7 @@ async def test_kernels_come_and_go_without_leaving_anything(
         assert [other.provisioner.way for other in others] == ["fork"] * 4
         await asyncio.gather(*(other.manager.shutdown_kernel(now=True) for other in others))
     await eventually(lambda: len(zygote.children()) == 1)
-    await eventually(lambda: zygote.num_fds() == descriptors)
+    await eventually(lambda: zygote.num_fds() <= descriptors)
     assert len(zygote_processes(fork_server)) == 3
     if fork_server.cgroups is not None:
         folders = [folder for parent, _ in fork_server.cgroups._parents for folder in parent.glob("*/")]
@@ -394,6 +413,28 @@ async def test_all_processes_of_a_kernel_share_its_memory(start_kernel: StartKer
 
 
 @bare
+async def test_memory_explains_one_kill_and_not_the_next(start_kernel: StartKernel, cgroups: None) -> None:
+    """Kernels that share a sandbox end for different reasons."""
+    kernel = await start_kernel(limits=ResourceLimits(memory=256 * MIB))
+    result = await kernel.run(
+        "import os, time\n"
+        "for _ in range(4):\n"
+        "    if os.fork() == 0:\n"
+        "        held = bytearray(b'x') * (90 << 20)\n"
+        "        time.sleep(2)\n"
+        "        os._exit(0)\n"
+        "print(9 in [os.wait()[1] for _ in range(4)])"
+    )
+    assert result.text == "True\n"
+    child = kernel.provisioner._child
+    assert isinstance(child, ForkedChild)
+    explained = await child.explain_kill()
+    assert explained is not None
+    assert explained.cause == "out_of_memory"
+    assert await child.explain_kill() is None
+
+
+@bare
 async def test_processes_and_processors_are_limited(start_kernel: StartKernel, cgroups: None) -> None:
     kernel = await start_kernel(limits=ResourceLimits(pids=40, cpus=0.5))
     result = await kernel.run("import subprocess\nfor _ in range(60): subprocess.Popen(['sleep', '600'])")
@@ -421,6 +462,134 @@ async def test_a_kernel_sees_no_cgroup_but_its_own(start_kernel: StartKernel, cg
     inside = (await kernel.print("print(open('/proc/self/cgroup').read())")).split()
     assert "/cg-" in cgroup_of(kernel)
     assert {line.split(":", 2)[2] for line in inside} == {"/"}
+
+
+# ---- users of their own ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def uids(fork_server: ForkServer) -> KernelUids:
+    """Demands that kernels can have uids of their own here."""
+    if fork_server.uids is None:
+        require(
+            "kernel uids", "the gateway is not root, or its file system can't mount files as another user's"
+        )
+    return fork_server.uids
+
+
+def uid_of(kernel: RunningKernel) -> int:
+    """The uid of a kernel, as the system has it."""
+    assert kernel.provisioner.process is not None
+    real, effective, saved = psutil.Process(kernel.provisioner.process).uids()
+    assert real == effective == saved
+    return int(real)
+
+
+@bare
+async def test_each_kernel_has_a_uid_that_nobody_else_has(
+    start_kernel: StartKernel, uids: KernelUids
+) -> None:
+    one, other = await start_kernel(), await start_kernel()
+    assert uid_of(other) == uid_of(one) + 1
+    assert uid_of(one) >= FIRST
+    assert psutil.Process(one.provisioner.process).gids().real == uid_of(one)
+    seen = (
+        "import os, pathlib; print(os.getuid(), os.getgid(), os.getgroups(), pathlib.Path('.').stat().st_uid)"
+    )
+    assert await one.print(seen) == "1000 1000 [] 1000\n"
+    first = uid_of(one)
+    await one.manager.shutdown_kernel(now=True)
+    assert uid_of(await start_kernel()) == first, "the uid is not given back"
+
+
+@bare
+async def test_files_stay_the_gateway_s_whichever_uid_their_kernel_has(
+    start_kernel: StartKernel, uids: KernelUids, no_leaks: Path
+) -> None:
+    workspace = no_leaks / "workspace"
+    workspace.mkdir(mode=0o700)
+    (workspace / "given").write_text("given")
+    (workspace / "given").chmod(0o600)
+    await start_kernel()
+    kernel = await start_kernel(workspace=workspace)
+    made = (
+        "import os; os.umask(0o077); os.makedirs('a/b'); open('a/b/made', 'w').write('made')\n"
+        "with open('given', 'a') as file: file.write(' and more')"
+    )
+    await kernel.print(made)
+    owners = {(path.lstat().st_uid, path.lstat().st_gid) for path in workspace.rglob("*")}
+    assert owners == {(os.geteuid(), os.getegid())}
+    assert (workspace / "given").read_text() == "given and more"
+    before = uid_of(kernel)
+    # The kernel is replaced while another has its former uid: the session goes on with another one.
+    await kernel.manager.shutdown_kernel(now=True)
+    await start_kernel()
+    again = await start_kernel(workspace=workspace)
+    assert uid_of(again) != before
+    assert (
+        await again.print("print(open('a/b/made').read(), open('given').read())") == "made given and more\n"
+    )
+    assert await again.print("import os, shutil; shutil.rmtree('a'); print(os.listdir())") == "['given']\n"
+    await again.manager.shutdown_kernel(now=True)
+    (workspace / "given").unlink()
+    workspace.rmdir()
+
+
+@bare
+async def test_without_a_cgroup_a_kernel_s_own_uid_limits_its_processes(
+    start_kernel: StartKernel, fork_server: ForkServer, uids: KernelUids, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_server, "cgroups", None)
+    kernel, other = await start_kernel(limits=ResourceLimits(pids=40)), await start_kernel()
+    result = await kernel.run("import subprocess\nfor _ in range(60): subprocess.Popen(['sleep', '600'])")
+    assert result.reply["ename"] == "BlockingIOError"
+    processes = "import subprocess\nfor _ in range(60): subprocess.Popen(['sleep', '600'])\nprint('started')"
+    assert await other.print(processes) == "started\n"
+
+
+@bare
+async def test_kernels_keep_the_gateway_s_uid_if_others_can_t_read_their_modules(
+    start_kernel: StartKernel,
+    uids: KernelUids,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    understand = forker.understand
+
+    def found_private(message: bytes) -> object:
+        said = understand(message)
+        return structs.replace(said, private="/opt/private") if isinstance(said, Ready) else said
+
+    monkeypatch.setattr(forker, "understand", found_private)
+    kernel = await start_kernel()
+    assert kernel.provisioner.way == "fork"
+    assert uid_of(kernel) == os.geteuid()
+    assert "other users can't read /opt/private" in caplog.text
+
+
+async def test_user_namespaces_of_few_uids_are_kept(uids: KernelUids) -> None:
+    def opened() -> int:
+        found = 0
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):  # the one that lists the folder
+                found += link.readlink().name.startswith("user:")
+        return found
+
+    taken = [await uids.take() for _ in range(12)]
+    assert len({uid.within for uid in taken}) == 12
+    assert opened() == 12
+    for uid in taken:
+        uids.give_back(uid)
+    assert opened() == 8
+    again = [await uids.take() for _ in range(12)]
+    assert {uid.within for uid in again} == {uid.within for uid in taken}
+    for uid in again:
+        uids.give_back(uid)
+
+
+async def test_a_file_system_that_can_t_show_files_as_another_s_is_found_out(uids: KernelUids) -> None:
+    with pytest.raises(BackendUnavailable, match="files can't be mounted as another user's"):
+        await KernelUids.find("tests", [Path("/proc")])
 
 
 # ---- hostile siblings --------------------------------------------------------------------------------------
@@ -485,7 +654,7 @@ async def test_no_attack_on_zygote_and_siblings_succeeds(start_kernel: StartKern
     attacker.send(
         "import os, signal\ntry: os.kill(-1, signal.SIGKILL)\nfinally: os.kill(os.getpid(), signal.SIGKILL)"
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await asyncio.shield(attacker.provisioner.exited)
     assert zygote.is_running()
     assert await sibling.print(ALIVE) == "alive\n"

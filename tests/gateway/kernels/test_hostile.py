@@ -22,7 +22,14 @@ from jupyter_client.manager import AsyncKernelManager
 from cellgate_kernels.provisioners.fork_server import ForkServer
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from tests.support.hostile import server_at_a_fixed_port
-from tests.support.kernels import CONTAINERS, FORK, RunningKernel, StartKernel, containers_of
+from tests.support.kernels import (
+    CONTAINERS,
+    FORK,
+    RunningKernel,
+    StartKernel,
+    containers_of,
+    kernel_uids,
+)
 
 # Run in a kernel: what each attack came to, as JSON.
 ATTACKS = r"""
@@ -119,7 +126,7 @@ def outcome(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[dict[str, Any]]:
-    """What all the attacks came to, in kernels that were started by themselves and in siblings."""
+    """What all the attacks came to, in kernels that were started cold and in siblings."""
     catalog = KernelspecCatalog(backend="sandbox", kernel_dirs=[str(kernel_prefix / "kernels")])
     yield from attacked(catalog, tmp_path_factory.mktemp("gateway"), forked=request.param == FORK)
 
@@ -135,7 +142,9 @@ def attacked(catalog: KernelspecCatalog, folder: Path, *, forked: bool = False) 
 async def attack(catalog: KernelspecCatalog, folder: Path, *, forked: bool) -> dict[str, Any]:
     options: dict[str, Any] = {}
     if forked:
-        options["fork_server"] = ForkServer([(Path(tempfile.gettempdir()), True)])
+        kernels = Path(tempfile.gettempdir())
+        uids = await kernel_uids("tests", kernels)
+        options["fork_server"] = ForkServer([(kernels, True)], uids=uids)
     context = zmq.asyncio.Context()
     victim, attacker = (
         AsyncKernelManager(kernel_name="python3", kernel_spec_manager=catalog, context=context)
@@ -227,7 +236,9 @@ async def test_daemons_do_not_survive_a_restart(start_kernel: StartKernel, backe
         f"for _ in range(3): subprocess.Popen(['setsid', '--fork', 'sleep', '{duration}']).wait()\n"
     )
     if backend != "gvisor":  # whose processes the host does not know
-        assert len(sleeping(duration)) == 3
+        # `setsid` has ended, but what it has forked may not have become `sleep` yet.
+        while len(sleeping(duration)) < 3:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
     await kernel.manager.restart_kernel(now=True)
     await kernel.client.wait_for_ready(timeout=60)
     assert sleeping(duration) == []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 
 from tests.support.kernels import RunningKernel, StartKernel
 
+IMAGE = Path(__file__).parents[3] / "kernels" / "cellgate_kernels" / "image"
 DAEMON = "import subprocess\nsubprocess.run(['setsid', '--fork', 'sleep', '600'])"
 PROGRAM = "import subprocess\nprogram = subprocess.Popen(['sleep', '600'])"
 
@@ -53,25 +57,38 @@ def opened_by(process: psutil.Process) -> list[str]:
     return [str(entry.readlink()) for entry in Path(f"/proc/{process.pid}/fd").iterdir()]
 
 
+def runs(process: psutil.Process) -> bool:
+    """Whether it is neither gone nor a zombie of a parent that is about to end."""
+    with suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 async def ended(*gone: psutil.Process) -> None:
-    """Returns when these processes are gone, or zombies of a parent that is about to end."""
-    async with asyncio.timeout(30):
-        while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in gone):  # noqa: ASYNC110
+    """Returns when none of these processes runs."""
+    async with asyncio.timeout(60):
+        while any(map(runs, gone)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
+
+
+async def the_sleeper(kernel: RunningKernel) -> psutil.Process:
+    """The only `sleep`, once it is one: what was forked for it has another name for a moment."""
+    async with asyncio.timeout(60):
+        while not (sleeping := family(kernel, "sleep")):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.02)
+    (process,) = sleeping
+    return process
 
 
 async def test_orphans_belong_to_the_keeper_and_leave_no_zombies(start_kernel: StartKernel) -> None:
     kernel = await start_kernel()
     keeper, python = processes(kernel)
     await kernel.run(DAEMON)
-    async with asyncio.timeout(30):
-        while not (sleeping := family(kernel, "sleep")):  # noqa: ASYNC110 - it becomes one a moment later
-            await asyncio.sleep(0.02)
-    (daemon,) = sleeping
+    daemon = await the_sleeper(kernel)
     assert daemon.ppid() == keeper.pid
     assert python.ppid() == keeper.pid
     daemon.kill()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while daemon.is_running():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
 
@@ -106,7 +123,7 @@ async def test_user_code_finds_no_trace_of_it_but_its_parent(start_kernel: Start
 async def test_a_cells_programs_end_with_the_kernel(start_kernel: StartKernel) -> None:
     kernel = await start_kernel()
     await kernel.run(PROGRAM)
-    (program,) = family(kernel, "sleep")
+    program = await the_sleeper(kernel)
     keeper, python = processes(kernel)
     await kernel.provisioner.kill()
     await ended(program, python, keeper)
@@ -116,9 +133,9 @@ async def test_a_cells_programs_end_with_the_kernel(start_kernel: StartKernel) -
 async def test_a_cells_programs_end_with_a_kernel_that_ends_by_itself(start_kernel: StartKernel) -> None:
     kernel = await start_kernel()
     await kernel.run(PROGRAM)
-    (program,) = family(kernel, "sleep")
+    program = await the_sleeper(kernel)
     kernel.send("import os; os._exit(5)")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await asyncio.shield(kernel.provisioner.exited)).code == 5
     await ended(program)
 
@@ -127,7 +144,7 @@ async def test_who_ends_the_keeper_ends_the_kernel(start_kernel: StartKernel) ->
     kernel = await start_kernel()
     _, python = processes(kernel)
     kernel.send("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await asyncio.shield(kernel.provisioner.exited)).signal == signal.SIGKILL
     await ended(python)
 
@@ -149,7 +166,7 @@ async def test_it_passes_signals_on(start_kernel: StartKernel) -> None:
     keeper.send_signal(signal.SIGINT)
     assert (await kernel.result(msg_id)).reply["ename"] == "KeyboardInterrupt"
     keeper.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await asyncio.shield(kernel.provisioner.exited)).signal == signal.SIGTERM
 
 
@@ -159,3 +176,43 @@ async def test_kernels_of_other_languages_have_one(start_kernel: StartKernel, na
     keeper, _ = processes(kernel)
     assert not has_zmq(keeper)
     assert keeper.num_threads() == 1
+
+
+@pytest.mark.parametrize(("starter", "said"), [("own", "runs"), ("gone", "The gateway is gone.")])
+def test_a_kernel_whose_gateway_died_before_the_death_signal_was_set_up_does_not_run(
+    starter: str, said: str
+) -> None:
+    begun = subprocess.Popen(["true"])
+    begun.wait()
+    number = os.getpid() if starter == "own" else begun.pid
+    code = f"import sys; sys.path.insert(0, {str(IMAGE)!r}); import keeper; keeper.begin(); print('runs')"
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"JPY_PARENT_PID": str(number)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (answer.stdout.strip(), answer.returncode) == (said, 0 if starter == "own" else 1)
+
+
+def test_a_kernel_does_not_begin_before_its_keeper_takes_programs(tmp_path: Path) -> None:
+    code = (
+        f"import os, sys, time; sys.path.insert(0, {str(IMAGE)!r}); import keeper\n"
+        "listen = keeper.Keeper.listen\n"
+        "keeper.Keeper.listen = lambda *arguments: (time.sleep(0.3), listen(*arguments))\n"
+        "address = os.environ[keeper.KEEPER]\n"
+        "keeper.begin(); print(os.path.exists(address))"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"CELLGATE_KEEPER": str(tmp_path / "keeper")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (answer.stdout.strip(), answer.returncode) == ("True", 0)

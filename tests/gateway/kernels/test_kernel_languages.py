@@ -200,8 +200,28 @@ async def test_tabs_heredocs_and_long_lines_of_bash_are_only_text(start_kernel: 
 async def test_a_picture_is_displayed_by_bash(start_kernel: StartKernel) -> None:
     kernel = await start_kernel(kernel_name="bash")
     png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    mark = "bash_kernel: saved image data to:"
+    picture = {"data": {"image/png": png}, "metadata": {}}
+    # In one write, and with a pause wherever the terminal may split it.
+    for pause in ("", "sleep 0.1; "):
+        shown = await kernel.run(
+            f"echo {png} | base64 -d | tee /tmp/a >/tmp/b; "
+            f"printf 'before{mark} /tmp/a\n'; {pause}printf 'between\n{mark} /tmp/none\n{mark[:9]}'; "
+            f"{pause}printf '{mark[9:]} /tmp/b\nafter'; {pause}true"
+        )
+        assert shown.of_type("display_data") == [picture, picture]
+        assert shown.text == f"beforebetween\n{mark} /tmp/none\nafter"
     shown = await kernel.run(f"printf before; echo {png} | base64 -d | display; echo after")
-    assert shown.of_type("display_data") == [{"data": {"image/png": png}, "metadata": {}}]
+    assert shown.of_type("display_data") == [picture]
+
+
+async def test_output_right_after_a_bash_cells_end_does_not_keep_it_from_ending(
+    start_kernel: StartKernel,
+) -> None:
+    kernel = await start_kernel(kernel_name="bash")
+    for _ in range(20):
+        await kernel.run("(for i in {1..200}; do echo late; done) &")
+    assert (await kernel.print("wait; echo done")).endswith("done\n")
 
 
 async def test_deno_shows_values_as_they_are(start_kernel: StartKernel) -> None:

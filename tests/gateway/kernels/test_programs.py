@@ -21,6 +21,7 @@ from cellgate_kernels.programs import (
     ProgramExit,
     ProgramSpec,
     StreamName,
+    end_other_kernels,
     start_program,
 )
 from tests.support.kernels import FORK, RunningKernel, StartKernel
@@ -60,14 +61,14 @@ async def start(kernel: RunningKernel) -> AsyncIterator[Start]:
 async def finish(program: Program) -> tuple[bytes, bytes, ProgramExit]:
     """What it wrote, and how it ended."""
     written = {StreamName.STDOUT: bytearray(), StreamName.STDERR: bytearray()}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not isinstance(told := await program.next(), ProgramExit):
             written[told.stream] += told.data
     return bytes(written[StreamName.STDOUT]), bytes(written[StreamName.STDERR]), told
 
 
 async def first_words(program: Program) -> bytes:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         told = await program.next()
     assert not isinstance(told, ProgramExit)
     return told.data
@@ -87,7 +88,7 @@ def named(kernel: RunningKernel, name: str) -> list[psutil.Process]:
 
 async def one(kernel: RunningKernel, name: str) -> psutil.Process:
     """The only process of this name, once there is one."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (found := named(kernel, name)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
     (process,) = found
@@ -95,7 +96,7 @@ async def one(kernel: RunningKernel, name: str) -> psutil.Process:
 
 
 async def gone(process: psutil.Process) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while process.is_running():  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.02)
 
@@ -138,9 +139,10 @@ async def test_signals_that_python_ignores_end_it(start: Start) -> None:
 @pytest.mark.parametrize(
     ("argv", "folder", "why"),
     [
-        (("no-such-program",), "", "No such file"),
-        (("ls",), "no-such-folder", "No such file"),
-        (("/etc/passwd",), "", "Permission denied"),
+        (("no-such-program",), "", "'no-such-program' can't be started: No such file or directory$"),
+        (("ls -l",), "", "'ls -l' can't be started: .* each of its arguments as a word of its own$"),
+        (("ls",), "no-such-folder", "'ls' can't be started in the folder 'no-such-folder': No such file"),
+        (("/etc/passwd",), "", "'/etc/passwd' can't be started: Permission denied"),
         (("",), "", "Invalid argument"),
     ],
 )
@@ -183,7 +185,7 @@ async def test_input_for_a_program_that_closed_it_is_dropped(start: Start) -> No
     assert await first_words(program) == b"closed\n"
     ending = asyncio.ensure_future(finish(program))
     given = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while given < 5:
             with suppress(InputNotTaken):
                 program.write(b"x" * 1_000_000)
@@ -241,7 +243,7 @@ async def test_output_that_nobody_reads_waits_in_its_pipe(kernel: RunningKernel,
     program = await start("sh", "-c", "head -c 100000000 /dev/zero; echo end >&2")
     writer = await one(kernel, "head")
     before = -1
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (written := writer.io_counters().write_chars) != before or not written:
             before = written
             await asyncio.sleep(0.3)
@@ -289,7 +291,7 @@ async def test_nonsense_is_cut_off_and_hurts_nobody(kernel: RunningKernel, start
     assert path is not None
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
-        connection.settimeout(30)
+        connection.settimeout(60)
         connection.sendall(sent)
         connection.shutdown(socket.SHUT_WR)
         assert connection.recv(10) == b""
@@ -355,6 +357,13 @@ async def test_an_impostors_lies_end_its_program(tmp_path: Path, says: bytes) ->
         with pytest.raises(KernelDied):
             await program.next()
         program.close()
+
+
+@pytest.mark.parametrize("says", [b"", struct.pack(">BI", 34, 2) + b"no", STARTED])
+async def test_a_keeper_that_does_not_end_other_kernels_is_believed_gone(tmp_path: Path, says: bytes) -> None:
+    async with Impostor(tmp_path, says) as path:
+        with pytest.raises(KernelDied):
+            await end_other_kernels(path)
 
 
 async def test_a_link_in_the_sockets_place_is_not_followed(tmp_path: Path) -> None:

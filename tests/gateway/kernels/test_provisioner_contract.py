@@ -122,7 +122,7 @@ async def test_a_program_that_is_not_there_fails_the_launch_or_ends_it(
     if backend in CONTAINERS:
         await manager.start_kernel()
         provisioner = provisioner_of(manager)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert (await asyncio.shield(provisioner.exited)).code == 127
         assert "/nonexistent/python" in await provisioner.log_tail()
         await manager.shutdown_kernel(now=True)
@@ -176,7 +176,7 @@ async def test_the_end_of_a_kernel_is_explained(
 ) -> None:
     kernel = await start_kernel()
     kernel.send(code)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await asyncio.shield(kernel.provisioner.exited) == ended
     assert await kernel.provisioner.poll() == ended.returncode
     assert not await kernel.manager.is_alive()
@@ -187,7 +187,7 @@ async def test_the_log_tells_why_a_kernel_did_not_start(new_manager: NewManager)
     code = "import sys; print('x' * 20000, 'no way', file=sys.stderr); sys.exit(7)"
     await with_argv(manager, interpreter(manager), "-c", code).start_kernel()
     provisioner = provisioner_of(manager)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert (await asyncio.shield(provisioner.exited)).code == 7
     tail = await provisioner.log_tail()
     assert tail.endswith("x no way\n")
@@ -200,7 +200,7 @@ async def test_a_flood_of_log_is_read_and_only_its_end_kept(start_kernel: StartK
     flood = "import os, sys; fd = sys.stderr._original_stdstream_copy"
     await kernel.run(f"{flood}\nfor i in range(1000): os.write(fd, b'x' * 1016 + b'%07d\\n' % i)")
     # An engine copies the log in its own time.
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not (tail := await kernel.provisioner.log_tail()).endswith("0000999\n"):  # noqa: ASYNC110 - it tells nobody
             await asyncio.sleep(0.05)
     assert len(tail) == 8192
@@ -216,7 +216,10 @@ async def test_no_variable_of_the_gateway_reaches_the_kernel(
         "import os, glob\nprint(dict(os.environ))\n"
         "for name in glob.glob('/proc/[0-9]*/environ'):\n"
         "    if os.path.exists('/run/kernel') or name == f'/proc/{os.getpid()}/environ':\n"
-        "        print(open(name, 'rb').read())"
+        "        try:\n"
+        "            print(open(name, 'rb').read())\n"
+        "        except PermissionError:\n"
+        "            assert name != f'/proc/{os.getpid()}/environ'"
     )
     assert "hunter" not in printed
     assert "'WANTED': 'yes'" in printed

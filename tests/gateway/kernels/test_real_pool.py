@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+
+import pytest
 
 from cellgate_kernels.errors import PoolExhausted
-from cellgate_kernels.kernel import Kernel, KernelProfile
+from cellgate_kernels.kernel import Kernel, KernelProfile, SharedBackend
 from cellgate_kernels.pool import KernelPool, PoolSettings
+from cellgate_kernels.provisioners.fork_server import ForkServer
 from tests.core.kernels.test_pool import DEADLINE, NOTHING, PYTHON3, WITH_ENV, claim, until
 from tests.gateway.kernels.test_kernel import NewLauncher, folders, new_launcher, one_backend, printed
+from tests.support.kernels import FORK
 
 __all__ = ["folders", "new_launcher"]  # fixtures
 
@@ -78,3 +83,27 @@ async def test_a_real_warm_kernel_that_is_killed_is_replaced(new_launcher: NewLa
         assert not dead.workspace.exists()
     finally:
         await pool.close()
+
+
+@pytest.mark.parametrize("backend", [FORK], indirect=True)
+async def test_a_burst_on_forks_gets_its_kernels_in_order_of_arrival(
+    new_launcher: NewLauncher, fork_server: ForkServer
+) -> None:
+    launcher = new_launcher(shared=SharedBackend(None, fork_server))
+    settings = PoolSettings(size=0, max_kernels=50, concurrent_starts=4, claim_timeout=DEADLINE)
+    pool = KernelPool(launcher, settings, [])
+    served: list[int] = []
+
+    def moved(number: int, position: int | None) -> None:
+        if position is None:
+            served.append(number)
+
+    try:
+        claims = (pool.claim(PYTHON3, moved=partial(moved, number)) for number in range(50))
+        kernels = await asyncio.gather(*claims)
+        assert served == list(range(50))
+        assert len({kernel.id for kernel in kernels}) == 50
+        assert {kernel._provisioner.way for kernel in kernels} == {"fork"}
+    finally:
+        await pool.close()
+    assert pool.statistics() == NOTHING

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from hashlib import sha256
@@ -10,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from cellgate_kernels.errors import BackendUnavailable
+from cellgate_kernels.specs import uv_command as uv_command_module
 from cellgate_kernels.specs.addresses import without_secrets
 from cellgate_kernels.specs.install import create_environment
 from cellgate_kernels.specs.uv_command import UnreadableSettings, is_hashed, pip_settings, uv_command
 from tests.support.wheels import Index, build_wheel
 
+PROJECT = Path(__file__).parents[3]
 SYSTEM = {"UV_SYSTEM_CERTS": "1"}
 """What stands for pip's own choice of certificates, where nothing else is said."""
 
@@ -230,6 +235,75 @@ def test_a_list_with_hashes_is_all_that_is_installed(tmp_path: Path, pip_conf: P
     assert is_hashed(path)
     environment = create_environment(tmp_path, print, requirements=path)
     assert installed(environment) == {"apple", "pear"}
+
+
+def test_a_list_that_uv_compiles_as_the_documentation_says_is_enforced(
+    tmp_path: Path, pip_conf: Path, index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (PROJECT / "docs" / "how-to" / "operate-a-gateway.md").read_text()
+    (words,) = re.findall(r"`uv (pip compile --generate-hashes)`", page)
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    listed, path = requirements(tmp_path, "apple"), tmp_path / "compiled.txt"
+    command, environment = uv_command(
+        [*words.split(), "--quiet", "-o", str(path), str(listed)], os.environ, {"index-url": index.url}
+    )
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    assert is_hashed(path)
+    assert installed(create_environment(tmp_path / "first", print, requirements=path)) == {"apple", "pear"}
+    build_wheel(index.folder, "pear", members={"pear/backdoor.py": b""})
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "empty"))  # the other has the right one
+    with pytest.raises(BackendUnavailable, match=r"Hash mismatch for `pear==1\.0`"):
+        create_environment(tmp_path / "second", print, requirements=path)
+
+
+def test_make_lock_locks_every_list(tmp_path: Path, pip_conf: Path, index: Index) -> None:
+    """As the Makefile does it, in a project of ours with lists of its own; it needs no other file of it."""
+    for name in ("uv", "setuptools"):
+        build_wheel(index.folder, name)
+    pip_conf.write_text(f"[global]\nindex-url = {index.url}\n")
+    project = tmp_path / "project"
+    lists = project / "kernels" / "cellgate_kernels" / "image"
+    for folder in (lists, project / ".ci", project / "deploy", project / ".venv" / "bin"):
+        folder.mkdir(parents=True)
+    for name in ("server", "test", "check"):
+        build_wheel(index.folder, name)
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "ours"\nversion = "1"\ndependencies = ["apple"]\n[project.optional-dependencies]\n'
+        'server = ["server"]\ntest = ["test"]\ncheck = ["check"]\n'
+    )
+    (project / ".ci" / "requirements.in").write_text("setuptools\nuv\n")
+    (project / "deploy" / "requirements.in").write_text("uv\n")
+    (lists / "standard.txt").write_text("-r minimal.txt\napple\n")
+    (lists / "minimal.txt").write_text("pear\n")
+    (lists / "uv.txt").touch()
+    (project / ".venv" / "bin" / "uv").touch()
+    subprocess.run(
+        ["make", "-f", PROJECT / "Makefile", "lock", f"UV={sys.executable} {uv_command_module.__file__}"],
+        cwd=project,
+        check=True,
+        timeout=100,
+    )
+    wanted = {
+        lists / "standard.lock": {"apple", "pear"},
+        lists / "minimal.lock": {"pear"},
+        lists / "uv.txt": {"uv"},
+        project / ".ci" / "requirements.lock": {
+            "apple",
+            "pear",
+            "server",
+            "test",
+            "check",
+            "setuptools",
+            "uv",
+        },
+        project / "deploy" / "requirements.lock": {"apple", "pear", "server", "uv"},
+    }
+    for path, names in wanted.items():
+        text = path.read_text()
+        assert set(re.findall(r"^([a-z]+)==1\.0", text, re.MULTILINE)) == names, path
+        assert text.count("--hash=sha256:") == len(names)
+        assert "make lock" in text
+        assert "127.0.0.1" not in text
 
 
 def test_another_wheel_than_the_list_s_hash_is_refused(tmp_path: Path, pip_conf: Path, index: Index) -> None:

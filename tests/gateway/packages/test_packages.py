@@ -163,13 +163,15 @@ def test_a_kernel_cannot_change_what_others_get(any_gateway: GatewayProcess, key
 
 
 def test_an_ended_session_leaves_no_packages(any_gateway: GatewayProcess, key: str) -> None:
-    install(any_gateway, key, "apple")
     folder = any_gateway.data_dir / "packages"
+    any_gateway.execute(key, "1")
+    before = set((folder / "sessions").iterdir())
+    install(any_gateway, key, "apple")
     site = folder / "sites" / any_gateway.model(key)["kernel_id"]
-    known = list((folder / "sessions").iterdir())
+    (own,) = set((folder / "sessions").iterdir()) - before
     assert (site / "apple").is_dir()
     assert any_gateway.delete(f"/v1/sessions/{key}").status == 204
-    assert len(list((folder / "sessions").iterdir())) == len(known) - 1
+    assert not own.exists()
     until(lambda: not site.exists(), "the kernel's folder of packages is still there")
     assert imported(any_gateway, key, "apple") == ""
     assert versions(any_gateway.get(f"/v1/sessions/{key}/packages")) == {}
@@ -319,7 +321,7 @@ def test_a_full_disk_is_told_and_leaves_room_for_the_next(index: Index, tmp_path
             assert versions(install(process, "s", "apple")) == {"apple": "2.0"}
             assert imported(process, "s", "apple") == "2.0"
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], timeout=20, check=True)
+        subprocess.run(["umount", "--lazy", str(folder)], timeout=60, check=True)
 
 
 def test_an_index_that_fails_is_named(gateway: GatewayProcess, settled: str, index: Index) -> None:
@@ -554,8 +556,11 @@ async def test_a_model_installs_packages(gateway: GatewayProcess, key: str, tmp_
 
 def test_a_package_of_the_real_index(start_gateway: StartGateway) -> None:
     gateway = start_gateway(packages="humanize")
-    answer = install(gateway, "s", "humanize")
-    if answer.status != 200:
+    for _ in range(3):  # it may fail for a moment
+        answer = install(gateway, "s", "humanize")
+        if answer.status == 200:
+            break
+    else:
         require("packages", answer.body.decode())
     assert "humanize" in versions(answer)
     assert gateway.execute("s", "import humanize; humanize.naturalsize(10**6)")["text"] == "'1.0 MB'"

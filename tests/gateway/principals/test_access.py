@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cellgate.http.routes import JUPYTER, TABLE
+from cellgate.http.routes import CONSOLE, JUPYTER, TABLE
 from cellgate.principals.principal import Permission, Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
 from tests.conftest import serving
@@ -66,18 +66,40 @@ PUBLIC = {
     ("GET", "/openapi.json"),
     ("GET", "/docs"),
     ("GET", "/api/?"),
+    ("GET", "/"),
+    ("HEAD", "/"),
+    ("POST", "/"),
+    ("GET", "/console/{asset}"),
+    ("HEAD", "/console/{asset}"),
+    ("GET", "/console/sign-in"),
+    ("POST", "/console/sign-in"),
+    ("GET", "/console/oidc"),
+    ("GET", "/console/oidc/callback"),
+    ("POST", "/console/sign-out"),
 }
 ROWS = [
     Row("GET", "/metrics", (METRICS,), of="everybody"),
     Row("GET", "/v1/audit", (READ,), of="everybody"),
     Row("GET", "/v1/info", (), of="everybody"),
     Row("GET", "/v1/me", (), of="own"),
+    Row("POST", "/v1/console", (), of="own"),
     Row("POST", "/v1/execute", (RUN,), of="own", body=CODE),
     Row("GET", "/v1/sessions", (READ,), of="own"),
     Row("POST", "/v1/sessions", (RUN,), of="own", body={"session": "{session}"}),
     Row("GET", S, (READ,)),
     Row("POST", S + "/interrupt", (RUN,), 204),
     Row("POST", S + "/restart", (RUN,)),
+    Row("POST", S + "/complete", (RUN,), body={"code": "prin"}),
+    Row("POST", S + "/inspect", (RUN,), body={"code": "print"}),
+    Row("GET", S + "/variables", (RUN,)),
+    Row("POST", S + "/branch", (RUN,), 409, body={"session": "{session}"}),
+    Row("POST", S + "/explore", (RUN,), 200, body={"cells": ["1"]}),
+    Row("GET", S + "/tree", (READ,)),
+    Row("GET", S + "/checkpoints", (READ,)),
+    Row("POST", S + "/checkpoints", (RUN,), 201, body={}, ends=True),
+    Row("POST", S + "/rollback", (RUN,), body={}, ends=True),
+    Row("POST", S + "/undo", (RUN,), ends=True),
+    Row("DELETE", S + "/checkpoints/{checkpoint}", (RUN,), 204, ends=True),
     Row("POST", S + "/execute", (RUN,), body=CODE, makes=True),
     Row(
         "POST",
@@ -97,6 +119,7 @@ ROWS = [
     Row("DELETE", P, (RUN,), 204),
     Row("POST", P + "/input", (RUN,), 409, body={"data": "x"}),
     Row("POST", P + "/signal", (RUN,), 409, body={"signal": "SIGINT"}),
+    Row("POST", S + "/ports/{port}", (RUN,)),
     Row("GET", S + "/events", (READ,)),
     Row("GET", S + "/ws", (READ,), 101, headers=WEBSOCKET),
     Row("GET", S + "/notebook", (READ,)),
@@ -155,7 +178,7 @@ def named(row: Row) -> str:
 
 
 def test_every_route_has_a_row() -> None:
-    for table, rows in ((TABLE, ROWS), (JUPYTER, JUPYTER_ROWS)):
+    for table, rows in ((TABLE, ROWS), (JUPYTER, JUPYTER_ROWS), (CONSOLE, [])):
         routes = {(method, path) for path, handler in table for method in handler.methods()}
         assert {(row.method, row.path) for row in rows} == routes - PUBLIC
 
@@ -192,6 +215,9 @@ class World:
         """A session with content; what stands for the placeholders of paths."""
         key = str(uuid.uuid4())  # which is also the id of its kernel for Jupyter's clients
         token = self.tokens[owner]
+        assert self.gateway.post("/v1/sessions", {"session": key}, token=token).status == 201
+        kept = self.gateway.post(f"/v1/sessions/{key}/checkpoints", {"name": "kept"}, token=token)
+        assert kept.status == 201, kept.body
         result = self.gateway.post(
             f"/v1/sessions/{key}/execute", {"code": "print('x' * 5)\n40 + 2"}, token=token
         )
@@ -207,7 +233,9 @@ class World:
             "kernel": key,
             "execution": result.json()["execution"],
             "index": "0",
+            "port": "8000",
             "process": ran.json()["process"],
+            "checkpoint": "kept",
             "path": "f.txt",
             "name": "python3",
             "file": "kernel.css",
@@ -252,7 +280,8 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with serving(tmp_path_factory.mktemp("access") / "data") as gateway:
+    folder = tmp_path_factory.mktemp("access") / "data"
+    with serving(folder, ports_port=0, ports_url="https://*.ports.example.org") as gateway:
         yield World(gateway)
 
 
@@ -326,6 +355,10 @@ def allowed(world: World, row: Row, who: str, query: str) -> None:
     # A session of the sender's own may have to be made first.
     made = row.of == "own" and row.path == "/v1/sessions" and who != "alice"
     assert answer.status == (201 if made and row.method == "POST" else row.status), answer.body
+    if made and row.method == "POST":
+        # Else the sender would have a session with the key that is Alice's in all other tests.
+        ended = world.gateway.delete(f"/v1/sessions/{world.values['session']}", token=world.tokens[who])
+        assert ended.status == 204, ended.body
     if row.status in {403, 404, 409}:
         # Allowed, but there is nothing to do: no refusal of access.
         assert reason(answer) not in {"forbidden", "not_authenticated"}
@@ -352,6 +385,17 @@ def test_an_auditor(world: World, row: Row) -> None:
         allowed(world, row, "olga", query)
     else:
         refused(world, row, 403, world.tokens["olga"], query)
+
+
+@pytest.mark.parametrize("row", [param for param in OF_SESSIONS if param.values[0].path.startswith("/api")])  # type: ignore[union-attr]
+def test_jupyters_interface_knows_nobody_elses_for_an_administrator(world: World, row: Row) -> None:
+    """Nobody can be named there."""
+    refused(world, row, 404, world.tokens["root"])
+
+
+@pytest.mark.parametrize("row", [param for param in OF_SESSIONS if param.values[0].path.startswith("/api")])  # type: ignore[union-attr]
+def test_jupyters_interface_knows_nobody_elses_for_an_auditor(world: World, row: Row) -> None:
+    refused(world, row, 404 if set(row.needs) <= {READ} else 403, world.tokens["olga"])
 
 
 @pytest.mark.parametrize("path", sorted(OF_OPERATORS))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def server(users: Users, tmp_path: Path) -> Iterator[McpServer]:
         server.stop()
     finally:
         server.process.kill()
-        server.process.wait(30)
+        server.process.wait(60)
 
 
 async def test_models_of_two_users_have_sessions_of_their_own(users: Users, server: McpServer) -> None:
@@ -90,6 +91,16 @@ async def test_channels_belong_to_who_owns_the_kernel(users: Users) -> None:
         assert answer.status == 404, who
 
 
+def test_a_narrow_token_is_told_why_it_gets_no_branch(users: Users) -> None:
+    """It is about the asker's own reach, so nobody learns which sessions there are."""
+    path, token = "/v1/sessions/agent-none/branch", users.tokens["limited"]
+    refused = users.gateway.post(path, {"session": "elsewhere"}, token=token)
+    assert (refused.status, refused.reason) == (403, "forbidden")
+    assert "sessions that begin with 'agent-'" in refused.json()["detail"]
+    assert users.gateway.post(path, {"session": "agent-b"}, token=token).status == 404
+    assert users.gateway.post("/v1/sessions/other/branch", {"session": "x"}, token=token).status == 404
+
+
 def test_commands_use_the_token_that_they_are_given(users: Users) -> None:
     def sessions(who: str) -> set[str]:
         env = {"CELLGATE_TOKEN": users.tokens[who], "CELLGATE_URL": users.gateway.url}
@@ -104,6 +115,12 @@ def test_commands_use_the_token_that_they_are_given(users: Users) -> None:
     assert "of-bob" in sessions("bob") - sessions("ada")
 
 
+def commands_of_the_machine() -> Iterator[bytes]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended in the meantime
+            yield path.read_bytes()
+
+
 def test_variables_of_a_session_are_shown_to_nobody(users: Users) -> None:
     gateway, token = users.gateway, users.tokens["ada"]
     body: dict[str, Any] = {"session": "private", "env": {"PASSWORD": SECRET}}
@@ -111,6 +128,10 @@ def test_variables_of_a_session_are_shown_to_nobody(users: Users) -> None:
     code = "import os; len(os.environ['PASSWORD'])"
     result = gateway.post("/v1/sessions/private/execute", {"code": code}, token=token)
     assert result.json()["text"] == str(len(SECRET))
+    # Everybody on the machine may read the words of all commands.
+    commands = [*commands_of_the_machine()]
+    assert any(str(gateway.data_dir).encode() in words for words in commands)
+    assert not any(SECRET.encode() in words for words in commands)
     answers += [result, gateway.post("/v1/sessions/private/restart", token=token)]
     for path in ("", "/events", "/executions", "/notebook", "/bundle", "/audit", "/files", "/packages"):
         answers.append(gateway.get(f"/v1/sessions/private{path}", token=token))

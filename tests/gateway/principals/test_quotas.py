@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from tornado.httpclient import HTTPRequest
-from tornado.websocket import websocket_connect
 
 from cellgate.principals.principal import Reach, Role
 from cellgate.principals.store import PRINCIPALS, opened
@@ -16,6 +15,7 @@ from cellgate.principals.usage import COUNTED
 from tests.conftest import serving
 from tests.support.commands import refusal
 from tests.support.server import TOKEN, GatewayProcess, Response, together, until
+from tests.support.websockets import websocket
 
 QUOTAS = """
 [roles.user]
@@ -149,7 +149,7 @@ def test_cells_above_running_wait_and_too_many_are_refused(limited: Limited) -> 
     until(lambda: limited.post("turns", path, {"value": ""}).status == 204, "the cell asks for nothing")
     path = f"/v1/sessions/b/executions/{second.json()['execution']}"
     until(lambda: limited.get("turns", path).json()["status"] == "ok", "the second cell has no turn")
-    assert limited.used("turns", "running")["used"] == 0
+    until(lambda: limited.used("turns", "running")["used"] == 0, "its place stays taken")
 
 
 def test_requests_above_the_quota_are_told_when_to_come_back(limited: Limited) -> None:
@@ -200,14 +200,13 @@ async def test_each_command_on_a_websocket_is_a_request(limited: Limited) -> Non
     assert limited.post("socket", "/v1/sessions", {"session": "s"}).status == 201
     url = limited.gateway.url.replace("http", "ws") + "/v1/sessions/s/ws?after=1000"
     request = HTTPRequest(url, headers={"Authorization": f"Bearer {token}"})
-    socket = await websocket_connect(request)
     answers = []
-    for number in range(2):
-        await socket.write_message(json.dumps({"interrupt": True, "id": number}))
-        text = await socket.read_message()
-        assert text is not None
-        answers.append(json.loads(text))
-    socket.close()
+    async with websocket(request) as opened:
+        for number in range(2):
+            await opened.write_message(json.dumps({"interrupt": True, "id": number}))
+            text = await opened.read_message()
+            assert text is not None
+            answers.append(json.loads(text))
     assert [answer["type"] for answer in answers] == ["accepted", "problem"]
     assert (answers[1]["status"], answers[1]["quota"]) == (429, "requests_per_minute")
 

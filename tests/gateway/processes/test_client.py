@@ -42,6 +42,11 @@ async def test_a_program_is_run_followed_fed_and_ended(gateway: GatewayProcess) 
 def test_blocking(gateway: GatewayProcess) -> None:
     with Gateway.sync(gateway.url, TOKEN) as client, client.session() as session:
         assert session.run_program("echo", "hi").stdout == "hi\n"
+        for wrong in (["echo", "hi"], b"echo", 5):
+            with pytest.raises(TypeError, match="words of their own"):
+                session.run_program(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="words of their own"):
+            client.start_program(session.name, "echo hi")
         started = session.start_program("sh", "-c", "echo one")
         kinds = [type(event) for event in client.follow_program(session.name, started.process)]
         assert kinds == [ProcessStarted, ProcessOutput, ProcessExited]

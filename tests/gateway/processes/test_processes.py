@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from cellgate.processes.outputs import MOST_OF_PROGRAM
+from cellgate.processes.table import MOST_KEPT
 from cellgate.record.location import RECORD
 from cellgate.record.verify_store import check_record
 from tests.conftest import StartGateway
@@ -16,6 +18,8 @@ from tests.support.commands import cellgate
 from tests.support.server import GatewayProcess, Response, together, until
 
 KEY = "sk-live-0123456789"
+FULL = MOST_KEPT // MOST_OF_PROGRAM
+"""So many processes keep all that one may keep."""
 
 
 def path_of(session: str, *more: str) -> str:
@@ -81,6 +85,22 @@ def test_a_program_runs_to_its_end(gateway: GatewayProcess, session: str) -> Non
     assert get(gateway, session, model["process"]) == model
     listed = gateway.get(path_of(session)).json()["processes"]
     assert listed == [model]
+
+
+def test_a_list_of_much_output_has_that_of_the_last_and_says_where_the_rest_is(
+    gateway: GatewayProcess, session: str
+) -> None:
+    write = "x=$(head -c 120000 /dev/zero | tr '\\0' x); printf %s $x; printf %s $x >&2"
+    models = [run(gateway, session, "sh", "-c", write) for _ in range(FULL + 2)]
+    assert {len(model["stdout"]) for model in models} == {len(models[0]["stdout"])}
+    answer = gateway.get(path_of(session))
+    assert answer.headers["Content-Type"] == "application/json; charset=utf-8"
+    listed = answer.json()["processes"]
+    assert listed[2:] == models[2:]
+    for shown, model in zip(listed[:2], models, strict=False):
+        place = f"GET {path_of(session, model['process'])} as a stream"
+        mark = f"\n[cellgate: 120000 characters, cut here; {place} has them all]\n"
+        assert shown == {**model, "stdout": mark, "stderr": mark}
 
 
 def test_it_shares_files_and_variables_with_the_cells(gateway: GatewayProcess, session: str) -> None:
@@ -217,11 +237,12 @@ def test_delete_ends_it_and_its_children(gateway: GatewayProcess, session: str) 
     model = ended(gateway, session, process)
     assert (model["signal"], model["cause"]) == ("SIGTERM", "terminated")
     assert gateway.delete(path_of(session, process)).status == 204
-    assert "600" not in run(gateway, session, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")["stdout"]
+    listing = ["sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '"]
+    until(lambda: "600" not in run(gateway, session, *listing)["stdout"], "its child is left")
 
 
 def test_its_deadline_ends_it(gateway: GatewayProcess, session: str) -> None:
-    model = run(gateway, session, "sh", "-c", "echo before; sleep 600", timeout=0.5)
+    model = run(gateway, session, "sh", "-c", "echo before; sleep 600", timeout=1.5)
     assert (model["stdout"], model["cause"], model["signal"]) == ("before\n", "timeout", "SIGTERM")
     body = {"session": session + "-short", "limits": {"cell_timeout": 0.5}}
     gateway.post("/v1/sessions", body, timeout=120)
@@ -322,7 +343,7 @@ def test_a_program_keeps_its_session(start_gateway: StartGateway) -> None:
     assert gateway.model("s")["cause"] == "idle_timeout"
 
 
-def test_another_principals_processes_are_not_there(gateway: GatewayProcess, session: str) -> None:
+def test_a_process_that_is_not_there(gateway: GatewayProcess, session: str) -> None:
     refused(gateway.get(path_of(session)), 404, "not_found")
     gateway.execute(session, "1")
     for answer in (

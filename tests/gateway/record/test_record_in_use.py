@@ -42,7 +42,7 @@ def test_a_purge_answers_204_only_when_the_bytes_are_gone(gateway: GatewayProces
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchone()
         gateway.execute("stays", "x += 1")
-        answer = gateway.delete(f"{path}?purge=true", timeout=30)
+        answer = gateway.delete(f"{path}?purge=true", timeout=60)
         assert (answer.status, answer.headers["Location"]) == (202, path)
         assert gateway.model("gone")["state"] == "purging"
         assert gateway.get(f"{path}/notebook").reason == "not_found"
@@ -51,7 +51,7 @@ def test_a_purge_answers_204_only_when_the_bytes_are_gone(gateway: GatewayProces
             gateway.execute("stays", "x += 1")
             assert gateway.get("/v1/sessions/stays/events").status == 200
         assert gateway.model("gone")["state"] == "purging"
-        assert gateway.delete(f"{path}?purge=true", timeout=30).status == 202
+        assert gateway.delete(f"{path}?purge=true", timeout=60).status == 202
         reader.execute("ROLLBACK")
     until(lambda: gateway.get(path).status == 404, "the purge does not end")
     assert holding(gateway.data_dir) == []

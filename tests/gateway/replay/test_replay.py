@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -269,7 +270,7 @@ def test_a_client_that_leaves_ends_the_replay(replaying: GatewayProcess, key: st
         until(lambda: Path(f"/tmp/{marker}").read_text() == "xx", "the replay does not begin")
         connection.close()
         until(
-            lambda: replaying.get("/v1/info").json()["pool"]["in_use"] == kernels,
+            lambda: replaying.get("/v1/info").json()["pool"]["in_use"] <= kernels,
             "the replay's kernel remains",
         )
     finally:
@@ -545,5 +546,12 @@ def test_a_file_that_is_no_notebook_is_refused(
 def test_no_job_s_process_is_left(replaying: GatewayProcess, key: str) -> None:
     record(replaying, key, "1")
     replay(replaying, key)
-    left = psutil.Process(replaying.process.pid).children()
-    assert not [p for p in left if "cellgate.replay.report" in p.cmdline()]
+
+    def jobs() -> int:
+        count = 0
+        for child in psutil.Process(replaying.process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # or a zombie: it has ended
+                count += "cellgate.replay.report" in child.cmdline()
+        return count
+
+    until(lambda: not jobs(), "a job's process is left")

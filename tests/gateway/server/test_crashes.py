@@ -20,11 +20,16 @@ from typing import Any
 import psutil
 import pytest
 
+from cellgate.client import Gateway, ProcessExited
 from cellgate.record.blobs import put_back
 from cellgate.record.chain import verify
-from tests.support.server import GatewayProcess, send, until
+from tests.conftest import StartGateway
+from tests.gateway.ports.conftest import ECHO, Browser, Ports, base_of
+from tests.support.server import TOKEN, GatewayProcess, send, until
 
 SESSIONS = 8
+PATIENCE = 120.0
+"""Eight kernels start at once; who waits for one that is killed learns it by the end of the connection."""
 CELLS = (
     "for n in range(20): print(n, flush=True)",
     "x = globals().get('x', 0) + 1; x",
@@ -62,7 +67,7 @@ class Load:
         """Wait for the clients of a gateway that is gone."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(60)
             assert not thread.is_alive(), "a client hangs although the gateway is gone"
 
     def _work(self, mine: Seen, begun: threading.Event, choice: random.Random) -> None:
@@ -78,11 +83,12 @@ class Load:
 
     def _streamed(self, mine: Seen, body: dict[str, str]) -> None:
         path = f"/v1/sessions/{mine.key}/execute"
-        with closing(self._gateway.connect(20)) as connection:
+        with closing(self._gateway.connect(PATIENCE)) as connection:
             send(connection, "POST", path, body, headers={"Accept": "application/x-ndjson"})
-            for line in connection.getresponse():
-                if line.endswith(b"\n"):
-                    self._saw(mine, line.rstrip(b"\n"))
+            with connection.getresponse() as answer:
+                for line in answer:
+                    if line.endswith(b"\n"):
+                        self._saw(mine, line.rstrip(b"\n"))
 
     def _saw(self, mine: Seen, line: bytes) -> None:
         event = json.loads(line)
@@ -93,7 +99,7 @@ class Load:
             mine.finished[event["execution"]] = event["status"]
 
     def _waited(self, mine: Seen, body: dict[str, str]) -> None:
-        answer = self._gateway.post(f"/v1/sessions/{mine.key}/execute", body, timeout=20)
+        answer = self._gateway.post(f"/v1/sessions/{mine.key}/execute", body, timeout=PATIENCE)
         if answer.status == 200:
             result = answer.json()
             mine.finished[result["execution"]] = result["status"]
@@ -133,19 +139,21 @@ def check_executions(db: sqlite3.Connection, session: int, events: list[dict[str
     assert {event["execution"] for event in events if event["type"] == "queued"} == statuses.keys()
 
 
-def crash(gateway: GatewayProcess, seen: list[Seen], choice: random.Random, seed: int) -> None:
-    """Load the gateway, and kill it at a moment: mostly when all sessions write, else at any."""
+def crash(
+    gateway: GatewayProcess, seen: list[Seen], choice: random.Random, seed: int, *, loaded: bool
+) -> None:
+    """Load the gateway, and kill it: when all sessions write if it is to be `loaded`, else at any moment."""
     load = Load(gateway, seen, seed)
     try:
-        if choice.random() < 0.8:
+        if loaded:
             for begun in load.running:
-                assert begun.wait(60), "the load does not begin"
+                assert begun.wait(PATIENCE), "the load does not begin"
         time.sleep(choice.uniform(0, 1.5))
         kernels = psutil.Process(gateway.process.pid).children(recursive=True)
     finally:
         gateway.kill()
         load.join()
-    _, alive = psutil.wait_procs(kernels, timeout=10)
+    _, alive = psutil.wait_procs(kernels, timeout=60)
     assert not alive, "kernels outlive a gateway that was killed"
 
 
@@ -162,7 +170,9 @@ def test_what_a_client_saw_survives_kills_at_random_moments(
         gateway = GatewayProcess(tmp_path / "data", "process", pool_size=2, concurrent_starts=4)
         try:
             check(gateway, seen)
-            crash(gateway, seen, choice, seed + number)
+            # The first time, so that there is something to lose.
+            loaded = number == 0 or choice.random() < 0.8
+            crash(gateway, seen, choice, seed + number, loaded=loaded)
         finally:
             gateway.kill()
     last = GatewayProcess(tmp_path / "data", "process", pool_size=0)
@@ -175,3 +185,117 @@ def test_what_a_client_saw_survives_kills_at_random_moments(
         assert last.stop() == 0
     finally:
         last.kill()
+
+
+def test_a_result_so_far_survives_a_kill_just_after_it_was_seen(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    gateway.execute("s", "import os, time")
+    code = "while not os.path.exists('go'): time.sleep(0.001)\nprint('seen', flush=True)\ntime.sleep(60)"
+    execution = gateway.submit("s", code)
+    (gateway.workspace("s") / "go").touch()
+    deadline = time.monotonic() + 60
+    while gateway.result("s", execution)["stdout"] != "seen\n":
+        assert time.monotonic() < deadline
+    gateway.kill()
+    after = start_gateway(gateway.data_dir)
+    result = after.result("s", execution)
+    assert (result["stdout"], result["status"], result["cause"]) == ("seen\n", "died", "gateway_restart")
+
+
+def test_a_cell_that_was_accepted_survives_a_kill(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    gateway.execute("s", "1")
+    execution = gateway.submit("s", "import time; time.sleep(60)")
+    gateway.kill()
+    after = start_gateway(gateway.data_dir)
+    assert after.result("s", execution)["cause"] == "gateway_restart"
+
+
+def test_what_a_program_was_seen_to_write_survives_a_kill(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    path = "/v1/sessions/s/processes"
+    argv = ["sh", "-c", "until [ -e go ]; do sleep 0.01; done; echo seen; sleep 60"]
+    answer = gateway.post(path, {"argv": argv, "wait": False}, timeout=120)
+    process = answer.json()["process"]
+    (gateway.workspace("s") / "go").touch()
+    deadline = time.monotonic() + 60
+    while gateway.get(f"{path}/{process}").json()["stdout"] != "seen\n":
+        assert time.monotonic() < deadline
+    gateway.kill()
+    after = start_gateway(gateway.data_dir)
+    said = [event["text"] for event in after.recorded("s") if event["type"] == "process_output"]
+    assert said == ["seen\n"]
+
+
+def test_the_end_of_a_program_is_recorded_after_a_kill_and_says_no_more_than_is_known(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    path = "/v1/sessions/s/processes"
+    ended = gateway.post(path, {"argv": ["sh", "-c", "exit 3"]}, timeout=120).json()["process"]
+    running = [
+        gateway.post(path, {"argv": ["sleep", "600"], "wait": False}).json()["process"] for _ in range(2)
+    ]
+    gateway.kill()
+    after = start_gateway(gateway.data_dir)
+    for _ in range(2):
+        events = after.recorded("s")
+        exits = [event for event in events if event["type"] == "process_exited"]
+        assert [(event["process"], event["exit_code"]) for event in exits] == [
+            (ended, 3),
+            (running[0], None),
+            (running[1], None),
+        ]
+        for event in exits[1:]:
+            assert event["cause"] == "gateway_restart"
+            assert [event[name] for name in ("signal", "truncated", "duration_ms")] == [None, None, None]
+        assert (events[-1]["type"], events[-1]["state"]) == ("session", "ended")
+        assert after.get("/v1/sessions/s/audit/verify").json()["valid"] is True
+        with Gateway.sync(after.url, TOKEN) as client:
+            read = [event for event in client.events("s") if isinstance(event, ProcessExited)]
+        assert [event.duration_ms for event in read[1:]] == [None, None]
+        # Once: the next one finds nothing left open.
+        after.kill()
+        after = start_gateway(gateway.data_dir)
+
+
+def test_a_port_that_was_open_is_closed_in_the_record_after_a_kill(
+    start_gateway: StartGateway, tmp_path: Path, sandbox: None
+) -> None:
+    gateway = start_gateway(tmp_path / "data", "sandbox", ports_port=0)
+    served = Ports(gateway, base_of(gateway))
+    served.run("s", ECHO, "8000")
+    assert Browser().open(f"{served.base}/s/8000/", Authorization=f"Bearer {TOKEN}").status == 200
+    gateway.execute("s", "'what was before is in the record'")
+    gateway.kill()
+    after = start_gateway(gateway.data_dir)
+    events = [event for event in after.recorded("s") if event["type"].startswith("port_")]
+    assert [(event["type"], event["port"]) for event in events] == [
+        ("port_opened", 8000),
+        ("port_closed", 8000),
+    ]
+    assert [events[1][name] for name in ("connections", "sent", "received")] == [None, None, None]
+
+
+def test_a_session_that_was_made_survives_a_kill(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    answer = gateway.post("/v1/sessions", {"session": "s", "metadata": {"a": 1}}, timeout=120)
+    gateway.kill()
+    assert answer.status == 201, answer.body
+    after = start_gateway(gateway.data_dir)
+    assert after.model("s")["metadata"] == {"a": 1}
+
+
+def test_a_branch_that_was_made_survives_a_kill(start_gateway: StartGateway, tmp_path: Path) -> None:
+    gateway = start_gateway(tmp_path / "data")
+    gateway.execute("s", "1")
+    answer = gateway.post("/v1/sessions/s/branch", {"session": "b"}, timeout=120)
+    gateway.kill()
+    assert answer.status == 201, answer.body
+    after = start_gateway(gateway.data_dir)
+    assert after.model("b")["branched_from"]["session"] == "s"
+    assert [event["branch"] for event in after.recorded("s") if event["type"] == "branched"] == ["b"]

@@ -19,7 +19,14 @@ from tests.gateway.cli.test_mcp import serving as tools
 from tests.support.server import TOKEN, GatewayProcess, until
 
 KEPT = "open('f', 'w').write('kept'); x = 1"
-KILL = "import os, threading; threading.Timer(0.05, os.kill, (os.getpid(), 9)).start()"
+KILL = """
+import os, threading, time
+def kill():
+    while not os.path.exists('go'): time.sleep(0.01)
+    os.remove('go')
+    os.kill(os.getpid(), 9)
+threading.Thread(target=kill).start()
+"""
 SECRET = "a-secret-that-is-not-recorded"
 
 
@@ -50,7 +57,8 @@ def create(gateway: GatewayProcess, session: str, **limits: object) -> None:
 
 def kill_kernel(gateway: GatewayProcess, session: str) -> None:
     """Between two cells. The kernel does it to itself: its process may have another number in here."""
-    gateway.execute(session, KILL)
+    assert gateway.execute(session, KILL)["status"] == "ok"
+    (gateway.workspace(session) / "go").touch()
     until(lambda: gateway.model(session)["state"] == "dead", "nobody noticed")
 
 

@@ -198,7 +198,58 @@ def test_lists_come_in_pages_by_order_of_making_and_by_state(gateway: GatewayPro
             gateway.delete(f"/v1/sessions/{key}")
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "state=lost", "after=.."])
+def test_lists_may_begin_with_the_newest_and_be_searched(gateway: GatewayProcess) -> None:
+    mark = uuid.uuid4().hex[:8]
+    keys = [f"found-{mark}-{number}" for number in range(3)]
+    try:
+        for key in keys:
+            assert make(gateway, key).status == 201
+        other = f"other-{mark[::-1]}-x"
+        assert make(gateway, other, metadata={"title": f"Über {mark.upper()}"}).status == 201
+        assert gateway.delete(f"/v1/sessions/{keys[1]}").status == 204
+
+        def listed(query: str) -> tuple[list[str], str | None]:
+            page = gateway.get(f"/v1/sessions?{query}").json()
+            return [model["session"] for model in page["sessions"]], page["next"]
+
+        assert listed("newest=true&limit=2") == ([other, keys[2]], keys[2])
+        assert listed(f"newest=true&limit=2&after={keys[2]}")[0] == [keys[1], keys[0]]
+        assert listed(f"search={mark}") == ([*keys, other], None)
+        assert listed(f"search=FOUND-{mark}&newest=true") == (keys[::-1], None)
+        assert listed(f"search=%C3%BCber%20{mark}") == ([other], None)
+        assert listed(f"search={mark}&state=live") == ([keys[0], keys[2], other], None)
+        assert listed(f"search={mark}&state=live&newest=true&limit=2") == ([other, keys[2]], keys[2])
+        assert listed(f"search={mark}&state=ended") == ([keys[1]], None)
+        assert listed(f"search={mark}&after={keys[2]}") == ([other], None)
+        assert listed(f"search={mark}-nothing") == ([], None)
+    finally:
+        for key in [*keys, f"other-{mark[::-1]}-x"]:
+            gateway.delete(f"/v1/sessions/{key}")
+
+
+def test_a_model_tells_what_its_kernel_uses_if_asked(gateway: GatewayProcess, session: str) -> None:
+    gateway.execute(session, "held = bytes(b'x' * 100_000_000)")
+    assert not gateway.model(session).keys() & {"memory", "cpu", "executions"}
+
+    def used() -> dict[str, float]:
+        model = gateway.get(f"/v1/sessions/{session}?usage=true").json()
+        listed = gateway.get(f"/v1/sessions?usage=true&search={session}").json()["sessions"]
+        assert {each["session"] for each in listed} == {session}
+        assert {"memory", "cpu", "executions"} <= listed[0].keys()
+        return {name: model[name] for name in ("memory", "cpu", "executions")}
+
+    before = until(lambda: used() if used()["memory"] > 100_000_000 else None, "its memory is not seen")
+    assert before["executions"] == 1
+    gateway.execute(session, "import time\nwhile time.process_time() < 3: pass")
+    until(lambda: used()["cpu"] >= before["cpu"] + 0.5, "its processor time is not seen")
+    assert used()["executions"] == 2
+    gateway.delete(f"/v1/sessions/{session}")
+    ended = gateway.get(f"/v1/sessions/{session}?usage=true").json()
+    assert ended["executions"] == 2
+    assert not ended.keys() & {"memory", "cpu"}
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "limit=1001", "state=lost", "after=..", "newest=2"])
 def test_a_list_refuses_what_it_does_not_know(gateway: GatewayProcess, query: str) -> None:
     assert gateway.get(f"/v1/sessions?{query}").reason == "bad_request"
 
@@ -253,7 +304,7 @@ def test_deleting_ends_the_kernel_removes_the_files_and_keeps_the_record(
     assert model["execution_count"] == 1
     until(lambda: not workspace.exists(), "the workspace is still there")
     assert not [names for _, _, names in os.walk(workspace.parent) if file in names]
-    assert any(not process.is_running() for process in processes)
+    until(lambda: any(not process.is_running() for process in processes), "its processes remain")
     [execution] = gateway.get(f"/v1/sessions/{session}/executions").json()["executions"]
     assert gateway.result(session, execution["execution"])["stdout"] == "kept\n"
     last = gateway.recorded(session)[-1]

@@ -13,8 +13,8 @@ import pytest
 
 from cellgate.cli import run_files
 from cellgate.cli.base import UsageError
-from cellgate.cli.run_files import Brought, Target, bring_back, changed, files_to_send
-from cellgate.client import FileModel, Files
+from cellgate.cli.run_files import MADE, Brought, Sent, Target, bring_back, changed, files_to_send, forgotten
+from cellgate.client import ErrorInfo, FileModel, Files
 
 
 class Kernel(Files):
@@ -128,6 +128,33 @@ async def test_others_are_replaced_only_in_a_folder_for_results(tmp_path: Path) 
     assert done.refused == ["plot.png: the file here has changed since the run began"]
 
 
+async def test_what_an_earlier_run_made_is_replaced_until_somebody_changes_it(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("sent")
+    sent = {"data.csv": b"sent"}
+    if not has_attributes(tmp_path):
+        pytest.skip("this file system keeps no attributes of files")
+    first = {"plot.png": b"first", "table.csv": b"first", "data.csv": b"changed by the run"}
+    assert (await brought(tmp_path, first, sent=sent)).refused == []
+    (tmp_path / "table.csv").write_text("edited")
+    done = await brought(tmp_path, dict.fromkeys(first, b"second"))
+    # Data of the user's own does not become a run's, though a run has changed it.
+    assert (done.written, len(done.refused)) == (["plot.png"], 2)
+    assert everything(tmp_path) == {
+        "data.csv": "changed by the run",
+        "plot.png": "second",
+        "table.csv": "edited",
+    }
+    assert (await brought(tmp_path, {"plot.png": b"third"})).written == ["plot.png"]
+
+
+def has_attributes(folder: Path) -> bool:
+    try:
+        os.setxattr(folder, MADE, b"")
+    except OSError:
+        return False
+    return True
+
+
 async def test_how_much_comes_back_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_files, "MOST_BYTES", 10)
     monkeypatch.setattr(run_files, "MOST_FILES", 3)
@@ -199,3 +226,28 @@ def test_what_is_beside_the_file_keeps_its_place_and_the_rest_its_name(
     ):
         with pytest.raises(UsageError, match=said):
             files_to_send(Path(), single, folders)
+
+
+@pytest.mark.parametrize(
+    ("ename", "path", "said"),
+    [
+        ("FileNotFoundError", "data.csv", True),
+        ("FileNotFoundError", "sent.csv", False),
+        ("FileNotFoundError", "other.csv", False),
+        ("FileNotFoundError", "../here/data.csv", False),
+        ("FileNotFoundError", "/etc/passwd", False),
+        ("FileNotFoundError", "a\0b", False),
+        ("FileNotFoundError", "x" * 5000, False),
+        ("OSError", "data.csv", False),
+    ],
+)
+def test_only_a_file_that_is_beside_and_was_not_sent_is_hinted_at(
+    tmp_path: Path, ename: str, path: str, said: bool
+) -> None:
+    beside = tmp_path / "here"
+    beside.mkdir()
+    for name in ("data.csv", "sent.csv"):
+        (beside / name).touch()
+    error = ErrorInfo(ename=ename, evalue=f"[Errno 2] No such file or directory: '{path}'")
+    hint = forgotten(beside, error, [Sent(beside / "sent.csv", "sent.csv")])
+    assert hint == (f"{beside}/data.csv is here, and not in the session: --with sends it" if said else None)

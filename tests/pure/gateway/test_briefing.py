@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,8 +21,10 @@ NO_NETWORK = "Code reaches no network: downloads and calls of APIs fail."
 NO_PACKAGES = "Packages can't be added: use what is there, and don't try pip."
 
 
-def info(name: str = "standard", **fields: Any) -> GatewayInfo:
-    environment = EnvironmentModel(name=name, python="3.13.1", packages=PACKAGES, programs=["bash", "git"])
+def info(
+    name: str = "standard", programs: Sequence[str] = ("bash", "git", "deno"), **fields: Any
+) -> GatewayInfo:
+    environment = EnvironmentModel(name=name, python="3.13.1", packages=PACKAGES, programs=list(programs))
     known: dict[str, Any] = {
         "default_kernel": "python3",
         "environment": {"python3": environment},
@@ -32,7 +35,15 @@ def info(name: str = "standard", **fields: Any) -> GatewayInfo:
 
 
 def test_it_says_all_that_is_known() -> None:
-    assert briefing(info(), Wanted()) == (f"{NAMED} Programs: bash, git. {SIZES} {NO_NETWORK} {NO_PACKAGES}")
+    assert briefing(info(), Wanted()) == (
+        f"{NAMED} Programs: bash, git, deno. {SIZES} {NO_NETWORK} {NO_PACKAGES}"
+    )
+
+
+def test_an_environment_without_deno_has_no_javascript() -> None:
+    """The tools' descriptions name the language all the same."""
+    told = briefing(info(programs=["bash"]), Wanted())
+    assert told.startswith(f"{NAMED} Programs: bash. Neither JavaScript nor TypeScript can be run. {SIZES}")
 
 
 def test_of_an_own_list_the_own_packages_are_named() -> None:

@@ -40,12 +40,12 @@ async def test_a_lane_that_is_full_holds_up_no_other() -> None:
     stuck, go_on = threading.Barrier(9), threading.Event()
 
     def block() -> None:
-        stuck.wait(20)
-        go_on.wait(20)
+        stuck.wait(60)
+        go_on.wait(60)
 
     try:
         blocked = [lanes.files._executor.submit(block) for _ in range(20)]
-        stuck.wait(20)
+        stuck.wait(60)
         assert await lanes.cells.run(lambda: 1) == 1
         assert await lanes.bulk.run(threading.current_thread) is not threading.current_thread()
     finally:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,7 @@ from cellgate.packages import uv
 from cellgate.packages.settings import PackageSettings
 from cellgate.packages.uv_output import LOGGED, is_full, log_output, named_as_missing, secrets_of
 from cellgate_kernels.distributions import is_name
+from cellgate_kernels.specs.uv_command import uv_command
 from tests.support.examples import examples
 
 MISSING = [
@@ -90,3 +95,16 @@ def test_a_wheel_whose_name_stands_for_millions_of_platforms_fits_none() -> None
     many = ".".join(f"py{number}" for number in range(2000))
     name = f"foo-1.0-{many}-none.{many}-any.{many}.whl"
     assert uv._rank(uv._File({}, name), {}) == 0
+
+
+def test_the_platforms_are_those_that_uv_knows() -> None:
+    """As our table has them, and the documentation says."""
+    command, environment = uv_command(["pip", "install", "--help"], os.environ, {})
+    told = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    minors = {int(minor) for minor in re.findall(r"x86_64-manylinux_2_(\d+)", told)}
+    assert minors == set(uv._GLIBC)
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "packages.md").read_text()
+    assert minors == {17, 28, *range(31, max(minors) + 1)}
+    assert f"uv knows glibc 2.17, 2.28 and 2.31 to 2.{max(minors)}, on x86-64 and aarch64, and musl" in page

@@ -13,7 +13,7 @@ import pytest
 from cellgate_kernels.errors import BackendUnavailable, InvalidInput, KernelStartFailed
 from cellgate_kernels.limits import MIB, ResourceLimits
 from cellgate_kernels.provisioners.base import Launch, egress_environment
-from cellgate_kernels.provisioners.container import ContainerSettings, container_config
+from cellgate_kernels.provisioners.container import ContainerSettings, container_config, shared_config
 from cellgate_kernels.provisioners.disk import Folder, usage
 from cellgate_kernels.provisioners.docker import DockerProvisioner, check_engine, kernel_user
 from cellgate_kernels.provisioners.engine import Engine, _remove
@@ -27,6 +27,16 @@ def config(settings: ContainerSettings, **limits: Any) -> dict[str, Any]:
     return container_config(
         launch, settings, user=(1000, 1000), labels={"a": "b"}, processors=2.0, host_ports={}
     )
+
+
+def test_what_kernels_of_a_shared_container_can_leave_in_memory_is_as_much_as_one_can() -> None:
+    settings = ContainerSettings()
+    one = config(settings, memory=256 * MIB, disk=64 * MIB)["HostConfig"]
+    many = config(settings, memory=33 * 256 * MIB, disk=64 * MIB)
+    limits = ResourceLimits(memory=256 * MIB, disk=64 * MIB)
+    shared = shared_config(many, [], settings, limits)["HostConfig"]
+    assert shared["Memory"] == 33 * 256 * MIB
+    assert (shared["ShmSize"], shared["Tmpfs"]) == (one["ShmSize"], one["Tmpfs"])
 
 
 def test_a_kernel_has_no_network_no_rights_and_no_writable_system() -> None:
@@ -106,7 +116,7 @@ async def test_a_container_that_can_t_be_removed_is_removed_later(
     engine = Refusing()
     engine.refusals = 3
     engine.end(container := engine.adopt("cellgate-x", launch))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await container.exited).cause == "engine_lost"
         await engine._leaving.finished()
     assert (engine.refusals, engine.removed) == (0, 1)
@@ -121,7 +131,7 @@ async def test_a_container_that_can_t_be_removed_is_tried_once_more_at_the_end(
     engine = Refusing()
     engine.refusals = 1
     engine.end(container := engine.adopt("cellgate-x", launch))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await container.exited
         await engine.close()
     assert engine.removed == 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cellgate_kernels.errors import KernelspecNotFound
 from cellgate_kernels.specs.catalog import KernelspecCatalog
 from cellgate_kernels.specs.manifest import MOST_BYTES, Manifest, decode_manifest, read_manifest
 
@@ -108,3 +109,35 @@ def test_those_of_containers_are_in_their_images(tmp_path: Path) -> None:
     manifest = decode_manifest(json.dumps(GIVEN).encode())
     catalog.add_manifest("mine", manifest)
     assert catalog.manifests() == {"mine": manifest}
+
+
+@pytest.mark.parametrize(
+    ("packages", "kernels"),
+    [
+        (["ipykernel", "bash-kernel"], {"python3", "bash"}),
+        (["ipykernel", "bash_kernel", "deno"], {"python3", "bash", "deno"}),
+        ([], {"python3", "bash", "deno"}),
+    ],
+    ids=["minimal", "standard", "not listed"],
+)
+def test_no_kernelspec_is_offered_that_its_image_has_no_kernel_for(
+    packages: list[str], kernels: set[str]
+) -> None:
+    catalog = KernelspecCatalog(backend="docker", provisioner_config={"image": "built:1"})
+    ((_, names),) = catalog.in_images().items()
+    catalog.add_manifest(names[0], Manifest(python="3.13.1", packages=dict.fromkeys(packages, "1")))
+    assert catalog.find_kernel_specs().keys() == kernels
+    assert catalog.manifests().keys() == {"python3"}
+    if "deno" not in kernels:
+        with pytest.raises(KernelspecNotFound, match=r"no kernel of typescript here. Available: bash"):
+            catalog.choose(None, "javascript", "python3")
+
+
+def test_kernelspecs_of_other_images_and_of_the_operator_s_stay(tmp_path: Path) -> None:
+    """Nothing is known of what they start."""
+    path = "/opt/cellgate/bin/python"
+    spec(tmp_path, "python3", path, image="mine:1")
+    spec(tmp_path, "deno", path, language="typescript", image="mine:1")
+    catalog = KernelspecCatalog(backend="docker", kernel_dirs=[str(tmp_path)])
+    catalog.add_manifest("python3", Manifest(python="3.13.1", packages={"ipykernel": "7"}))
+    assert catalog.find_kernel_specs().keys() == {"python3", "deno"}

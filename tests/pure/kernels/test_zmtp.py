@@ -178,7 +178,7 @@ def test_libzmq_understands_and_is_understood(router: tuple[zmq.Socket[bytes], s
     server, path = router
     sent = [b"", b"x" * 255, b"y" * 256, b"z" * 100_000]
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(30)
+        client.settimeout(60)
         client.connect(path)
         client.sendall(hello(b"DEALER", b"me"))
         decoder = Decoder()

@@ -62,6 +62,17 @@ def test_everybody_may_name_themselves() -> None:
     assert login(Role.USER).owner("ada") == "ada"
 
 
+def test_a_branch_gets_a_key_within_reach_or_the_refusal_says_why() -> None:
+    assert Reach().branch_key("b") == "b"
+    assert Reach("ag-").branch_key("ag-2") == "ag-2"
+    assert Reach("ag-").branch_key(None).startswith("ag-")
+    with pytest.raises(Forbidden, match="sessions that begin with 'ag-'"):
+        Reach("ag-").branch_key("b")
+    for named in (None, "one", "two"):
+        with pytest.raises(Forbidden, match="for the session 'one' alone, so it can't branch"):
+            Reach("one", exact=True).branch_key(named)
+
+
 def test_a_reach_is_a_prefix_or_one_key() -> None:
     assert [Reach("a-").covers(key) for key in ("a-", "a-1", "a", "b-a-")] == [True, True, False, False]
     assert [Reach("a", exact=True).covers(key) for key in ("a", "a-1")] == [True, False]

@@ -163,8 +163,42 @@ async def test_a_box_opens_only_with_its_key_for_its_owner(
     with opened(folder / PRINCIPALS) as store:
         store.add_user("cleo", Role.USER)
     await directory.refresh()
-    with pytest.raises(StorageError, match="is another"):
+    with pytest.raises(StorageError, match="is not the key that they were set with"):
         directory.secrets("ada", ["KEY"])
+
+
+async def test_a_lost_key_is_told_with_the_names_of_what_can_not_be_read(
+    folder: Path, directory: PrincipalDirectory
+) -> None:
+    data = f"--data-dir={folder}"
+    for user, name in (("ada", "KEY"), ("ada", "OTHER"), ("ada", "THIRD"), ("bob", "HIS")):
+        put(folder, user, name, VALUE)
+    kept = (folder / SECRET_KEY).read_bytes()
+    (folder / SECRET_KEY).unlink()
+    done = cellgate("secret", "set", "KEY", "--user", "ada", data, stdin="another-value")
+    assert done.returncode == 0
+    told = "OTHER, THIRD of ada; HIS of bob. They are damaged, or secrets.key is not the key"
+    assert told in done.stderr
+    assert "cellgate secret set OTHER --user ada" in done.stderr
+
+    await directory.refresh()
+    # It was set with the new key, and what it was before can't be known.
+    assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", "another-value", former_lost=True)]
+    with pytest.raises(StorageError, match=r"can't be read: OTHER, THIRD of ada\. .*cellgate secret set"):
+        directory.secrets("ada", ["KEY", "OTHER", "THIRD"])
+    assert directory.missing_secrets("ada", ["OTHER", "NONE"]) == ["NONE"]
+
+    for name in ("OTHER", "THIRD"):
+        done = cellgate("secret", "remove", name, "--user", "ada", data)
+        assert done.returncode == 0
+    done = cellgate("secret", "set", "KEY", "--user", "ada", data, stdin="a-third-value")
+    assert "HIS of bob" in done.stderr
+    await directory.refresh()
+    assert directory.secrets("ada", ["KEY"]) == [Secret("KEY", "a-third-value", "another-value")]
+
+    (folder / SECRET_KEY).write_bytes(kept)
+    await directory.refresh()
+    assert directory.secrets("bob", ["HIS"]) == [Secret("HIS", VALUE)], "the key was put back"
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"x" * 33])

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +18,7 @@ import pytest
 
 from cellgate.cli.main import main
 from cellgate.errors import StorageError
-from cellgate.record import backup, migrations
+from cellgate.record import backup, drafts, migrations
 from cellgate.record.backup import Copied
 from cellgate.record.journal import Journal
 from cellgate.record.location import RECORD
@@ -43,6 +49,19 @@ def in_it(path: Path) -> int:
     with closing(sqlite3.connect(path)) as db:
         count: int = db.execute("SELECT count(*) FROM events").fetchone()[0]
         return count
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    return folder
+
+
+async def _recorded(path: Path) -> None:
+    journal = await Journal.open(path)
+    Recorded(journal, "one").cell("1", text("1"))
+    await journal.close()
 
 
 async def test_a_backup_of_a_record_in_use_has_all_that_was_committed(
@@ -269,6 +288,205 @@ def test_the_command_keeps_as_many_as_it_is_told(tmp_path: Path, capsys: pytest.
     said = capsys.readouterr().out
     assert said.startswith(f"{folder / made}: ")
     assert said.endswith(f"removed {folder / 'record-20250101T000000Z.sqlite3'}\n")
+
+
+def test_what_is_not_a_copy_is_not_removed_and_does_not_count(tmp_path: Path) -> None:
+    names_of = [f"record-2026110{day}T000000Z.sqlite3" for day in (1, 2, 3)]
+    for name in names_of[:2]:
+        (tmp_path / name).touch()
+    (tmp_path / names_of[2]).mkdir()
+    assert backup.remove_old(tmp_path, 1) == [tmp_path / names_of[0]]
+    assert names(tmp_path) == {*names_of[1:]}
+
+
+def test_old_copies_that_can_t_be_removed_are_told_and_the_new_one_stays(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "copies"
+    folder.mkdir()
+    (folder / "record-20261101T000000Z.sqlite3").touch()
+    asyncio.run(_recorded(data / RECORD))
+
+    unlink = Path.unlink
+
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        if path.parent == folder and not path.name.startswith("."):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert main(["record", "backup", str(folder), "--keep", "1", "--data-dir", str(data)]) == 1
+    said = capsys.readouterr()
+    assert "checks" in said.out
+    assert said.err == (
+        "cellgate: The copy is made, but old ones can't be removed:"
+        f" Operation not permitted ({folder}/record-20261101T000000Z.sqlite3)\n"
+    )
+    assert len(names(folder)) == 2
+
+
+@pytest.mark.parametrize("name", ["record.sqlite3", "record.sqlite3-wal", "record.sqlite3.redo"])
+@pytest.mark.parametrize("through_link", [False, True])
+def test_no_copy_takes_the_place_of_the_record_or_its_files(
+    data: Path, tmp_path: Path, name: str, through_link: bool
+) -> None:
+    """Not even if it is told to replace what is there: a gateway may be using them."""
+    asyncio.run(_recorded(data / RECORD))
+    before = {path: path.read_bytes() for path in data.iterdir()}
+    (tmp_path / "link").symlink_to(data)
+    target = (tmp_path / "link" if through_link else data) / name
+    with pytest.raises(StorageError, match="is the record, or a file of it; choose another name"):
+        back_up(data / RECORD, target, replace=True)
+    assert {path: path.read_bytes() for path in data.iterdir()} == before
+
+
+def test_a_disk_that_is_too_small_for_the_copy_is_named(data: Path, tmp_path: Path) -> None:
+    """And not the record's, which has nothing to do with it. The limit is of files that a process writes."""
+    asyncio.run(_recorded(data / RECORD))
+    program = (
+        "import resource, signal, sys; from cellgate.cli.main import main;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192));"
+        "sys.exit(main())"
+    )
+    for words, target in (
+        (["backup", f"{tmp_path}/copy"], f"{tmp_path}/copy"),
+        (["restore", f"{data}/{RECORD}"], f"{tmp_path}/new/{RECORD}"),
+    ):
+        folder = data if words[0] == "backup" else tmp_path / "new"
+        command = [sys.executable, "-c", program, "record", *words, "--data-dir", str(folder)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.stderr == f"cellgate: There is no space left for {target}; free some on its disk\n"
+        assert ended.returncode == 1
+    assert names(tmp_path) == {"data", "new"}
+    assert names(tmp_path / "new") == {f"{RECORD}.lock"}
+
+
+@pytest.mark.parametrize("words", [["backup", "copy"], ["restore", f"data/{RECORD}", "--data-dir", "new"]])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_copy_that_is_stopped_midway_leaves_nothing(
+    data: Path, tmp_path: Path, words: list[str], number: signal.Signals
+) -> None:
+    asyncio.run(_recorded(data / RECORD))
+    (tmp_path / "new").mkdir()
+    program = (
+        "import os, sys; from cellgate.cli.main import main; from cellgate.record import backup\n"
+        f"backup._finish = lambda draft: (os.kill(os.getpid(), {number:d}), draft.unlink())\n"
+        "sys.exit(main())"
+    )
+    command = [sys.executable, "-c", program, "record", *words]
+    variables = {**os.environ, "CELLGATE_DATA_DIR": str(data)}
+    ended = subprocess.run(
+        command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (128 + number, "")
+    assert names(tmp_path) == {"data", "new"}
+    assert names(tmp_path / "new") <= {f"{RECORD}.lock"}
+
+
+@pytest.mark.parametrize("words", [["backup", "copy"], ["restore", f"data/{RECORD}", "--data-dir", "new"]])
+def test_what_a_killed_copy_left_is_removed_by_the_next_one(
+    data: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """But no draft of a copy that is still made, whatever else has such a name."""
+    asyncio.run(_recorded(data / RECORD))
+    program = (
+        "import os, signal, sys; from cellgate.cli.main import main; from cellgate.record import backup\n"
+        "backup._finish = lambda draft: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "sys.exit(main())"
+    )
+    target = tmp_path / "new" / RECORD if words[0] == "restore" else tmp_path / "copy"
+    target.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", program, "record", *words]
+    variables = {**os.environ, "CELLGATE_DATA_DIR": str(data)}
+    ended = subprocess.run(command, cwd=tmp_path, env=variables, check=False, timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    (left,) = target.parent.glob(".cellgate-copy-*")
+    assert (left / RECORD).stat().st_size > 0
+    (target.parent / ".cellgate-copy-of-mine").mkdir()
+    with drafts.draft_folder(target.parent) as living:
+        assert not left.exists()
+        back_up(data / RECORD, target.parent / "another")
+        assert living.is_dir()
+    assert names(target.parent) - {"data", f"{RECORD}.lock"} == {".cellgate-copy-of-mine", "another"}
+
+
+async def test_two_copies_at_once_do_not_take_each_others_drafts(data: Path, tmp_path: Path) -> None:
+    await _recorded(data / RECORD)
+    targets = [tmp_path / f"copy-{number}" for number in range(8)]
+    copied = await asyncio.gather(*(asyncio.to_thread(back_up, data / RECORD, target) for target in targets))
+    assert not any(copy.problems for copy in copied)
+    assert names(tmp_path) == {"data", *(target.name for target in targets)}
+
+
+def test_a_copy_replaces_files_alone(data: Path, tmp_path: Path) -> None:
+    asyncio.run(_recorded(data / RECORD))
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("pipe", "folder"):
+        with pytest.raises(StorageError, match="is not a file that a copy could replace"):
+            back_up(data / RECORD, tmp_path / name, replace=True)
+    with pytest.raises(StorageError, match="exists; choose another name, or replace it with --force"):
+        back_up(data / RECORD, tmp_path / "link")
+    assert names(tmp_path) == {"data", "pipe", "folder", "link"}
+
+
+@pytest.mark.parametrize("words", [["backup", "LONG"], ["restore", "LONG"], ["backup", "LONG/file"]])
+def test_a_path_that_can_t_be_looked_at_is_told_in_one_line(
+    data: Path, tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asyncio.run(_recorded(data / RECORD))
+    told = [word.replace("LONG", f"{tmp_path}/{'x' * 300}") for word in words]
+    assert main(["record", *told, "--data-dir", str(data)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"cellgate: {tmp_path}/xxx")
+    assert said.endswith(": File name too long\n")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words", [["verify"], ["record", "stats"], ["record", "trail"], ["record", "compact"]]
+)
+def test_a_data_folder_that_can_t_be_looked_at_is_told_in_one_line(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / ("x" * 300)
+    assert main([*words, "--data-dir", str(data)]) == 1
+    assert capsys.readouterr().err == f"cellgate: {data}/record.sqlite3 can't be read: File name too long\n"
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_a_restore_that_ends_before_its_end_leaves_the_record_as_it_was(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]
+) -> None:
+    asyncio.run(_recorded(data / RECORD))
+    copy = tmp_path / "copy"
+    back_up(data / RECORD, copy)
+    beside(data / RECORD).write_bytes(b"what was committed last")
+    # SQLite makes its index of the log (-shm) again.
+    before = {path.name: path.read_bytes() for path in data.iterdir() if path.suffix != ".sqlite3-shm"}
+
+    def fail(draft: Path, target: Path, *, replace: bool) -> None:
+        assert not target.exists()
+        raise kind(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(backup, "_publish", fail)
+    with pytest.raises(kind if kind is KeyboardInterrupt else StorageError):
+        restore(copy, data / RECORD, replace=True)
+    after = {path.name: path.read_bytes() for path in data.iterdir()}
+    assert after.keys() - before.keys() <= {f"{RECORD}.lock"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_records_that_are_set_aside_in_one_second_are_all_kept(data: Path, tmp_path: Path) -> None:
+    asyncio.run(_recorded(data / RECORD))
+    copy = tmp_path / "copy"
+    back_up(data / RECORD, copy)
+    for _ in range(5):
+        restore(copy, data / RECORD, replace=True)
+    kept = [name for name in names(data) if re.fullmatch(rf"{RECORD}\.replaced-\d+T\d+Z(-\d)?", name)]
+    assert len(kept) == 5
 
 
 def test_keep_needs_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,8 +1,10 @@
-"""The long runs of rows' bodies, which are stored once: which they are, and that short ones cost nothing."""
+"""The long parts of rows' bodies, which are stored apart: which they are, and that rows stay short."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -15,6 +17,10 @@ from cellgate.record.journal import Journal
 from tests.pure.record.conftest import to_tables
 from tests.pure.record.recorded import Recorded
 
+TABLES = [
+    "CREATE TABLE blobs (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, body BLOB NOT NULL) STRICT",
+    "CREATE TABLE blob_uses (blob_id INTEGER, session_id INTEGER, PRIMARY KEY (blob_id, session_id)) STRICT",
+]
 lengths = st.one_of(st.integers(0, 40), st.integers(LEAST - 3, LEAST + 3), st.integers(0, 3 * LEAST))
 
 
@@ -52,6 +58,41 @@ def test_no_search_goes_through_all_of_a_long_body(mark: bytes) -> None:
     assert [end - start for start, end in long_runs(body)] == [4 * LEAST] * 100
     assert max(searched) <= 16 * LEAST
     assert sum(searched) <= 16 * len(body)
+
+
+pieces = st.tuples(lengths, st.sampled_from([b"x", b"\\n"]), st.sampled_from([b'"', b"\\"]))
+
+
+@given(st.lists(pieces, max_size=12))
+def test_what_a_row_keeps_is_short_and_its_body_comes_back(drawn: list[tuple[int, bytes, bytes]]) -> None:
+    body = b"".join(content * length + mark for length, content, mark in drawn)
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in TABLES:
+            db.execute(statement)
+        kept, uses = blobs.take_out(db, 1, body)
+        assert len(kept) + len(uses or b"") < LEAST
+        assert (uses is None) == (len(body) < LEAST)
+        assert blobs.put_back(db, kept, uses) == body
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        pytest.param(b"\\n" * 1_000_000, 1, id="no run at all"),
+        pytest.param((b"x" * LEAST + b'"' * (LEAST - 1)) * 500, 1, id="as long between runs"),
+        pytest.param((b"x" * LEAST + b'"') * 500, 1, id="more runs than fit into a row"),
+        pytest.param(b'"' + b"x" * LEAST + b"\\n" * LEAST + b"y" * LEAST + b'"', 3, id="long between runs"),
+    ],
+)
+def test_no_body_makes_a_row_long(body: bytes, stored: int) -> None:
+    """Each comparison of a key on the way to another row reads a row as a whole."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        for statement in TABLES:
+            db.execute(statement)
+        kept, uses = blobs.take_out(db, 1, body)
+        assert len(kept) + len(uses or b"") < LEAST
+        assert db.execute("SELECT count(*) FROM blobs").fetchone() == (stored,)
+        assert blobs.put_back(db, kept, uses) == body
 
 
 async def test_the_size_of_events_is_told_without_reading_them(journal: Journal) -> None:

@@ -120,6 +120,8 @@ async def test_sessions_are_listed_by_principal_state_and_page(journal: Journal)
     assert await journal.sessions("ada", {"idle", "ended"}) == [rows[0], rows[2]]
     assert await journal.sessions("ada", []) == []
     assert await journal.sessions(limit=2, after=rows[1].id) == rows[2:4]
+    assert await journal.sessions(limit=2, after=rows[5].id, newest=True) == [rows[4], rows[3]]
+    assert await journal.sessions("ada", after=2**53, newest=True) == rows[2::-1]
     assert await journal.sessions(prefix=rows[1].key[:-1]) == [
         row for row in rows if row.key.startswith(rows[1].key[:-1])
     ]
@@ -143,6 +145,8 @@ async def test_executions_are_found_by_order_key_and_end(journal: Journal) -> No
     await journal.commit()
     assert await journal.executions(session_id) == rows
     assert await journal.executions(session_id, limit=2, after=1) == rows[1:3]
+    assert await journal.executions(session_id, limit=2, after=4, newest=True) == [rows[2], rows[1]]
+    assert await journal.execution_counts([session_id, session_id + 1]) == {session_id: 4}
     assert await journal.unfinished_executions(session_id) == [rows[1], rows[3]]
     assert await journal.execution_by_key(session_id, "again") == rows[2]
     assert await journal.last_execution(session_id) == rows[3]

@@ -19,7 +19,7 @@ from cellgate_kernels.limits import KIB, MIB
 from cellgate_kernels.threads import Lane
 from tests.pure.record.conftest import all_events, execution_row, session_row
 
-DEADLINE = 30.0
+DEADLINE = 60.0
 LARGE: Any = {"size": LARGE_EVENT + 1}
 """What makes an event a large one; how much it really is does not matter."""
 TEXT = {"name": "stdout", "text": "x"}

@@ -237,7 +237,7 @@ async def test_what_others_commit_does_not_wait_for_rows_that_are_too_large_for_
     async def begun() -> bool:
         return not normal._backlog.writing.empty
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await normal.commit(before.session_id)
         await commit(normal, between)
         await eventually(begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -10,10 +11,12 @@ import pytest
 
 from cellgate.errors import StorageError
 from cellgate.record import upkeep
+from cellgate.record.blobs import LEAST, long_runs
 from cellgate.record.journal import Journal
 from cellgate.record.verify_store import check_record
 from tests.pure.record.recorded import Recorded, image, text
 
+SHORT_RUNS = 'a"' * LEAST
 SHORTENED = "SELECT session_id, seq FROM events WHERE blobs NOT NULL"
 
 
@@ -56,6 +59,37 @@ async def test_compact_stores_equal_values_of_old_rows_once(path: Path) -> None:
     finally:
         await journal.close()
     assert again == bodies
+
+
+async def test_compact_shortens_rows_of_which_only_long_runs_were_stored_apart(path: Path) -> None:
+    journal = await Journal.open(path)
+    try:
+        Recorded(journal, "s").cell("show()", text(SHORT_RUNS + "x" * 100_000 + SHORT_RUNS))
+        await journal.commit()
+        bodies = [row.body for row in await journal.events(1)]
+    finally:
+        await journal.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        ((seq, uses),) = db.execute("SELECT seq, blobs FROM events WHERE blobs NOT NULL").fetchall()
+        body = bodies[seq - 1]
+        ((start, end),) = long_runs(body)
+        run = next(use for use in struct.iter_unpack(">QQ", uses) if use[0] == start)
+        former = (body[:start] + body[end:], struct.pack(">QQ", *run), seq)
+        db.execute("UPDATE events SET body = ?, blobs = ? WHERE seq = ?", former)
+    assert valid(path)
+    with upkeep.alone(path) as db:
+        assert upkeep.compact(db) == 1
+        assert upkeep.compact(db) == 0
+        (kept,) = db.execute(
+            "SELECT length(body) + length(blobs) FROM events WHERE blobs NOT NULL"
+        ).fetchone()
+    assert kept < LEAST
+    assert valid(path)
+    journal = await Journal.open(path)
+    try:
+        assert [row.body for row in await journal.events(1)] == bodies
+    finally:
+        await journal.close()
 
 
 async def test_the_record_unused_for_longest_goes_first_and_open_ones_stay(

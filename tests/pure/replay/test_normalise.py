@@ -88,6 +88,28 @@ TIMEIT = "{} ± {} per loop (mean ± std. dev. of 7 runs, {} loops each)"
             {"temporary names"},
         ),
         ("/tmp/tmpab12_x9z/a.csv", "/tmp/tmp00000000/a.csv", {"temporary names"}),
+        (
+            "'/branches/0b2c3d4e-1111-2222-3333-444455556666/a.csv'",
+            "'/workspace/a.csv'",
+            {"folders of branches"},
+        ),
+        (
+            "/branches/0b2c3d4e-1111-2222-3333-444455556666",
+            "/branches/9b2c3d4e-1111-2222-3333-444455556666",
+            {"folders of branches"},
+        ),
+        (
+            "/sessions/0b2c3d4e-1111-2222-3333-444455556666/a.csv",
+            "/sessions/9b2c3d4e-1111-2222-3333-444455556666/a.csv",
+            {"folders of branches"},
+        ),
+        (
+            "/sessions/0b2c3d4e-1111-2222-3333-444455556666.branches/1b2c3d4e-1111-2222-3333-444455556666/a",
+            "/workspace/a",
+            {"folders of branches"},
+        ),
+        ("/tmp/0b2c3d4e-1111/home/x", "/tmp/home/x", {"folders of branches"}),
+        ("/tmp/0b2c3d4e-1111/tmpabcd1234", "/tmp/tmpabcd1235", {"temporary names"}),
         ("Cell In[3], line 1", "Cell In[12], line 1", {"execution counts"}),
         ("{'b', 'a'}", "{'a', 'b'}", {"order of sets"}),
         (
@@ -101,6 +123,18 @@ def test_what_is_known_to_vary_is_left_out_of_account(then: str, now: str, rules
     why = explain(then, now, CONTEXT)
     assert why is not None
     assert (set(why.rules), why.doubts) == (rules, ())
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        ("/branches/0b2c3d4e-1111-2222-3333-444455556666/a.csv", "/workspace/b.csv"),
+        ("/mnt/branches/0b2c3d4e-1111-2222-3333-444455556666", "/mnt/workspace"),
+        ("/branches/mine", "/workspace"),
+    ],
+)
+def test_only_the_folder_of_a_branch_is_the_workspace(then: str, now: str) -> None:
+    assert explain(then, now, CONTEXT) is None
 
 
 @pytest.mark.parametrize(

@@ -122,19 +122,21 @@ def test_the_report_of_a_session_is_what_it_was_byte_for_byte() -> None:
     )
 
 
+NOTEBOOK_FACTS = NotebookFacts(
+    file="a.ipynb",
+    session=None,
+    replay_session="replay-1",
+    kernel="python3",
+    isolation="container",
+    replayed_at=AT,
+    environment=CHECK.report(),
+    hash_seed=SEEDS,
+    files=FILES,
+)
+
+
 def test_the_report_of_a_file_names_the_file_and_no_record() -> None:
-    facts = NotebookFacts(
-        file="a.ipynb",
-        session=None,
-        replay_session="replay-1",
-        kernel="python3",
-        isolation="container",
-        replayed_at=AT,
-        environment=CHECK.report(),
-        hash_seed=SEEDS,
-        files=FILES,
-    )
-    assert write(build_report(NotebookReport, facts, NOTEBOOK, RUNS, 0.5), "json") == as_text(
+    assert write(build_report(NotebookReport, NOTEBOOK_FACTS, NOTEBOOK, RUNS, 0.5), "json") == as_text(
         {
             "file": "a.ipynb",
             "session": None,

@@ -233,7 +233,7 @@ def _short(reason: str) -> str:
     return reason.encode()[:120].decode(errors="ignore")
 
 
-def _note_failure(restarted: asyncio.Future[None]) -> None:
+def _note_failure(restarted: asyncio.Future[Any]) -> None:
     error = restarted.exception()
     if isinstance(error, CellgateError):
         logger.warning("A restart that a client asked for failed: %s", error.message)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from cellgate_kernels.errors import InvalidInput
+from cellgate_kernels.errors import InvalidInput, in_words
 from cellgate_kernels.limits import MIB
 from cellgate_kernels.regular import read_regular
 from cellgate_kernels.tasks import Supervisor
@@ -138,7 +138,9 @@ def _load(files: TlsFiles) -> _Loaded:
     except ssl.SSLError as error:
         raise InvalidInput(_reason(files, error)) from error
     except OSError as error:
-        raise InvalidInput(f"The files {files.certificate} and {files.key} can't be read: {error}") from error
+        raise InvalidInput(
+            f"The files {files.certificate} and {files.key} can't be read: {in_words(error)}"
+        ) from error
     return _Loaded(context, leaf[0])
 
 
@@ -146,7 +148,7 @@ def _pem(path: Path) -> str:
     try:
         content = read_regular(path, MOST_BYTES + 1)
     except OSError as error:
-        raise InvalidInput(f"The file {path} can't be read: {error.strerror}") from error
+        raise InvalidInput(f"The file {path} can't be read: {in_words(error, file=False)}") from error
     if len(content) > MOST_BYTES:
         raise InvalidInput(f"The file {path} is larger than a certificate or a key can be")
     return content.decode("ascii", "replace")
@@ -155,5 +157,5 @@ def _pem(path: Path) -> str:
 def _reason(files: TlsFiles, error: ssl.SSLError) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"The key in {files.key} is not that of the certificate in {files.certificate}"
-    why = (error.reason or str(error)).replace("_", " ").lower()
+    why = (error.reason or in_words(error)).replace("_", " ").lower()
     return f"The certificate in {files.certificate} and the key in {files.key} can't be used: {why}"

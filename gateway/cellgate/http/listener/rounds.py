@@ -14,8 +14,10 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 ROUND_SECONDS = 1.0
-CHECKS_A_TURN = 32
-"""Few, as each may end in closing a connection, which costs ten times as much as the check."""
+CHECKS_A_TURN = 8
+"""Few, as each may end in closing a connection, which costs ten times as much as the check, and in the client
+opening it again at once: a new connection waits for all that came back together.
+"""
 
 
 class Rounds(Generic[T]):

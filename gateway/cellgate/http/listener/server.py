@@ -31,12 +31,14 @@ from tornado.httputil import (
 
 from cellgate.files.upload import PIECE
 from cellgate.http.listener.certificate import Certificate
+from cellgate.http.listener.lingering import Lingering
 from cellgate.http.listener.rounds import Rounds
 from cellgate.http.listener.settings import ListenerSettings
 from cellgate.http.listener.streams import PART, TOO_MANY, ClientStream, Phase, answer_of, say
 from cellgate.http.listener.tls import TlsStream, wrap
 from cellgate.principals.principal import Login
 from cellgate_kernels.budget import ByteBudget, largest
+from cellgate_kernels.errors import in_words
 from cellgate_kernels.tasks import guarded
 
 logger = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class Listener(HTTPServer):
         self._rounds: Rounds[ClientStream] = Rounds(0.0)
         self._told = float("-inf")
         self._failures = 0
+        self._lingering = Lingering()
         self._guarded_accept = guarded(self._accept, "accepting")
         self._guarded_look = guarded(self._look_after, "look after connections")
 
@@ -136,7 +139,7 @@ class Listener(HTTPServer):
         if now - self._told > LOG_SECONDS:
             logger.error(
                 "Can't accept connections: %s (%d times since this was last told; %d are open)",
-                error.strerror,
+                in_words(error),
                 self._failures,
                 len(self._streams),
             )
@@ -194,9 +197,9 @@ class Listener(HTTPServer):
             stream.drop()
 
     def end_logins(self, is_valid: Callable[[Login], bool]) -> None:
-        """Close the connections whose requests were let in by a login that is not valid any more."""
+        """Close the connections whose requests were let in by a login, or a sign-in, that has ended."""
         for stream in tuple(self._streams):
-            if stream.login is not None and not is_valid(stream.login):
+            if stream.has_ended(is_valid):
                 self._closed_by_us("login_ended")
                 (stream.evict or stream.drop)()
 
@@ -226,6 +229,10 @@ class Listener(HTTPServer):
     def refused_tls(self, stream: ClientStream) -> None:
         """Count a failed handshake."""
         self._closed_by_us("tls_handshake")
+
+    def linger(self, connection: socket.socket) -> None:
+        """Let its client read the answer."""
+        self._lingering.keep(connection)
 
     def closed(self, stream: ClientStream) -> None:
         """Free its place."""
@@ -302,6 +309,7 @@ class Listener(HTTPServer):
         # Tornado no longer tracks WebSockets, nor downloads sent around its stream (`transfer`).
         for stream in list(self._streams):
             stream.drop()
+        self._lingering.close()
         await super().close_all_connections()
 
     def stop(self) -> None:

@@ -70,6 +70,9 @@ class Owner(Protocol):
     def refused_tls(self, stream: ClientStream) -> None:
         """The TLS handshake has failed; the stream is about to be closed."""
 
+    def linger(self, connection: socket.socket) -> None:
+        """The connection is about to be closed; its client still sends, and may not have read its answer."""
+
     def closed(self, stream: ClientStream) -> None:
         """The stream's socket has been closed."""
 
@@ -79,12 +82,13 @@ class ClientStream(IOStream):
 
     `origin`: the key of the address that it counts for. `scheme`: of the URLs that lead to it. `proxy`: the
     address of the trusted proxy at its other side, if one is there. `login`: what the token of the request
-    gives, once the client has shown one. `evict`: how to close the connection in its own protocol once that
-    login has ended. `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket
-    directly and counts its bytes in `sent`. `spooled`: output that the client does not read is limited
-    elsewhere, and may wait for long. `pieces`: the buffers that a large body is read into, in turn.
-    `passed`: called with the numbers of bytes that count for the client's principal: of answers, and of
-    messages of its WebSocket; its bodies are counted by their handlers.
+    gives, once the client has shown one. `signed_in`: whether the sign-in that gave it is not over, if it was
+    one of a browser. `evict`: how to close the connection in its own protocol once that login has ended.
+    `busy`: the client is waiting for our work. `sending`: `transfer` writes to the socket directly and counts
+    its bytes in `sent`. `spooled`: output that the client does not read is limited elsewhere, and may wait
+    for long. `pieces`: the buffers that a large body is read into, in turn. `passed`: called with the numbers
+    of bytes that count for the client's principal: of answers, and of messages of its WebSocket; its bodies
+    are counted by their handlers.
 
     Memory kept for the client counts against the server's budget: a body or a message until it has been
     answered, bytes written that the system has not taken, and what callers declare they keep (`owing`).
@@ -97,6 +101,7 @@ class ClientStream(IOStream):
         self.proxy: str | None = None
         self.phase = Phase.WAITING
         self.login: Login | None = None
+        self.signed_in: Callable[[], bool] | None = None
         self.evict: Callable[[], None] | None = None
         self.busy = False
         self.sending = False
@@ -116,6 +121,7 @@ class ClientStream(IOStream):
         self._first = True
         self._gone = False
         self._given_up = False
+        self._dropped = self._said = False
         self._counting = False
         self._message_at = 0
         self.since = self._window = self._write_window = time.monotonic()
@@ -133,6 +139,12 @@ class ClientStream(IOStream):
         Nagle's algorithm and delayed acknowledgements together would cost 40 ms an event.
         """
 
+    def has_ended(self, is_valid: Callable[[Login], bool]) -> bool:
+        """Whether the login that let its request in is not valid any more, or the sign-in is over."""
+        if self.login is None:
+            return False
+        return not is_valid(self.login) or (self.signed_in is not None and not self.signed_in())
+
     # Phases
 
     def waits(self) -> None:
@@ -140,7 +152,9 @@ class ClientStream(IOStream):
         self._first = self.received == 0
         self._enter(Phase.WAITING)
         self._phase_mark -= self._read_buffer_size
+        self._answer_mark = self.sent
         self.login = None
+        self.signed_in = None
         self.passed = None
         self._release()
 
@@ -288,7 +302,7 @@ class ClientStream(IOStream):
     def turn_away(self) -> None:
         """Close it, because there is no place for its request."""
         self._last_words(503, "too_many_connections", TOO_MANY)
-        self.drop()
+        self.close()
 
     def reset(self) -> None:
         """Close it in the middle of an answer, so that the client can't take the part for the whole.
@@ -301,17 +315,20 @@ class ClientStream(IOStream):
 
     def _forget_unsent(self) -> None:
         """Make closing a reset: the system would otherwise keep unsent bytes for long (socket(7))."""
+        self._dropped = True
         quietly(lambda: self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE))
 
     def drop(self) -> None:
         """Close it, also for a duplicate of the socket (``transfer``)."""
         if not self.closed():
+            self._dropped = True
             quietly(lambda: self.socket.shutdown(socket.SHUT_RDWR))
             self.close()
 
     def _last_words(self, status: int, reason: str, detail: str) -> None:
         if self.closed() or self.writing() or (self.phase is Phase.BODY and self.sent > self._answer_mark):
             return
+        self._said = True
         self._send_last(answer_of(status, reason, detail))
 
     def _send_last(self, words: bytes) -> None:
@@ -326,8 +343,18 @@ class ClientStream(IOStream):
                 self._last_words(400, "bad_request", "The request's chunks can't be read")
         super().close(exc_info)
 
+    @property
+    def _answered_early(self) -> bool:
+        """Whether it sent an answer to a request that has not come as a whole."""
+        if self._dropped or self.writing():
+            return False
+        begun = self.phase is Phase.BODY or (self.phase is Phase.WAITING and self.received > self._phase_mark)
+        return self._said or (begun and self.sent > self._answer_mark)
+
     def close_fd(self) -> None:
         """Tornado's hook."""
+        if self._answered_early:
+            self._owner.linger(self.socket)
         super().close_fd()
         if not self._gone:
             self._gone = True

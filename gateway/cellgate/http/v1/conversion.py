@@ -5,22 +5,26 @@
 
 from __future__ import annotations
 
-from cellgate.http.v1.download import DownloadHandler
+from cellgate.http.v1.download import DownloadHandler, notebook_tag
 from cellgate.jobs.convert import check_form, extension_of
 from cellgate.record.html_frame import PAGE_POLICY
+from cellgate.wire.queries import NotebookQuery
 
 
-async def answer_converted(handler: DownloadHandler, key: str, form: str, *, outputs: bool) -> None:
+async def answer_converted(handler: DownloadHandler, key: str, query: NotebookQuery) -> None:
     """HTML, Markdown or a script. Raises NotAcceptable, JobFailed, StorageError, NotFound."""
+    form = query.format
     converted = check_form(form)
     archive, jobs = handler.services.archive, handler.services.jobs
-    moment = await archive.moment(handler.owner, key)
-    head = moment.head.hex()
-    if handler.known(f"{head}-{form}" if outputs else f"{head}-{form}-code"):
+    moment = await archive.moment(handler.owner, key, handler.login.reach)
+    if handler.known(f"{notebook_tag(moment, query)}-{form}"):
         return
     with jobs.file() as made:
         with jobs.file() as given:
-            await given.take(archive.exports.notebook(moment, outputs=outputs))
+            parts = archive.exports.notebook(
+                moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
+            )
+            await given.take(parts)
             await jobs.run(handler.owner, "cellgate.jobs.convert", form, given=given, made=made)
         # Only a script's extension depends on the language, for which the whole record has to be read.
         metadata = (await archive.outline(moment))["metadata"] if form == "script" else {}

@@ -17,7 +17,8 @@ from cellgate.http.base import BaseHandler
 from cellgate.http.context import Services
 from cellgate.http.described import described
 from cellgate.http.operation import READS, Answer
-from cellgate.record.exports import Parts
+from cellgate.record.exports import Moment, Parts
+from cellgate.wire.queries import NotebookQuery
 from cellgate_kernels.tasks import Supervisor
 
 EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
@@ -25,6 +26,12 @@ EXPORTS = (*READS, QueueFull, StorageFull, ShuttingDown)
 CONVERSIONS = (*EXPORTS, NotAcceptable, JobFailed)
 IF_NONE_MATCH = {"If-None-Match": "An ETag; what still has it is not sent again."}
 NOT_MODIFIED = Answer(304, "It is what the client has.", headers={"ETag": "As the client has it."})
+
+
+def notebook_tag(moment: Moment, query: NotebookQuery) -> str:
+    """The ETag of a session's notebook, in Jupyter's own format."""
+    left_out = {"-own": query.inherited, "-done": query.undone, "-code": query.outputs}
+    return moment.tag + "".join(mark for mark, shown in left_out.items() if not shown)
 
 
 class DownloadHandler(BaseHandler):

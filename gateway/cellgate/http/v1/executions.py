@@ -77,6 +77,15 @@ class ExecutionAnswers(StreamingHandler):
             "base_url": self.services.base_url,
         }
 
+    def idempotency_key(self) -> str | None:
+        """The key that its sender gave the request, if any. Raises InvalidInput."""
+        key = self.request.headers.get("Idempotency-Key")
+        if key is None:
+            return None
+        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
+            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+        return check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
+
     async def answer_run(
         self, session: Session, run: ExecutionRun, form: Format, body: ExecuteBody, view: dict[str, Any]
     ) -> None:
@@ -147,18 +156,21 @@ class ExecuteHandler(ExecutionAnswers):
         request = check_execute(body, self.services.manager.ceilings(self.owner), interactive=interactive)
         request = permitted(self.services, self.login, request)
         idempotency = await self._idempotency(request, body.language)
-        accepted = await self.services.manager.execute(
-            self.owner, key, request, language=body.language, idempotency=idempotency
-        )
+        async with self.waiting(form) as moved:
+            accepted = await self.services.manager.execute(
+                self.owner,
+                key,
+                request,
+                language=body.language,
+                idempotency=idempotency,
+                moved=moved,
+            )
         await self._answer_accepted(accepted, form, body, view)
 
     async def _idempotency(self, request: ExecuteRequest, language: str | None) -> tuple[str, str] | None:
-        key = self.request.headers.get("Idempotency-Key")
+        key = self.idempotency_key()
         if key is None:
             return None
-        if not key or len(key) > MAX_IDEMPOTENCY_KEY:
-            raise InvalidInput(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
-        check_text(key, "Idempotency-Key", 4 * MAX_IDEMPOTENCY_KEY)
         if len(self.raw_body()) > INLINE_BYTES:
             return key, await self.services.lanes.texts.run(_request_hash, request, language)
         return key, _request_hash(request, language)
@@ -209,7 +221,10 @@ class OneShotHandler(ExecutionAnswers):
                 raise Forbidden("This token is for one session; a one-shot execution is a session of its own")
             wanted = structs.replace(wanted, session=self.login.reach.new_key())
         view["kept"] = body.record
-        session, run = await manager.execute_once(self.owner, wanted, request, record=body.record)
+        async with self.waiting(form) as moved:
+            session, run = await manager.execute_once(
+                self.owner, wanted, request, record=body.record, moved=moved
+            )
         try:
             await self.answer_run(session, run, form, body, view)
         finally:
@@ -221,17 +236,17 @@ class ExecutionsHandler(BaseHandler):
 
     @operation(
         "List a session's executions",
-        Answer(200, "One page, oldest first.", {JSON: ExecutionPage}),
+        Answer(200, "One page, oldest first unless `newest` is set.", {JSON: ExecutionPage}),
         query=ExecutionsQuery,
         errors=READS,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
-        """A page, oldest first."""
+        """A page."""
         self.check()
         query = self.query(ExecutionsQuery)
         models, following = await self.services.archive.executions(
-            self.owner, key, limit=query.limit, after=query.after
+            self.owner, key, limit=query.limit, after=query.after, newest=query.newest
         )
         self.answer(ExecutionPage(executions=models, next=following))
 

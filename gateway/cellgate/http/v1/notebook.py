@@ -10,6 +10,7 @@ from cellgate.http.v1.download import (
     IF_NONE_MATCH,
     NOT_MODIFIED,
     DownloadHandler,
+    notebook_tag,
 )
 from cellgate.principals.principal import Permission
 from cellgate.wire.queries import NotebookQuery, SessionQuery
@@ -37,14 +38,17 @@ class NotebookHandler(DownloadHandler):
         self.check()
         query = self.query(NotebookQuery)
         if query.format not in {"ipynb", "notebook"}:
-            await self.while_there(answer_converted(self, key, query.format, outputs=query.outputs))
+            await self.while_there(answer_converted(self, key, query))
             return
-        await self.while_there(self._notebook(key, outputs=query.outputs))
+        await self.while_there(self._notebook(key, query))
 
-    async def _notebook(self, key: str, *, outputs: bool) -> None:
-        moment = await self.services.archive.moment(self.owner, key)
-        if not self.known(moment.head.hex() if outputs else f"{moment.head.hex()}-code"):
-            parts = self.services.archive.exports.notebook(moment, outputs=outputs)
+    async def _notebook(self, key: str, query: NotebookQuery) -> None:
+        moment = await self.services.archive.moment(self.owner, key, self.login.reach)
+        if not self.known(notebook_tag(moment, query)):
+            exports = self.services.archive.exports
+            parts = exports.notebook(
+                moment, outputs=query.outputs, inherited=query.inherited, undone=query.undone
+            )
             await self.send(parts, kind="application/x-ipynb+json", name=f"{key}.ipynb")
 
 
@@ -71,7 +75,7 @@ class BundleHandler(DownloadHandler):
 
     async def _bundle(self, key: str) -> None:
         services = self.services
-        moment = await services.archive.moment(self.owner, key)
+        moment = await services.archive.moment(self.owner, key, self.login.reach)
         # Who may not read the session's files gets the rest of the bundle without them.
         readable = Permission.FILES in self.login.permissions
         workspace = services.manager.workspace(moment.session) if readable else None

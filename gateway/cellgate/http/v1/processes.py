@@ -15,6 +15,7 @@ from cellgate.wire.answers import ProcessList, ProcessModel
 from cellgate.wire.events import Event
 from cellgate.wire.models import ProcessBody, ProcessInputBody, SignalBody
 from cellgate.wire.queries import SessionQuery
+from cellgate_kernels.structure import INLINE_BYTES
 
 
 class ProcessAnswers(StreamingHandler):
@@ -25,9 +26,19 @@ class ProcessAnswers(StreamingHandler):
         session = self.services.manager.live(self.owner, check_session_key(key))
         return session.processes.find(process)
 
-    def answer_model(self, run: ProcessRun, status: int = 200) -> None:
-        """Answer with its state and output so far."""
-        self.answer(run.model(self.services.base_url), status)
+    async def answer_models(self, answer: ProcessModel | ProcessList, size: int, status: int = 200) -> None:
+        """Answer with processes that have `size` characters of output; many are encoded in a thread."""
+        if size > INLINE_BYTES:
+            await self.answer_parts(await self.services.archive.encoded(answer), status)
+        else:
+            self.answer(answer, status)
+
+    async def answer_model(self, run: ProcessRun, status: int = 200) -> None:
+        """Answer with its state and output so far, once both are durable."""
+        model = run.model(self.services.base_url)
+        size = run.kept
+        await run.recorded()
+        await self.answer_models(model, size, status)
 
     async def answer_events(self, run: ProcessRun, form: Format) -> None:
         """Answer with its events, from the first to the last."""
@@ -49,8 +60,11 @@ class ProcessesHandler(ProcessAnswers):
         """All that run and the last that ended, oldest first."""
         self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
-        models = [run.model(self.services.base_url) for run in session.processes.all]
-        self.answer(ProcessList(processes=models))
+        runs = session.processes.all
+        models = [run.model(self.services.base_url) for run in runs]
+        size = sum(run.kept for run in runs)
+        await session.log.commit()
+        await self.answer_models(ProcessList(processes=models), size)
 
     @operation(
         "Run a program",
@@ -75,16 +89,17 @@ class ProcessesHandler(ProcessAnswers):
         form = self.accepted()
         body = await self.body(ProcessBody)
         request = check_process(body, waits=body.wait and form is Format.JSON)
-        run = await self.services.manager.start_process(self.owner, key, request)
+        async with self.waiting(form) as moved:
+            run = await self.services.manager.start_process(self.owner, key, request, moved=moved)
         if form is not Format.JSON:
             await self.answer_events(run, form)
         elif body.wait:
             await run.wait()
             if not self.disconnected:
-                self.answer_model(run)
+                await self.answer_model(run)
         else:
             self.set_location(f"/v1/sessions/{key}/processes/{run.id}")
-            self.answer_model(run, 202)
+            await self.answer_model(run, 202)
 
 
 class ProcessHandler(ProcessAnswers):
@@ -107,7 +122,7 @@ class ProcessHandler(ProcessAnswers):
         form = self.accepted()
         run = self.find(key, process)
         if form is Format.JSON:
-            self.answer_model(run)
+            await self.answer_model(run)
         else:
             await self.answer_events(run, form)
 

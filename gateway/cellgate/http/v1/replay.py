@@ -50,11 +50,18 @@ class ReplayHandler(StreamingHandler):
         streamed = self.accepted_or_html(form) is Format.NDJSON
         body = await self.body(ReplayBody)
         rtol = check_rtol(body.rtol)
+        options = ReplayOptions(
+            form,
+            body.anyway,
+            rtol,
+            installs=Permission.PACKAGES in self.login.permissions,
+            reach=self.login.reach,
+        )
         replay = Supervisor().share(
             self.services.replayer.replay(
                 self.owner,
                 key,
-                ReplayOptions(form, body.anyway, rtol, Permission.PACKAGES in self.login.permissions),
+                options,
                 listen=self._tell if streamed else _ignore,
             ),
             f"replay {key}",

@@ -4,50 +4,60 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed
+from cellgate.errors import Conflict, Forbidden, NetworkNotAllowed, QuotaExceeded
 from cellgate.execution.checks import check_metadata, check_session_key
 from cellgate.http.base import BaseHandler
-from cellgate.http.operation import JSON, READS, STARTS, WRITES, Answer, operation
+from cellgate.http.operation import JSON, NDJSON, READS, STARTS, WRITES, Answer, Format, operation
+from cellgate.http.streaming import StreamingHandler
 from cellgate.principals.principal import Permission
-from cellgate.wire.answers import SessionModel, SessionPage
-from cellgate.wire.models import SessionBody
-from cellgate.wire.queries import PurgeQuery, SessionQuery, SessionsQuery
+from cellgate.sessions.model import within
+from cellgate.wire.answers import SessionModel, SessionPage, SessionTree
+from cellgate.wire.models import BranchBody, SessionBody
+from cellgate.wire.queries import ModelQuery, PurgeQuery, SessionQuery, SessionsQuery
+from cellgate_kernels.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.errors import CannotBranch, KernelBusy
 
 EVERYBODY = "*"
 """Stands for the owners of all sessions, in lists."""
 
 
-class SessionsHandler(BaseHandler):
+class SessionsHandler(StreamingHandler):
     """The collection."""
 
     @operation(
         "List sessions",
-        Answer(200, "One page, oldest first.", {JSON: SessionPage}),
+        Answer(200, "One page, oldest first unless `newest` is set.", {JSON: SessionPage}),
         query=SessionsQuery,
         errors=READS,
         needs=Permission.READ,
     )
     async def get(self) -> None:
-        """A page of the principal's sessions, oldest first."""
+        """A page of the principal's sessions."""
         self.check()
         query = self.query(SessionsQuery)
         models, following = await self.services.archive.models(
-            None if self.owner == EVERYBODY else self.owner,
-            self.login.reach,
-            state=query.state,
-            limit=query.limit,
-            after=query.after,
+            None if self.owner == EVERYBODY else self.owner, self.login.reach, query
         )
-        self.answer(SessionPage(sessions=models, next=following))
+        told = [within(self.login.reach, model) for model in models]
+        self.answer(SessionPage(sessions=told, next=following))
 
     @operation(
         "Get or create a session",
-        Answer(200, "The session exists already.", {JSON: SessionModel}, {"Location": "The session's path."}),
+        Answer(
+            200,
+            "The session exists already.",
+            {JSON: SessionModel, NDJSON: SessionModel},
+            {"Location": "The session's path."},
+        ),
         Answer(
             201,
             "The session was created, with a kernel.",
-            {JSON: SessionModel},
+            {JSON: SessionModel, NDJSON: SessionModel},
             {"Location": "The session's path."},
+        ),
+        description=(
+            "As NDJSON, lines of type `keepalive` tell its position while it waits in line for a kernel; the"
+            " status is 200 then, and the last line is the session."
         ),
         body={JSON: SessionBody},
         errors=(*STARTS, Conflict, NetworkNotAllowed),
@@ -61,9 +71,14 @@ class SessionsHandler(BaseHandler):
         if self.login.reach.prefix:
             key = self.login.reach.new_key() if body.session is None else body.session
             body = structs.replace(body, session=self.login.reach.check(key))
-        session, created = await self.services.manager.get_or_create(self.owner, body)
+        # Any other Accept is answered with JSON, as by everything that has one form.
+        lines = Format.NDJSON in self.request.headers.get("Accept", "")
+        form = Format.NDJSON if lines else Format.JSON
+        async with self.waiting(form) as moved:
+            session, created = await self.services.manager.get_or_create(self.owner, body, moved=moved)
+            await session.log.commit()
         self.set_location(f"/v1/sessions/{session.row.key}")
-        self.answer(session.to_wire(), 201 if created else 200)
+        self.answer_last(within(self.login.reach, session.to_wire()), form, 201 if created else 200)
 
 
 class SessionHandler(BaseHandler):
@@ -73,13 +88,15 @@ class SessionHandler(BaseHandler):
         "Get a session",
         Answer(200, "The session.", {JSON: SessionModel}),
         errors=READS,
-        query=SessionQuery,
+        query=ModelQuery,
         needs=Permission.READ,
     )
     async def get(self, key: str) -> None:
         """Its model."""
         self.check()
-        self.answer(await self.services.archive.model(self.owner, key))
+        usage = self.query(ModelQuery).usage
+        model = await self.services.archive.model(self.owner, key, usage=usage)
+        self.answer(within(self.login.reach, model))
 
     @operation(
         "End a session",
@@ -127,6 +144,50 @@ class InterruptHandler(BaseHandler):
         self.set_status(204)
 
 
+class BranchHandler(BaseHandler):
+    """A second session that goes on with a copy of the kernel."""
+
+    @operation(
+        "Branch a session",
+        Answer(201, "The new session.", {JSON: SessionModel}, {"Location": "The new session's path."}),
+        description=(
+            "The new session has every variable of this one at this moment. Only idle sessions of Python"
+            " kernels in a sandbox or container can be branched."
+        ),
+        body={JSON: BranchBody},
+        errors=(*STARTS, Conflict, KernelBusy, CannotBranch, QuotaExceeded),
+        query=SessionQuery,
+        needs=Permission.RUN,
+    )
+    async def post(self, key: str) -> None:
+        """201 with the new session; 409 while a cell runs or waits, or with what stands in the way."""
+        self.check()
+        body = await self.body(BranchBody)
+        branch = self.login.reach.branch_key(body.session)
+        spec = BranchSpec(BranchWorkspace(body.workspace), body.seed, body.anyway)
+        session = await self.services.manager.branch(self.owner, check_session_key(key), branch, spec)
+        # Its first row and the one in its parent's record are one commit.
+        await session.log.commit()
+        self.set_location(f"/v1/sessions/{session.row.key}")
+        self.answer(within(self.login.reach, session.to_wire()), 201)
+
+
+class TreeHandler(BaseHandler):
+    """Where a session comes from, and its branches."""
+
+    @operation(
+        "Get a session's ancestors and branches",
+        Answer(200, "The tree.", {JSON: SessionTree}),
+        errors=READS,
+        query=SessionQuery,
+        needs=Permission.READ,
+    )
+    async def get(self, key: str) -> None:
+        """The sessions that it continues, and those that were branched from it."""
+        self.check()
+        self.answer(await self.services.archive.tree(self.owner, key, self.login.reach))
+
+
 class RestartHandler(BaseHandler):
     """A fresh kernel for the session."""
 
@@ -143,4 +204,5 @@ class RestartHandler(BaseHandler):
         self.check()
         session = self.services.manager.live(self.owner, check_session_key(key))
         await session.restart()
-        self.answer(session.to_wire())
+        await session.log.commit()
+        self.answer(within(self.login.reach, session.to_wire()))

@@ -1,0 +1,167 @@
+/**
+ * One cell of a session, as it runs and as it ran: its source, its outputs, how it ended, and what can be done.
+ */
+
+import { api } from "./api.js";
+import { hasEnded } from "./cells.js";
+import { pieces } from "./highlight.js";
+import { languageOf, may } from "./me.js";
+import { sessionHref } from "./router.js";
+import { saved } from "./session_actions.js";
+import { timeLeft } from "./session_log.js";
+import { theme } from "./theme.js";
+import { attempt, clock, copy, Icon, IconButton } from "./ui.js";
+import { because, clock as inWords, counted, duration, moment } from "./words.js";
+import { Outputs } from "../outputs/outputs.js";
+import { html, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+
+/** Lines of source that are shown at first. */
+const MOST_LINES = 40;
+
+const WORDS = {
+  queued: "waiting",
+  running: "running",
+  ok: "done",
+  error: "raised",
+  timeout: "timed out",
+  interrupted: "interrupted",
+  died: "kernel died",
+  cancelled: "cancelled",
+};
+
+/**
+ * @param {{cell: import("./session_log.js").Cell, log: import("./session_log.js").SessionLog, index: number,
+ *   marked: boolean, onEdit?: (code: string) => void, principal?: string | null}} props
+ */
+export function CellView({ cell, log, index, marked, onEdit, principal }) {
+  const state = cell.state.value;
+  const { status, code, count } = state;
+  const ended = hasEnded(status);
+  const label = `Cell ${cell.number}, ${WORDS[status] ?? status}`;
+  const href = sessionHref(log.key, { execution: cell.id, principal });
+  const stop = () => attempt(() => api.post(`${log.path}/executions/${cell.id}/cancel`));
+  const link = () => copy(new URL(href, location.href).href);
+  return html`
+    <article
+      class="cell cell-${status} ${state.undone ? "cell-undone" : ""} ${marked ? "cell-marked" : ""}"
+      aria-label=${state.undone ? `${label}, undone` : label}
+      aria-posinset=${index + 1}
+      aria-setsize=${log.count.value}
+      tabindex="0"
+      id="cell-${cell.id}"
+    >
+      <div class="cell-gutter" aria-hidden="true">[${count ?? (status === "running" ? "*" : " ")}]</div>
+      <div class="cell-body">
+        <header class="cell-head">
+          <span class="cell-status"><span class="dot" aria-hidden="true"></span>${WORDS[status] ?? status}</span>
+          ${state.undone && html`<span class="tag" title="A rollback undid this cell"><${Icon} name="undo" />undone</span>`}
+          ${state.silent && html`<span class="tag">silent</span>`}
+          ${state.from && html`<span class="tag">${state.from}</span>`}
+          <${Timing} state=${state} log=${log} />
+          <div class="spring"></div>
+          <div class="cell-tools">
+            ${!ended && may("run") && html`<button type="button" class="small" onClick=${stop}><${Icon} name="stop" />${status === "queued" ? "Cancel" : "Interrupt"}</button>`}
+            ${onEdit && state.loaded && html`<${IconButton} icon="edit" label="Put the code into the editor" onClick=${() => onEdit(code)} />`}
+            ${state.loaded && html`<${IconButton} icon="copy" label="Copy the code" onClick=${() => copy(code)} />`}
+            <${IconButton} icon="link" label="Copy a link to this cell" onClick=${link} />
+          </div>
+        </header>
+        ${state.loaded ? html`<${Source} code=${code} language=${languageOf(log.model.value?.kernel)} />` : html`<div class="skeleton" aria-hidden="true"></div>`}
+        ${state.shown.outputs.length > 0 && html`<div class="cell-outputs"><${Outputs} outputs=${state.shown.outputs} theme=${theme.value} /></div>`}
+        <${LeftOut} cell=${cell} state=${state} log=${log} />
+        ${state.asking && !ended && html`<${Input} asking=${state.asking} cell=${cell} log=${log} />`}
+        <${Ending} state=${state} />
+      </div>
+    </article>
+  `;
+}
+
+/** @param {{code: string, language: string}} props */
+export function Source({ code, language }) {
+  const lines = useMemo(() => code.split("\n"), [code]);
+  const [whole, setWhole] = useState(false);
+  const folded = lines.length > MOST_LINES + 5 && !whole;
+  const shown = folded ? lines.slice(0, MOST_LINES).join("\n") : code;
+  const coloured = useMemo(() => pieces(shown, language), [shown, language]);
+  if (!code) return null;
+  return html`
+    <pre class="source"><code>${coloured.map(([kind, text]) => (kind ? html`<span class="hl-${kind}">${text}</span>` : text))}</code></pre>
+    ${folded && html`<button type="button" class="unfold" onClick=${() => setWhole(true)}>Show all ${counted(lines.length, "line")}</button>`}
+  `;
+}
+
+/** @param {{state: import("./cells.js").CellState, log: import("./session_log.js").SessionLog}} props */
+function Timing({ state, log }) {
+  const { status } = state;
+  if (status === "queued") {
+    if (state.waitingFor) return html`<span class="faint">in line for a ${state.waitingFor}${state.position ? `, ${counted(state.position, "session")} ahead` : ""}</span>`;
+    return state.position ? html`<span class="faint">${counted(state.position, "cell")} ahead</span>` : null;
+  }
+  if (status === "running") {
+    const since = state.startedAt ? clock.value - Date.parse(state.startedAt) : 0;
+    const left = timeLeft(state, log.model.value);
+    const low = left !== null && left < 10_000;
+    return html`
+      <span class="faint">${inWords(since / 1000)}</span>
+      ${left !== null && html`<span class="deadline ${low ? "low" : ""}" title="Until its deadline">${left > 0 ? `${inWords(left / 1000)} left` : "deadline passed"}</span>`}
+    `;
+  }
+  return html`
+    ${state.durationMs !== null && html`<span class="faint" title=${moment(state.finishedAt)}>${duration(state.durationMs)}</span>`}
+    ${state.queueMs !== null && state.queueMs > 1000 && html`<span class="faint">waited ${duration(state.queueMs)}</span>`}
+    ${state.cause && html`<span class="faint">${because(state.cause)}</span>`}
+  `;
+}
+
+/** Text that is too long for the page is fetched from the gateway as a file. @param {any} props */
+function LeftOut({ cell, state, log }) {
+  const long = state.shown.outputs.findIndex((/** @type {any} */ each) => each.left_out);
+  if (long === -1 || !hasEnded(state.status)) return null;
+  return html`<p class="note"><a href=${saved(`${log.path}/executions/${cell.id}/output/${long}`)} download="">Download the whole text</a></p>`;
+}
+
+/**
+ * A cell's `input()`, answered in place.
+ * @param {{asking: {prompt: string, password: boolean}, cell: any, log: any}} props
+ */
+function Input({ asking, cell, log }) {
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null));
+  const [sending, setSending] = useState(false);
+  useEffect(() => {
+    // Whoever types elsewhere is not interrupted.
+    const active = document.activeElement;
+    if (!active || active === document.body || active.closest(".composer")) field.current?.focus();
+  }, []);
+  /** @param {Event} event */
+  const answer = async (event) => {
+    event.preventDefault();
+    setSending(true);
+    const value = field.current?.value ?? "";
+    const path = `${log.path}/executions/${cell.id}/input`;
+    const done = await attempt(async () => {
+      await api.post(path, { value });
+      return true;
+    });
+    setSending(false);
+    if (done && cell.state.peek().asking === asking) cell.state.value = { ...cell.state.peek(), asking: null };
+  };
+  const id = `input-${cell.id}`;
+  return html`
+    <form class="cell-input" onSubmit=${answer}>
+      <label for=${id}>${asking.prompt || "The cell asks for a line of input"}</label>
+      <input ref=${field} id=${id} type=${asking.password ? "password" : "text"} autocomplete="off" spellcheck="false" disabled=${!may("run")} />
+      <button type="submit" disabled=${sending || !may("run")}>Send</button>
+    </form>
+  `;
+}
+
+/** @param {{state: import("./cells.js").CellState}} props */
+function Ending({ state }) {
+  return html`
+    ${state.problem && html`<p class="note bad">${state.problem}</p>`}
+    ${state.truncated && html`<p class="note">Some of the output was left out: it was more than the record keeps of one cell.</p>`}
+    ${state.replaced && html`<p class="note warn">The kernel was replaced before this cell (${because(state.replaced)}): earlier variables are gone.</p>`}
+    ${state.packages.length > 0 && html`<p class="note">Packages: ${state.packages.join(", ")}</p>`}
+    ${state.files.length > 0 && html`<p class="note">Files: ${state.files.slice(0, 8).map((each) => html`<code class="file-${each.action}">${each.path}</code> `)}${state.files.length > 8 ? `and ${state.files.length - 8} more` : ""}</p>`}
+  `;
+}

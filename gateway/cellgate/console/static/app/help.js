@@ -1,0 +1,51 @@
+/**
+ * The keys that the page knows.
+ */
+
+import { Dialog, IconButton } from "./ui.js";
+import { html } from "../vendor/preact.js";
+
+const KEYS = /** @type {[group: string, keys: [keys: string[], what: string][]][]} */ ([
+  ["Everywhere", [[["?"], "this list"], [["g", "s"], "sessions"], [["g", "g"], "gateway"]]],
+  ["List of sessions", [[["/"], "search"], [["n"], "new session"]]],
+  [
+    "Session",
+    [
+      [["i"], "to the editor"],
+      [["Escape"], "out of the editor, to the cells"],
+      [["j"], "next cell"],
+      [["k"], "previous cell"],
+      [["G"], "last cell"],
+      [["e"], "put the cell's code into the editor"],
+      [["u"], "undo the last cell"],
+      [["p"], "show or hide the panel"],
+    ],
+  ],
+  [
+    "Editor",
+    [
+      [["Shift", "Enter"], "run"],
+      [["Tab"], "complete, or indent at the beginning of a line"],
+      [["Shift", "Tab"], "documentation of the name at the cursor"],
+    ],
+  ],
+]);
+
+/** @param {{onClose: () => void}} props */
+export const Help = ({ onClose }) => html`
+  <${Dialog} label="Keys" onClose=${onClose}>
+    <div class="dialog-head"><h2>Keys</h2><div class="spring"></div><${IconButton} icon="close" label="Close" onClick=${onClose} /></div>
+    <div class="keys">
+      ${KEYS.map(
+        ([group, keys]) => html`
+          <section key=${group}>
+            <h3>${group}</h3>
+            <dl>
+              ${keys.map(([names, what]) => html`<div><dt>${names.map((name) => html`<kbd>${name}</kbd> `)}</dt><dd>${what}</dd></div>`)}
+            </dl>
+          </section>
+        `,
+      )}
+    </div>
+  <//>
+`;

@@ -1,0 +1,122 @@
+/**
+ * What can be done to a session from a list and from its own view, each with the question that it needs.
+ *
+ * Questions name the session. Those whose answer cannot be taken back have its name typed.
+ */
+
+import { address, api } from "./api.js";
+import { info, me } from "./me.js";
+import { sessionPath } from "./router.js";
+import { ask, attempt, say } from "./ui.js";
+import { bytes } from "./words.js";
+
+/** A session's path, with its owner if that is not the reader. @param {any} session @param {string} [rest] */
+export function pathOf(session, rest = "") {
+  const path = `${sessionPath(session.session)}${rest}`;
+  if (!session.principal || session.principal === me.value?.principal) return path;
+  return `${path}${rest.includes("?") ? "&" : "?"}principal=${encodeURIComponent(session.principal)}`;
+}
+
+/** @param {any} session */
+export const nameOf = (session) => session.title || session.session;
+
+/** @param {any} session */
+export async function interrupt(session) {
+  await attempt(() => api.post(pathOf(session, "/interrupt")));
+}
+
+/** @param {any} session */
+export async function restart(session) {
+  const answer = await ask({
+    title: `Restart ${session.session}?`,
+    text: "It gets a fresh kernel. All variables are lost and queued cells are cancelled; files stay.",
+    action: "Restart",
+    danger: true,
+  });
+  if (answer === null) return;
+  if (await attempt(() => api.post(pathOf(session, "/restart")))) say(`${session.session} has a fresh kernel`);
+}
+
+/** Whether it was ended. @param {any} session */
+export async function end(session) {
+  const answer = await ask({
+    title: `End ${session.session}?`,
+    text: "Its kernel and its files are removed. Its record stays and can be read, exported and replayed.",
+    action: "End session",
+    danger: true,
+  });
+  if (answer === null) return false;
+  const done = await attempt(async () => {
+    await api.delete(pathOf(session));
+    return true;
+  });
+  if (done) say(`${session.session} has ended`);
+  return done === true;
+}
+
+/** Whether it was purged. @param {any} session */
+export async function purge(session) {
+  const answer = await ask({
+    title: `Purge ${session.session}?`,
+    text: "Its kernel, its files and its record are removed for good. Only a tombstone in the audit trail stays.",
+    action: "Purge",
+    danger: true,
+    typed: session.session,
+  });
+  if (answer === null) return false;
+  const done = await attempt(async () => {
+    await api.delete(pathOf(session, "?purge=true"));
+    return true;
+  });
+  if (done) say(`${session.session} was purged`);
+  return done === true;
+}
+
+const KEY = "[A-Za-z0-9][A-Za-z0-9._~\\-]{0,127}";
+
+/** The model of the session that the reader asked for; null if they would rather not. */
+export async function create() {
+  const about = info.value ?? {};
+  const kernels = Object.entries(about.kernelspecs ?? {}).map(([name, spec]) => [name, spec.display_name || name]);
+  const { memory, cell_timeout } = about.limits ?? {};
+  const answer = await ask({
+    title: "New session",
+    action: "Start",
+    fields: [
+      { name: "session", label: "Key", pattern: KEY, placeholder: "made up if left empty" },
+      { name: "kernel", label: "Kernel", value: about.default_kernel, options: /** @type {any} */ (kernels) },
+      { name: "memory", label: "Memory", placeholder: bytes(memory) || "default", hint: "Such as 512m or 2g" },
+      { name: "cpus", label: "Processors", type: "number", placeholder: "default" },
+      {
+        name: "cell_timeout",
+        label: "Seconds a cell may run",
+        type: "number",
+        placeholder: cell_timeout ? String(cell_timeout) : "no limit",
+      },
+      {
+        name: "checkpoint",
+        label: "Undo",
+        value: "none",
+        options: [
+          ["none", "Off"],
+          ["auto", "A checkpoint after each cell"],
+        ],
+      },
+      ...(about.network?.length
+        ? [{ name: "network", label: "Network", value: "none", options: [["none", "None"], ["allow", "Allowed hosts"]] }]
+        : []),
+    ],
+  });
+  if (answer === null) return null;
+  const limits = {};
+  if (answer.memory) limits.memory = answer.memory;
+  for (const name of ["cpus", "cell_timeout"]) if (answer[name]) limits[name] = Number(answer[name]);
+  const body = { kernel: answer.kernel || undefined, checkpoint: answer.checkpoint === "auto" ? "auto" : undefined };
+  if (answer.session) body.session = answer.session;
+  if (answer.network === "allow") body.network = "allow";
+  if (Object.keys(limits).length) body.limits = limits;
+  return (await attempt(() => api.post("v1/sessions", body))) ?? null;
+}
+
+/** The address of something to save. @param {string} path */
+export const saved = (path) => address(path).href;

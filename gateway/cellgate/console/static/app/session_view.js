@@ -1,0 +1,272 @@
+/**
+ * One session as a live notebook: `#/sessions/KEY`. Its cells, an editor for the next one, and panels beside them.
+ */
+
+import { api } from "./api.js";
+import { CellView } from "./cell.js";
+import { Editor } from "./editor.js";
+import { Files } from "./files.js";
+import { cellsOf, LIVE } from "./listing.js";
+import { isAdmin, languageOf, may } from "./me.js";
+import { Packages } from "./packages.js";
+import { RecordPanel } from "./record_panel.js";
+import { go, sessionHref } from "./router.js";
+import { end, interrupt, nameOf, purge, restart, saved } from "./session_actions.js";
+import { SessionLog } from "./session_log.js";
+import { Cpu, isTyping, Memory } from "./sessions.js";
+import { branch, checkpoint, Tree, undo } from "./tree.js";
+import { attempt, Failed, Icon, IconButton, Menu, Spinner, State, Tabs } from "./ui.js";
+import { because, counted } from "./words.js";
+import { Variables } from "./variables.js";
+import { VirtualList } from "./virtual_list.js";
+import { html, signal, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+
+/** So wide that panels are shown beside the cells, in pixels; narrower, they are above them when asked for. */
+const WIDE = 1080;
+
+const panelOpen = signal(innerWidth >= WIDE);
+const panel = signal("files");
+
+/**
+ * @param {{session: string, execution?: string, principal?: string | null}} props
+ */
+export function SessionView({ session, execution, principal = null }) {
+  const log = useMemo(() => new SessionLog(session), [session, principal]);
+  useEffect(() => {
+    log.start();
+    return () => log.stop();
+  }, [log]);
+  const failure = log.failure.value;
+  if (failure)
+    return html`
+      <main class="view" id="main">
+        <h1>${session}</h1>
+        <${Failed} problem=${failure.status === 404 ? "There is no such session, or it is not yours." : failure} />
+        <p><a href="#/">All sessions</a></p>
+      </main>
+    `;
+  return html`<${Opened} key=${log} log=${log} execution=${execution} principal=${principal} />`;
+}
+
+/** @param {{log: SessionLog, execution?: string, principal: string | null}} props */
+function Opened({ log, execution, principal }) {
+  const list = useRef(/** @type {import("./virtual_list.js").Handle | null} */ (null));
+  const editor = useRef(/** @type {{put: (code: string) => void, focus: () => void} | null} */ (null));
+  const model = log.model.value;
+  const opening = log.phase.value === "opening";
+  const alive = model ? LIVE.includes(model.state) : false;
+  const runs = may("run");
+
+  const edit = useCallback((/** @type {string} */ code) => {
+    editor.current?.put(code);
+    editor.current?.focus();
+  }, []);
+  useEffect(() => {
+    /** @param {KeyboardEvent} event */
+    const key = (event) => {
+      if (isTyping(event)) return;
+      const acts = {
+        j: () => list.current?.focusBy(1),
+        k: () => list.current?.focusBy(-1),
+        G: () => list.current?.toEnd(),
+        i: () => editor.current?.focus(),
+        e: () => focusedCell(log, (cell) => cell.state.peek().loaded && edit(cell.state.peek().code)),
+        p: () => (panelOpen.value = !panelOpen.value),
+        u: () => model?.checkpoint && runs && undo(log),
+      };
+      const act = acts[/** @type {keyof typeof acts} */ (event.key)];
+      if (!act) return;
+      event.preventDefault();
+      act();
+    };
+    addEventListener("keydown", key);
+    return () => removeEventListener("keydown", key);
+  }, [log, model?.checkpoint]);
+
+  const focusCells = useCallback(() => list.current?.focusBy(0), []);
+  return html`
+    <div class="session-view ${panelOpen.value ? "with-panel" : ""}">
+      <main class="notebook" id="main">
+        <${Head} log=${log} principal=${principal} />
+        ${opening && html`<${Spinner} label="Opening the session" />`}
+        ${!opening && html`<${Cells} log=${log} execution=${execution} principal=${principal} list=${list} onEdit=${runs ? edit : undefined} />`}
+        ${!opening && runs && html`<${Composer} log=${log} alive=${alive} editor=${editor} list=${list} onEscape=${focusCells} />`}
+      </main>
+      ${panelOpen.value && !opening && html`<${Panel} log=${log} principal=${principal} />`}
+    </div>
+  `;
+}
+
+/** @param {SessionLog} log @param {(cell: import("./session_log.js").Cell) => void} act */
+function focusedCell(log, act) {
+  const place = document.activeElement?.closest?.("[data-item]")?.getAttribute("data-item");
+  const cell = place == null ? undefined : log.cells[Number(place)];
+  if (cell) act(cell);
+}
+
+/** @param {{log: SessionLog, principal: string | null}} props */
+function Head({ log, principal }) {
+  const model = log.model.value;
+  const alive = model ? LIVE.includes(model.state) : false;
+  const runs = may("run");
+  if (!model) return html`<header class="session-head"><h1>${log.key}</h1></header>`;
+  const named = { ...model, principal: model.principal };
+  const act = async (/** @type {Promise<any>} */ work) => {
+    await work;
+    log.refresh();
+  };
+  const leave = async (/** @type {Promise<boolean>} */ work) => {
+    if (await work) go("#/");
+  };
+  return html`
+    <header class="session-head">
+      <a class="icon-button back" href="#/" aria-label="All sessions" title="All sessions"><${Icon} name="back" /></a>
+      <div class="session-title">
+        <h1 title=${model.session}>${nameOf(model)}</h1>
+        <div class="facts">
+          <${State} state=${model.state} />
+          ${!alive && model.cause && html`<span>${because(model.cause)}</span>`}
+          <span>${model.kernel}</span>
+          ${model.isolation && html`<span>${model.isolation}</span>`}
+          ${principal && html`<span>of ${principal}</span>`}
+          <span>${counted(log.count.value || cellsOf(model), "cell")}</span>
+          ${model.queue_length > 0 && html`<span>${model.queue_length} queued</span>`}
+          ${alive && html`<span class="wide-fact"><${Memory} session=${model} /></span><span class="wide-fact">CPU <${Cpu} session=${model} /></span>`}
+          ${model.branched_from && html`<a href=${sessionHref(model.branched_from.session, { principal })}><${Icon} name="branch" />${model.branched_from.session}</a>`}
+          ${model.problem && html`<span class="tag bad" title=${model.problem}>not recorded</span>`}
+        </div>
+      </div>
+      <div class="spring"></div>
+      <div class="head-actions">
+        ${runs && model.state === "busy" && html`<button type="button" aria-label="Interrupt" title="Interrupt" onClick=${() => interrupt(named)}><${Icon} name="stop" /><span class="wide-text">Interrupt</span></button>`}
+        ${runs && alive && model.checkpoint && html`<button type="button" aria-label="Undo" onClick=${() => undo(log)} title="Undo the last cell (u)"><${Icon} name="undo" /><span class="wide-text">Undo</span></button>`}
+        <${Menu} label="Actions for ${model.session}" items=${[
+          runs && alive && { text: "Branch…", icon: "branch", act: () => branch(log, principal) },
+          runs && alive && { text: "Checkpoint…", icon: "checkpoint", act: () => checkpoint(log) },
+          { text: "Download notebook", icon: "download", href: saved(`${log.path}/notebook`), download: true },
+          runs && alive && { text: "Restart…", icon: "restart", act: () => act(restart(named)) },
+          runs && alive && { text: "End…", icon: "cross", danger: true, act: () => act(end(named)) },
+          isAdmin.value && { text: "Purge…", icon: "trash", danger: true, act: () => leave(purge(named)) },
+        ]} />
+        <${IconButton} icon="panel" label=${panelOpen.value ? "Hide the panel" : "Show the panel"} aria-pressed=${String(panelOpen.value)} onClick=${() => (panelOpen.value = !panelOpen.value)} />
+      </div>
+    </header>
+  `;
+}
+
+/**
+ * @param {{log: SessionLog, execution?: string, principal: string | null, list: {current: any},
+ *   onEdit?: (code: string) => void}} props
+ */
+function Cells({ log, execution, principal, list, onEdit }) {
+  const count = log.count.value;
+  const [atEnd, setAtEnd] = useState(true);
+  const place = useMemo(() => {
+    const found = execution ? log.byId.get(execution) : undefined;
+    return found ? log.cells.indexOf(found) : null;
+  }, []);
+  const draw = (/** @type {any} */ cell, /** @type {number} */ index) => html`
+    <${CellView} cell=${cell} log=${log} index=${index} marked=${cell.id === execution} onEdit=${onEdit} principal=${principal} />
+  `;
+  const first = useRef(true);
+  useEffect(() => {
+    // The first one is where the list starts.
+    if (first.current) {
+      first.current = false;
+      return;
+    }
+    const found = execution ? log.byId.get(execution) : undefined;
+    if (found) list.current?.scrollTo(log.cells.indexOf(found));
+  }, [execution]);
+  if (count === 0)
+    return html`<div class="feed-box none"><p class="empty">${log.model.value?.branched_from ? "Nothing ran in this branch yet." : "No cell has run here yet."}</p></div>`;
+  return html`
+    <div class="feed-place">
+      <${VirtualList}
+        items=${log.cells}
+        count=${count}
+        keyOf=${(/** @type {any} */ cell) => cell.id}
+        draw=${draw}
+        onRange=${(/** @type {any[]} */ cells) => log.near(cells)}
+        onEnd=${setAtEnd}
+        label="Cells"
+        handle=${list}
+        start=${place}
+      />
+      ${!atEnd && html`<button type="button" class="to-end" onClick=${() => list.current?.toEnd()}><${Icon} name="down" />Latest</button>`}
+    </div>
+  `;
+}
+
+/**
+ * @param {{log: SessionLog, alive: boolean, editor: {current: any}, list: {current: any}, onEscape: () => void}} props
+ */
+function Composer({ log, alive, editor, list, onEscape }) {
+  const [about, setAbout] = useState(/** @type {string | null} */ (null));
+  const model = log.model.value;
+  const run = useCallback(
+    async (/** @type {string} */ code) => {
+      setAbout(null);
+      list.current?.toEnd();
+      const done = await attempt(() => api.post(`${log.path}/execute`, { code, wait: false }));
+      if (done) log.refresh();
+      return done !== undefined;
+    },
+    [log],
+  );
+  const complete = (/** @type {string} */ code, /** @type {number} */ cursor) =>
+    api.post(`${log.path}/complete`, { code, cursor });
+  const inspect = async (/** @type {string} */ code, /** @type {number} */ cursor) => {
+    try {
+      const found = await api.post(`${log.path}/inspect`, { code, cursor });
+      setAbout(found.found ? found.text : null);
+    } catch (error) {
+      if (error.reason !== "busy") setAbout(error.message);
+    }
+  };
+  return html`
+    <section class="composer" aria-label="New cell">
+      ${about && html`<div class="about-box"><pre class="about" tabindex="0" aria-label="Documentation">${about}</pre><${IconButton} icon="close" label="Close" onClick=${() => setAbout(null)} /></div>`}
+      ${!alive && html`<p class="note" role="status">${model?.state === "purging" ? "This session was purged." : "This session has ended. A cell gives it a fresh kernel, and its record goes on."}</p>`}
+      <${Editor}
+        language=${languageOf(model?.kernel)}
+        label="Code of the next cell"
+        focus=${true}
+        runs=${model?.state !== "purging"}
+        onRun=${run}
+        onEscape=${onEscape}
+        complete=${alive ? complete : undefined}
+        inspect=${alive ? inspect : undefined}
+        handle=${editor}
+      />
+    </section>
+  `;
+}
+
+/** @param {{log: SessionLog, principal: string | null}} props */
+function Panel({ log, principal }) {
+  const tabs = /** @type {[string, string, () => any][]} */ ([
+    ["files", "Files", () => html`<${Files} log=${log} />`],
+    ["variables", "Variables", () => html`<${Variables} log=${log} />`],
+    ["packages", "Packages", () => html`<${Packages} log=${log} />`],
+    ["tree", "Tree", () => html`<${Tree} log=${log} principal=${principal} />`],
+    ["record", "Record", () => html`<${RecordPanel} log=${log} />`],
+  ]);
+  const close = () => (panelOpen.value = false);
+  /** @param {KeyboardEvent} event */
+  const key = (event) => {
+    if (event.key === "Escape" && innerWidth < WIDE && !event.defaultPrevented) close();
+  };
+  return html`
+    <aside class="panel" aria-label="Panels" onKeyDown=${key}>
+      <${Tabs}
+        label="Panels"
+        tabs=${tabs}
+        chosen=${panel.value}
+        onChoose=${(/** @type {string} */ id) => (panel.value = id)}
+        extra=${html`<${IconButton} icon="close" class="panel-close" label="Close the panel" onClick=${close} />`}
+      />
+    </aside>
+  `;
+}
+

@@ -1,0 +1,115 @@
+/**
+ * What the outputs' frame draws each kind of output with. Renderers are fetched from the gateway when one is needed.
+ *
+ * What they are given is hostile, and so may the result be: whoever runs here has the frame, and nothing else.
+ */
+
+"use strict";
+
+/** Where the gateway's files for the page are. */
+const FILES = new URL("../", document.currentScript.src);
+
+/** @type {Map<string, Promise<void>>} */
+const loading = new Map();
+
+/** @param {string} name of a renderer in vendor/renderers.js */
+function needed(name) {
+  if (!loading.has(name)) {
+    const script = document.createElement("script");
+    script.src = new URL(`vendor/${window.RENDERERS[name]}`, FILES).href;
+    const loaded = new Promise((resolve, reject) => {
+      script.onload = () => resolve();
+      script.onerror = () => reject(new Error(`The gateway did not send what draws this output (${name}).`));
+    });
+    loading.set(name, loaded);
+    document.head.append(script);
+  }
+  return loading.get(name);
+}
+
+/** @param {unknown} value */
+const asText = (value) => (Array.isArray(value) ? value.join("") : String(value));
+
+/** @param {unknown} value */
+const asObject = (value) => (typeof value === "string" ? JSON.parse(value) : value);
+
+/**
+ * Markup with its scripts, which run when they are put into the document.
+ * @param {HTMLElement} place
+ * @param {string} markup
+ */
+function putMarkup(place, markup) {
+  place.append(document.createRange().createContextualFragment(markup));
+}
+
+/** @typedef {{place: HTMLElement, value: any, metadata: any, theme: string, follow: (url: string) => void}} Wanted */
+
+/** Draws a form of output; what it returns, if anything, ends what it began. */
+const DRAWERS = [
+  [/^text\/html$/, ({ place, value }) => putMarkup(place, asText(value))],
+  [/^text\/markdown$/, drawMarkdown],
+  [/^text\/latex$/, drawLatex],
+  [/javascript$/, ({ place, value }) => void new Function("element", asText(value))(place)],
+  [/^application\/vnd\.plotly\./, drawPlotly],
+  [/^application\/vnd\.vegalite\./, (wanted) => drawVega(wanted, "vega-lite")],
+  [/^application\/vnd\.vega\./, (wanted) => drawVega(wanted, "vega")],
+];
+
+/** Those whose colours are chosen when they are drawn. @param {string} mime */
+const isThemed = (mime) => /^application\/vnd\.vega/.test(mime);
+
+/** @param {Wanted} wanted */
+async function drawMarkdown({ place, value }) {
+  await Promise.all([needed("markdown-it"), needed("katex")]);
+  const markdown = new window.MarkdownIt({ html: true, linkify: true });
+  markdown.use(addMath);
+  putMarkup(place, markdown.render(asText(value)));
+}
+
+/** @param {Wanted} wanted */
+async function drawLatex({ place, value }) {
+  await needed("katex");
+  place.append(latexOf(asText(value)));
+}
+
+const OF_MAPS = /^(?:choropleth|scattergeo)$/;
+
+/** @param {Wanted} wanted */
+async function drawPlotly({ place, value }) {
+  const figure = asObject(value);
+  const hasMaps = (figure.data || []).some((trace) => OF_MAPS.test(trace?.type)) || figure.layout?.geo;
+  await Promise.all([needed("plotly"), hasMaps && needed("plotly-maps")]);
+  // A frame saves no files and asks nobody: these buttons would do nothing.
+  const config = { ...figure.config, responsive: true, displaylogo: false, showLink: false };
+  config.modeBarButtonsToRemove = [...(figure.config?.modeBarButtonsToRemove || []), "toImage", "sendDataToCloud"];
+  await window.Plotly.newPlot(place, figure.data || [], figure.layout || {}, config);
+  if (figure.frames) await window.Plotly.addFrames(place, figure.frames);
+  return () => window.Plotly.purge(place);
+}
+
+/** @param {Wanted} wanted @param {string} mode */
+async function drawVega({ place, value, metadata, theme, follow }, mode) {
+  await needed("vega");
+  const loader = window.vega.loader();
+  const sanitize = loader.sanitize.bind(loader);
+  loader.sanitize = (uri, options) => {
+    if (options?.context !== "href") return sanitize(uri, options);
+    follow(String(uri));
+    return Promise.reject(new Error("Links are followed by the page."));
+  };
+  const told = metadata?.embed_options || {};
+  const options = { theme: told.theme ?? (theme === "dark" ? "dark" : undefined), padding: told.padding };
+  const drawn = await window.vegaEmbed(place, asObject(value), { ...options, mode, loader, actions: false, renderer: "svg" });
+  return () => drawn.finalize();
+}
+
+/**
+ * @param {string} mime
+ * @param {Wanted} wanted
+ * @returns {Promise<(() => void) | void>}
+ */
+async function drawOutput(mime, wanted) {
+  const found = DRAWERS.find(([pattern]) => pattern.test(mime));
+  if (!found) throw new Error(`Outputs of the type ${mime} can't be shown.`);
+  return found[1](wanted);
+}

@@ -1,0 +1,112 @@
+/**
+ * What the gateway's metrics were in the last quarter of an hour, as far as this page has asked for them.
+ *
+ * It asks every five seconds while somebody looks. Counters start anew with the gateway: a step down is no fall.
+ */
+
+import { api } from "../app/api.js";
+import { signal } from "../vendor/preact.js";
+import { parse, sum } from "./prometheus.js";
+
+export const EVERY = 5000;
+export const KEPT = 15 * 60_000;
+
+/**
+ * @typedef {{at: number, metrics: Map<string, import("./prometheus.js").Sample[]>}} Moment
+ * @type {import("../vendor/preact.js").Signal<{moments: Moment[], problem: any}>}
+ */
+export const history = signal({ moments: [], problem: null });
+
+let users = 0;
+let timer = /** @type {ReturnType<typeof setTimeout> | undefined} */ (undefined);
+
+/** Ask as long as what is returned has not been called. */
+export function follow() {
+  users += 1;
+  if (users === 1) ask();
+  return () => {
+    users -= 1;
+    if (users === 0) clearTimeout(timer);
+  };
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (users && !document.hidden) ask();
+});
+
+async function ask() {
+  clearTimeout(timer);
+  if (document.hidden) return;
+  try {
+    add(Date.now(), parse(await api.text("metrics")));
+  } catch (error) {
+    history.value = { ...history.value, problem: error };
+  }
+  clearTimeout(timer);
+  if (users) timer = setTimeout(ask, EVERY);
+}
+
+/** @param {number} at @param {Moment["metrics"]} metrics */
+export function add(at, metrics) {
+  const moments = history.value.moments.filter((moment) => at - moment.at <= KEPT);
+  history.value = { moments: [...moments, { at, metrics }], problem: null };
+}
+
+/**
+ * Values over time, as pairs.
+ * @param {Moment[]} moments
+ * @param {string} name
+ * @param {Record<string, string | string[]>} [wanted]
+ * @returns {[number, number][]}
+ */
+export function values(moments, name, wanted) {
+  return moments.flatMap(({ at, metrics }) => {
+    const value = sum(metrics, name, wanted);
+    return value === undefined || !Number.isFinite(value) ? [] : [/** @type {[number, number]} */ ([at, value])];
+  });
+}
+
+/**
+ * How much a counter rose from each moment to the next.
+ * @param {[number, number][]} counted
+ * @returns {[number, number][]}
+ */
+export function rises(counted) {
+  return counted.slice(1).map(([at, value], index) => {
+    const before = counted[index][1];
+    return [at, value >= before ? value - before : value];
+  });
+}
+
+/**
+ * How much a counter rose each second.
+ * @param {[number, number][]} counted
+ * @returns {[number, number][]}
+ */
+export function rates(counted) {
+  return rises(counted).map(([at, rise], index) => [at, (1000 * rise) / Math.max(1, at - counted[index][0])]);
+}
+
+/** @param {[number, number][]} pairs */
+export const total = (pairs) => pairs.reduce((whole, [, value]) => whole + value, 0);
+
+/** @param {[number, number][]} pairs */
+export const last = (pairs) => pairs.at(-1)?.[1];
+
+/**
+ * A histogram's quantile over all moments: the upper end of the bucket that it falls into; undefined without any.
+ * @param {Moment[]} moments
+ * @param {string} name
+ * @param {number} quantile
+ */
+export function quantile(moments, name, quantile) {
+  const [first, end] = [moments[0], moments.at(-1)];
+  if (!first || !end) return undefined;
+  const buckets = (end.metrics.get(`${name}_bucket`) || []).map(({ labels, value }) => {
+    const before = sum(first.metrics, `${name}_bucket`, { le: labels.le }) ?? 0;
+    return { le: labels.le === "+Inf" ? Infinity : Number(labels.le), count: value >= before ? value - before : value };
+  });
+  buckets.sort((a, b) => a.le - b.le);
+  const all = buckets.at(-1)?.count || 0;
+  return all ? buckets.find(({ count }) => count >= quantile * all)?.le : undefined;
+}

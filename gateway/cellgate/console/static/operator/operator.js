@@ -1,0 +1,180 @@
+/**
+ * The gateway as its operator sees it: kernels and their places, queue, deaths, storage, load, and everybody's own quotas.
+ *
+ * Metrics are for whoever may read them; others see their own quotas and nothing else.
+ */
+
+import { api } from "../app/api.js";
+import { bytes, clock, duration } from "../app/words.js";
+import { useSheet } from "../outputs/sheet.js";
+import { html, useEffect, useState } from "../vendor/preact.js";
+import { alerts } from "./alerts.js";
+import { follow, history, last, quantile, rates, rises, total, values } from "./history.js";
+import { by } from "./prometheus.js";
+import { Gauge } from "./sparkline.js";
+
+const QUOTAS_EVERY = 10_000;
+const RUNBOOK = "docs/how-to/runbook.md";
+
+export function Operator() {
+  useSheet("../operator/operator.css");
+  const [info, setInfo] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    api.get("v1/info").then(setInfo, () => undefined);
+    return follow();
+  }, []);
+  const { moments, problem } = history.value;
+  const isForbidden = problem?.status === 403;
+  return html`<div class="operator">
+    <h1>Gateway</h1>
+    ${info && html`<p class="operator-about">Cellgate ${info.version}, isolation: ${info.isolation}</p>`}
+    ${problem && !isForbidden && html`<p class="operator-problem" role="status">The metrics could not be read: ${problem.message}</p>`}
+    ${isForbidden
+      ? html`<p>Your token may not read the gateway's metrics. An administrator's or an auditor's may.</p>`
+      : html`<${Alerts} moments=${moments} /><${Numbers} moments=${moments} />`}
+    <${Quotas} />
+  </div>`;
+}
+
+/** @typedef {import("./history.js").Moment} Moment */
+
+/** @param {{moments: Moment[]}} props */
+function Alerts({ moments }) {
+  const on = alerts(moments);
+  return html`<section aria-label="Alerts">
+    <h2>Alerts</h2>
+    <div role="status">
+      ${on.length === 0
+        ? html`<p>${moments.length ? "None of what this page can see." : "Nothing is known yet."}</p>`
+        : html`<ul class="operator-alerts">
+            ${on.map(
+              ({ name, text }) => html`<li key=${name}>
+                ${text}. <span>What to do: <code>${RUNBOOK}#${name.toLowerCase()}</code></span>
+              </li>`,
+            )}
+          </ul>`}
+    </div>
+  </section>`;
+}
+
+const whole = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : Math.round(value).toLocaleString("en"));
+const size = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : bytes(value));
+const seconds = (/** @type {number | undefined} */ value) =>
+  value === undefined ? "–" : Number.isFinite(value) ? duration(1000 * value) : "longer than is counted";
+const perSecond = (/** @type {number | undefined} */ value) => (value === undefined ? "–" : `${value.toFixed(value < 10 ? 1 : 0)} / s`);
+const within = (/** @type {Moment[]} */ moments) => clock(((moments.at(-1)?.at || 0) - (moments[0]?.at || 0)) / 1000);
+
+/** @param {{moments: Moment[]}} props */
+function Numbers({ moments }) {
+  const of = (/** @type {string} */ name, /** @type {any} */ wanted = undefined) => values(moments, name, wanted);
+  const inUse = of("cellgate_kernels", { state: ["in_use", "starting", "ending"] });
+  const places = last(of("cellgate_pool_places"));
+  const waiting = of("cellgate_pool_waiting_claims");
+  const oldest = last(of("cellgate_pool_longest_wait_seconds"));
+  const queued = of("cellgate_queued_executions");
+  const cells = rates(of("cellgate_executions_total"));
+  const failed = rises(of("cellgate_executions_total", { status: ["timeout", "died"] }));
+  const free = of("cellgate_storage_free_bytes");
+  const storage = last(of("cellgate_storage_bytes"));
+  const requests = rates(of("cellgate_http_responses_total"));
+  const processor = rates(of("process_cpu_seconds_total"));
+  const end = moments.at(-1)?.metrics || new Map();
+  const states = by(end, "cellgate_kernels", "state");
+  const sessions = by(end, "cellgate_sessions", "state");
+  return html`
+    <section aria-label="Kernels">
+      <h2>Kernels</h2>
+      <dl class="gauges">
+        <${Gauge} label="In use, of places" value=${`${whole(last(inUse))} of ${whole(places)}`} pairs=${inUse} top=${places} />
+        <${Gauge} label="Warm" value=${whole(states.warm)} detail=${`${whole(states.starting)} starting, ${whole(states.ending)} ending`} pairs=${of("cellgate_kernels", { state: "warm" })} top=${places} />
+        <${Gauge} label="Claims waiting" value=${whole(last(waiting))} detail=${oldest ? `the oldest for ${seconds(oldest)}` : ""} pairs=${waiting} />
+        <${Gauge} label="Memory of all" value=${size(last(of("cellgate_kernels_memory_bytes")))} detail=${`largest: ${size(last(of("cellgate_largest_kernel_memory_bytes")))}`} pairs=${of("cellgate_kernels_memory_bytes")} />
+      </dl>
+      <${Counts} title=${`Deaths by cause in ${within(moments)}`} name="cellgate_kernel_deaths_total" label="cause" moments=${moments} />
+    </section>
+    <section aria-label="Cells">
+      <h2>Cells and sessions</h2>
+      <dl class="gauges">
+        <${Gauge} label="Sessions" value=${whole(total(Object.values(sessions).map((value) => [0, value])))} detail=${Object.entries(sessions).filter(([, value]) => value).map(([state, value]) => `${whole(value)} ${state}`).join(", ")} pairs=${of("cellgate_sessions")} />
+        <${Gauge} label="Cells in queues" value=${whole(last(queued))} pairs=${queued} />
+        <${Gauge} label="Cells that ended" value=${perSecond(last(cells))} detail=${`${whole(total(failed))} by deadline or death`} pairs=${cells} />
+        <${Gauge} label="Wait in the queue" value=${seconds(quantile(moments, "cellgate_execution_queue_seconds", 0.95))} detail="95 of 100 cells, at most" />
+      </dl>
+    </section>
+    <section aria-label="Storage">
+      <h2>Storage</h2>
+      <dl class="gauges">
+        <${Gauge} label="Record" value=${size(last(of("cellgate_record_bytes")))} pairs=${of("cellgate_record_bytes")} />
+        <${Gauge} label="Free on its disk" value=${size(last(free))} detail=${`of ${size(storage)}`} pairs=${free} top=${storage} />
+        <${Gauge} label="Waits to be written" value=${size(last(of("cellgate_record_pending_bytes")))} pairs=${of("cellgate_record_pending_bytes")} />
+        <${Gauge} label="A cell's commit" value=${seconds(quantile(moments, "cellgate_execution_commit_seconds", 0.99))} detail="99 of 100, at most" />
+      </dl>
+    </section>
+    <section aria-label="Load">
+      <h2>Load</h2>
+      <dl class="gauges">
+        <${Gauge} label="Answers" value=${perSecond(last(requests))} pairs=${requests} />
+        <${Gauge} label="Processor" value=${last(processor) === undefined ? "–" : `${Math.round(100 * last(processor))} %`} detail="of one" pairs=${processor} top=${1} />
+        <${Gauge} label="Event loop is late" value=${seconds(quantile(moments, "cellgate_loop_lag_seconds", 0.99))} detail="99 of 100 times, at most" />
+        <${Gauge} label="Connections" value=${whole(last(of("cellgate_connections")))} pairs=${of("cellgate_connections")} />
+      </dl>
+      <${Counts} title=${`Refusals in ${within(moments)}`} name="cellgate_http_refusals_total" label="reason" moments=${moments} />
+    </section>
+  `;
+}
+
+/**
+ * What a counter with a label rose by, where it did.
+ * @param {{title: string, name: string, label: string, moments: Moment[]}} props
+ */
+function Counts({ title, name, label, moments }) {
+  const known = Object.keys(by(moments.at(-1)?.metrics || new Map(), name, label));
+  const counted = known
+    .map((value) => /** @type {[string, number]} */ ([value, total(rises(values(moments, name, { [label]: value })))]))
+    .filter(([, count]) => count > 0)
+    .sort((a, b) => b[1] - a[1]);
+  return html`<h3>${title}</h3>
+    ${counted.length === 0
+      ? html`<p>None</p>`
+      : html`<ul class="operator-counts">
+          ${counted.map(([value, count]) => html`<li key=${value}><span>${value.replaceAll("_", " ")}</span> <strong>${whole(count)}</strong></li>`)}
+        </ul>`}`;
+}
+
+/** Quotas that are sizes; the others are numbers. */
+const SIZES = new Set(["memory", "disk", "record", "bytes_per_minute", "network_bytes_per_minute"]);
+
+function Quotas() {
+  const [me, setMe] = useState(/** @type {any} */ (null));
+  useEffect(() => {
+    const ask = () => {
+      if (!document.hidden) api.get("v1/me").then(setMe, () => undefined);
+    };
+    ask();
+    const timer = setInterval(ask, QUOTAS_EVERY);
+    return () => clearInterval(timer);
+  }, []);
+  if (me === null) return null;
+  const quotas = Object.entries(me.quotas);
+  return html`<section aria-label="Quotas">
+    <h2>Quotas of ${me.principal}</h2>
+    <table class="operator-quotas">
+      <thead>
+        <tr><th scope="col">Quota</th><th scope="col">Used</th><th scope="col">Limit</th></tr>
+      </thead>
+      <tbody>
+        ${quotas.map(([name, { used, limit }]) => {
+          const told = SIZES.has(name) ? size : (/** @type {number} */ value) => value.toLocaleString("en");
+          return html`<tr key=${name}>
+            <th scope="row">${name.replaceAll("_", " ")}</th>
+            <td>
+              ${used === null ? "–" : told(used)}
+              ${used !== null && limit ? html` <meter min="0" max=${limit} high=${0.8 * limit} value=${used} aria-label=${`Used of ${name}`}></meter>` : ""}
+            </td>
+            <td>${limit === null ? "none" : told(limit)}</td>
+          </tr>`;
+        })}
+      </tbody>
+    </table>
+  </section>`;
+}

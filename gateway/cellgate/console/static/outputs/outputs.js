@@ -1,0 +1,123 @@
+/**
+ * The outputs of one cell. Text and pictures are drawn in the page, as text nodes and `<img>`; all else in frames.
+ *
+ * It is given a list of plain objects (`app/cell_outputs.js` makes it of events) and knows neither sessions nor the
+ * gateway. Nothing that user code made becomes markup of the page.
+ *
+ * @typedef {import("../app/cell_outputs.js").Output} Output
+ */
+
+import { html, useState } from "../vendor/preact.js";
+import { Failure, tracebackOf } from "./failure.js";
+import { ending, forms, textOf } from "./mime.js";
+import { Picture, pictureOf } from "./picture.js";
+import { Rich } from "./rich.js";
+import { useSheet } from "./sheet.js";
+import { copyPicture, copyText, save } from "./taking.js";
+import { plain } from "./ansi.js";
+import { Text } from "./text.js";
+import { Tree } from "./tree.js";
+
+const STREAMS = { stdout: "Standard output", stderr: "Standard error" };
+
+/**
+ * @param {{outputs: readonly Output[], theme: string, onGrow?: () => void}} props  `onGrow` is called when something
+ *   got another height after it was drawn
+ */
+export function Outputs({ outputs, theme, onGrow }) {
+  useSheet();
+  if (outputs.length === 0) return null;
+  return html`<div class="outputs" data-look=${theme}>
+    ${outputs.map((output, index) => html`<${One} key=${index} output=${output} theme=${theme} onGrow=${onGrow} />`)}
+  </div>`;
+}
+
+/** @param {{output: Output, theme: string, onGrow?: () => void}} props */
+function One({ output, theme, onGrow }) {
+  const [chosen, choose] = useState("");
+  if (output.kind === "stream")
+    return html`<${Framed} takes=${{ text: () => plain(output.text), name: `${output.name}.txt` }}>
+      <${Text}
+        text=${output.text}
+        label=${STREAMS[output.name]}
+        error=${output.name === "stderr"}
+        name=${`${output.name}.txt`}
+        follow=${true}
+      />
+    <//>`;
+  if (output.kind === "error")
+    return html`<${Framed} takes=${{ text: () => plain(tracebackOf(output)), name: "traceback.txt" }}>
+      <${Failure} output=${output} />
+    <//>`;
+  const known = forms(output.data);
+  const form = known.find(({ mime }) => mime === chosen) || known[0];
+  if (form === undefined) return html`<${Unknown} data=${output.data} />`;
+  const { mime, way } = form;
+  const takes = {
+    mime,
+    text: () => textOf(output.data[mime]),
+    picture: way === "picture" ? () => pictureOf(mime, output.data[mime]) : undefined,
+    name: `output.${ending(mime)}`,
+  };
+  return html`<${Framed} takes=${takes} known=${known} chosen=${mime} onChoose=${choose}>
+    <${Drawn} key=${mime} form=${form} output=${output} theme=${theme} onGrow=${onGrow} />
+  <//>`;
+}
+
+/**
+ * @param {{form: {mime: string, way: string, name: string}, output: any, theme: string, onGrow?: () => void}} props
+ */
+function Drawn({ form: { mime, way, name }, output, theme, onGrow }) {
+  const value = output.data[mime];
+  const metadata = output.metadata || {};
+  const text = output.data["text/plain"];
+  switch (way) {
+    case "picture":
+      return html`<${Picture} mime=${mime} value=${value} metadata=${metadata} alt=${described(text)} onGrow=${onGrow} />`;
+    case "tree":
+      return html`<${Tree} value=${value} />`;
+    case "frame":
+      return html`<${Rich} mime=${mime} value=${value} metadata=${metadata} about=${output} name=${name} theme=${theme} onGrow=${onGrow} />`;
+    default:
+      return html`<${Text} text=${textOf(value)} label="Result" />`;
+  }
+}
+
+/** What a picture is, for those who do not see it. @param {unknown} text */
+function described(text) {
+  const told = text === undefined ? "" : plain(textOf(text)).trim();
+  return told && told.length <= 200 ? `Picture: ${told}` : "Picture";
+}
+
+/** @param {{data: Record<string, unknown>}} props */
+function Unknown({ data }) {
+  const names = Object.keys(data).slice(0, 5).join(", ") || "nothing";
+  return html`<p class="out-note">This output can't be shown here: it has ${names}.</p>`;
+}
+
+/**
+ * An output with what can be done with it.
+ * @param {{takes: {mime?: string, text: () => string, picture?: () => Blob, name: string},
+ *   known?: {mime: string, name: string}[], chosen?: string, onChoose?: (mime: string) => void, children?: any}} props
+ */
+function Framed({ takes, known = [], chosen, onChoose, children }) {
+  const [told, tell] = useState("");
+  const { mime = "text/plain", text, picture, name } = takes;
+  const copy = async () => {
+    const done = picture && mime === "image/png" ? await copyPicture(picture()) : await copyText(text());
+    tell(done ? "Copied" : "The browser did not allow it");
+    setTimeout(() => tell(""), 2000);
+  };
+  return html`<div class="out">
+    ${children}
+    <div class="out-menu" role="toolbar" aria-label="This output">
+      <span role="status">${told}</span>
+      ${known.length > 1 &&
+      html`<select aria-label="Show as" value=${chosen} onChange=${(event) => onChoose?.(event.currentTarget.value)}>
+        ${known.map((form) => html`<option key=${form.mime} value=${form.mime}>${form.name}</option>`)}
+      </select>`}
+      <button type="button" onClick=${copy}>Copy</button>
+      <button type="button" onClick=${() => save(name, mime, picture ? picture() : text())}>Download</button>
+    </div>
+  </div>`;
+}

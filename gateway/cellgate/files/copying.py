@@ -1,0 +1,202 @@
+"""Copies the files of a workspace into another, empty folder, while code may still write to both.
+
+Both folders are gone through by descriptors, and no link is followed: not in the source, nor in the target,
+which the code in a sandbox may see too. Regular files, folders and links are copied; sockets, pipes and
+devices are not. Names of one file are names of one file in the copy too, which so takes no more room.
+``data`` copies what is in a file. Blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cellgate.errors import QuotaExceeded
+from cellgate.files import data
+from cellgate.files.data import MODES, Stop, go_on, never
+from cellgate_kernels import trees
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKED = 1 << 16
+"""Files with several names that are remembered. Names of others become files of their own."""
+
+
+class _Target:
+    """The folder that is filled, and the folder in it where the last entry was put."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.open(root, _FOLDER)
+        self._path = ""
+        self._folder = self._root
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leave()
+        os.close(self._root)
+
+    def folder(self, path: str) -> int:
+        """The descriptor of a folder in it, open until the next call."""
+        if path != self._path:
+            self._leave()
+            for name in path.split("/") if path else ():
+                inner = os.open(name, _FOLDER, dir_fd=self._folder)
+                self._leave()
+                self._folder = inner
+            self._path = path
+        return self._folder
+
+    def _leave(self) -> None:
+        if self._folder != self._root:
+            os.close(self._folder)
+        self._folder = self._root
+        self._path = ""
+
+
+class _Linked:
+    """Files with several names, as they were found, each with the path of its first copy."""
+
+    def __init__(self, target: Path) -> None:
+        self._first: dict[tuple[int, ...], str] = {}
+        self._made = _Target(target)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._made.__exit__(kind, error, trace)
+
+    def add(self, entry: trees.Entry) -> None:
+        """It was copied."""
+        if entry.found.st_nlink > 1 and len(self._first) < _MOST_LINKED:
+            self._first[_identity(entry)] = entry.path
+
+    def link(self, entry: trees.Entry, folder: int) -> bool:
+        """Make it one more name of its first copy; returns whether that was possible."""
+        first = self._first.get(_identity(entry))
+        if first is None:
+            return False
+        around, _, name = first.rpartition("/")
+        try:
+            source = self._made.folder(around)
+            os.link(name, entry.name, src_dir_fd=source, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in trees.NO_OPEN_FILES or error.errno == errno.ENOSPC:
+                raise
+            return False
+        return True
+
+
+def _identity(entry: trees.Entry) -> tuple[int, ...]:
+    """Of a file as it is now: it may be written while it is copied, or another may get its inode."""
+    found = entry.found
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def copy_tree(
+    source: Path,
+    target: Path,
+    most_bytes: int,
+    *,
+    deepest: int = trees.DEEPEST,
+    most: int = trees.MOST,
+    stop: Stop = never,
+) -> bool:
+    """Copy everything below `source` into the empty folder `target`; returns whether there was anything.
+
+    Raises QuotaExceeded if that is more than `most_bytes`, more than `most` entries or something below more
+    than `deepest` folders, ShuttingDown once `stop` says so, and OSError.
+    """
+    left = most_bytes
+    copied = False
+    walk = trees.Walk(source, deepest=deepest, most=most)
+    with _Target(target) as made, _Linked(target) as linked:
+        for entry in walk:
+            go_on(stop)
+            folder = made.folder(entry.path[: -len(entry.name)].rstrip("/"))
+            copied = True
+            if entry.is_folder:
+                os.mkdir(entry.name, stat.S_IMODE(entry.found.st_mode) & MODES | stat.S_IRWXU, dir_fd=folder)
+            elif stat.S_ISLNK(entry.found.st_mode):
+                _copy_link(entry, folder)
+            elif entry.is_file and not linked.link(entry, folder):
+                left = _copy_file(entry, folder, left, stop)
+                linked.add(entry)
+    if walk.hindered is not None:
+        raise walk.hindered
+    if not walk.complete:
+        raise QuotaExceeded(
+            f"The files can't be copied: there are more than {most:,}, or they lie deeper than {deepest}"
+            " folders, or their permissions forbid it"
+        )
+    return copied
+
+
+def data_bytes(source: Path, *, deepest: int, most: int, stop: Stop = never) -> int:
+    """How many bytes a copy of everything below `source` would have now, not counting holes.
+
+    Raises ShuttingDown once `stop` says so, and OSError on too many open files.
+    """
+    total = 0
+    linked: set[tuple[int, int]] = set()
+    for entry in trees.Walk(source, deepest=deepest, most=most):
+        go_on(stop)
+        inode = entry.found.st_dev, entry.found.st_ino
+        if not entry.is_file or inode in linked:
+            continue
+        if entry.found.st_nlink > 1 and len(linked) < _MOST_LINKED:
+            linked.add(inode)
+        total += _data_bytes(entry)
+    return total
+
+
+def _data_bytes(entry: trees.Entry) -> int:
+    size = entry.found.st_size
+    if entry.found.st_blocks * 512 >= size:
+        return size
+    # It has holes, or is compressed.
+    try:
+        with data.opened(entry.name, entry.folder) as descriptor:
+            return 0 if descriptor is None else _without_holes(descriptor, size)
+    except OSError as error:
+        if error.errno in trees.NO_OPEN_FILES:
+            raise
+        return 0
+
+
+def _without_holes(descriptor: int, size: int) -> int:
+    try:
+        return sum(end - at for at, end in data.parts(descriptor, size))
+    except OSError:
+        return size
+
+
+def _copy_link(entry: trees.Entry, folder: int) -> None:
+    leads_to = data.link_text(entry.name, entry.folder)
+    if leads_to is not None:
+        os.symlink(leads_to, entry.name, dir_fd=folder)
+
+
+def _copy_file(entry: trees.Entry, folder: int, left: int, stop: Stop) -> int:
+    """Copy a file's data without its holes; returns how many bytes may still be copied after it."""
+    with data.opened(entry.name, entry.folder) as source:
+        if source is None:
+            return left
+        found = os.fstat(source)
+        target = os.open(entry.name, data.NEW, found.st_mode & MODES | stat.S_IWUSR, dir_fd=folder)
+        try:
+            left = data.copy_data(source, target, found.st_size, left, stop)
+            os.fchmod(target, stat.S_IMODE(found.st_mode) & MODES)
+            os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(target)
+    return left

@@ -1,0 +1,161 @@
+"""Opens and copies the data of single files that hostile code may be writing to at the same time.
+
+The one way in which ``copying`` (branches) and ``snapshots`` (checkpoints) read files of a workspace: no link
+is followed, no pipe or device blocks, holes stay holes, and where the file system shares blocks between files
+(reflinks), the copy does. It knows no folders; ``cellgate_kernels.trees`` walks them. Blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import zip_longest
+
+from cellgate.errors import QuotaExceeded, ShuttingDown
+from cellgate_kernels import trees
+
+MODES = 0o777
+"""Permissions are copied, set-id bits are not."""
+NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+"""To create a file and write to it."""
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_VANISHED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO})
+_NO_RANGES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+_NO_CLONES = _NO_RANGES | {errno.ENOTTY, errno.EPERM}
+_CLONE = 0x40049409
+"""ioctl_ficlone(2)."""
+_STEP = 16 * 1024 * 1024
+_COMPARED = 1024 * 1024
+
+Stop = Callable[[], bool]
+"""Whether to give up, asked between steps of 16 MiB at most."""
+
+
+def never() -> bool:
+    """Don't give up."""
+    return False
+
+
+def go_on(stop: Stop) -> None:
+    """Raise ShuttingDown if `stop` says so."""
+    if stop():
+        raise ShuttingDown("The gateway is shutting down, and the files are not copied yet")
+
+
+@contextmanager
+def opened(name: str, folder: int) -> Iterator[int | None]:
+    """A descriptor to read a regular file in a folder; None if it is gone, or something else by now."""
+    try:
+        descriptor = os.open(name, _READ, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _VANISHED:
+            yield None
+            return
+        raise
+    try:
+        yield descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    finally:
+        os.close(descriptor)
+
+
+def link_text(name: str, folder: int) -> str | None:
+    """Where a symbolic link leads; None if it is gone, or something else by now."""
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno in trees.NO_OPEN_FILES:
+            raise
+        return None
+
+
+def parts(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    """Where a file has data, up to `size`: the first byte of each part, and that after the last."""
+    at = 0
+    while at < size:
+        try:
+            at = os.lseek(descriptor, at, os.SEEK_DATA)
+            end = min(os.lseek(descriptor, at, os.SEEK_HOLE), size)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return  # there is nothing but a hole up to the end
+            raise
+        if end <= at:
+            return  # it has grown in between
+        yield at, end
+        at = end
+
+
+def clone(source: int, target: int) -> bool:
+    """Let an empty file share the blocks of another; returns whether the file system can do that."""
+    try:
+        fcntl.ioctl(target, _CLONE, source)
+    except OSError as error:
+        if error.errno not in _NO_CLONES:
+            raise
+        return False
+    return True
+
+
+def copy_data(source: int, target: int, size: int, left: int, stop: Stop) -> int:
+    """Copy a file's data without its holes; returns how many of the `left` bytes may still be copied."""
+    os.ftruncate(target, size)
+    for at, end in parts(source, size):
+        left -= end - at
+        if left < 0:
+            raise QuotaExceeded("The files can't be copied: they take more than the session's limit `disk`")
+        copy_range(source, target, at, end, stop)
+    return left
+
+
+def copy_range(source: int, target: int, at: int, end: int, stop: Stop) -> None:
+    """Copy these bytes, or those of them that are still there if the file was cut in between."""
+    while at < end:
+        go_on(stop)
+        try:
+            copied = os.copy_file_range(source, target, min(_STEP, end - at), at, at)
+        except OSError as error:
+            if error.errno not in _NO_RANGES:
+                raise
+            copied = os.pwrite(target, os.pread(source, min(_STEP, end - at), at), at)
+        if not copied:
+            return
+        at += copied
+
+
+def same(one: int, other: int, size: int, stop: Stop) -> bool:
+    """Whether two files of this size have the same bytes; False too if their holes lie elsewhere."""
+    for part, twin in zip_longest(parts(one, size), parts(other, size)):
+        if part is None or part != twin:
+            return False
+        at, end = part
+        while at < end:
+            go_on(stop)
+            step = min(_COMPARED, end - at)
+            if os.pread(one, step, at) != os.pread(other, step, at):
+                return False
+            at += step
+    return True
+
+
+def is_open(descriptor: int, *, for_writing: bool = False) -> bool:
+    """Whether something else has a file open, or may have; `descriptor` must be for reading only.
+
+    Through a shared map data can change without a sign on the file, and a map keeps its file open. The
+    kernel grants a lease only on a file that is not open elsewhere, one for reading if it is not open for
+    writing. Whoever opens it in the microseconds for which the lease is held waits for its end, and this
+    process gets a signal that it ignores.
+    """
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK if for_writing else fcntl.F_WRLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno in trees.NO_OPEN_FILES:
+            raise
+        return True
+    return False

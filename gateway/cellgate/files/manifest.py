@@ -1,0 +1,135 @@
+"""What one snapshot of a workspace consists of, and the file that it is written to.
+
+A manifest lists each entry with the number of its folder in the list and its name, so no path is long,
+however deep the tree. The data of files is in blobs, by number; several files, also of several snapshots,
+may have the same. Pure, but for `found`, which only reads numbers of a stat result.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import msgspec
+
+from cellgate_kernels import trees
+
+ROOT = 0
+MOST_BYTES = 512 * 1024 * 1024
+"""A manifest with the most entries, each with the longest name and link, has fewer."""
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """Changes when a file's data may have changed: no code can set `changed` (the ctime)."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Identity:
+        """The identity of a file that was found so."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+class Blob(msgspec.Struct, frozen=True, array_like=True):
+    """Where a file's data is kept. `bytes`: what it takes on the disk at most, in whole blocks."""
+
+    number: int
+    bytes: int
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """One entry of the workspace. `folder` is the number of its folder, the root's own for the root.
+
+    `first`: of a file, the number of the first of its names. `sure`: its data can't have changed while the
+    identity is the same. `modified` is in nanoseconds.
+    """
+
+    folder: int
+    name: bytes
+    mode: int
+    owner: int
+    group: int
+    modified: int
+    identity: Identity | None = None
+    first: int = 0
+    blob: Blob | None = None
+    sure: bool = False
+    leads_to: bytes = b""
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_link(self) -> bool:
+        """Whether it is a symbolic link."""
+        return stat.S_ISLNK(self.mode)
+
+
+class Manifest(msgspec.Struct, frozen=True, array_like=True):
+    """The entries of one snapshot, each after its folder; the first is the workspace itself."""
+
+    records: tuple[Record, ...]
+
+    def names(self) -> dict[int, list[int]]:
+        """The numbers of the entries in each folder, by the folder's number."""
+        folders = (number for number, each in enumerate(self.records) if each.is_folder)
+        inside: dict[int, list[int]] = {number: [] for number in folders}
+        for number, each in enumerate(self.records):
+            if number != ROOT:
+                inside[each.folder].append(number)
+        return inside
+
+    def blobs(self) -> dict[int, int]:
+        """The bytes of all its blobs, by their numbers."""
+        return {each.blob.number: each.blob.bytes for each in self.records if each.blob is not None}
+
+    def encoded(self) -> bytes:
+        """As it is written."""
+        return msgspec.msgpack.encode(self)
+
+
+def decoded(content: bytes) -> Manifest:
+    """Read a manifest. Raises ValueError."""
+    manifest = msgspec.msgpack.decode(content, type=Manifest)
+    for number, each in enumerate(manifest.records):
+        above = manifest.records[each.folder] if 0 <= each.folder <= number else None
+        is_plain = b"/" not in each.name and b"\0" not in each.name and each.name not in {b".", b".."}
+        if above is None or not above.is_folder or not is_plain or (number == ROOT) == bool(each.name):
+            raise ValueError(f"Entry {number} is no entry of a folder before it")
+        if not 0 <= each.first <= number:
+            raise ValueError(f"Entry {number} is another name of none before it")
+    if not manifest.records or len(manifest.records) > trees.MOST + 1:
+        raise ValueError("There are no entries, or too many")
+    return manifest
+
+
+def record(
+    found: os.stat_result,
+    folder: int,
+    name: str,
+    *,
+    first: int = 0,
+    blob: Blob | None = None,
+    sure: bool = False,
+    leads_to: str = "",
+) -> Record:
+    """The record of an entry that was found so."""
+    return Record(
+        folder,
+        os.fsencode(name),
+        found.st_mode,
+        found.st_uid,
+        found.st_gid,
+        found.st_mtime_ns,
+        None if stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode) else Identity.of(found),
+        first,
+        blob,
+        sure,
+        os.fsencode(leads_to),
+    )

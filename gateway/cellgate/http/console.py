@@ -1,0 +1,458 @@
+"""/ and /console: the page of the console, its files, and how a browser signs in and out.
+
+The page and its files are the same for everybody and hold no secret; what it shows, it asks of `/v1` like any
+other client, with the cookie of its sign-in. ``console`` has the files, the cookie and the sign-ins, ``base``
+lets requests with the cookie in.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qs
+
+from cellgate.console.assets import FRAME, PAGE, Asset
+from cellgate.console.cookies import MOST_LENGTH, CookiePlace
+from cellgate.errors import Forbidden, NotAuthenticated, NotFound, TooManyAttempts, status_of
+from cellgate.http.access import is_own_page
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import requires
+from cellgate.http.plain_page import POLICY, Form, plain_page
+from cellgate.principals.oidc_sign_in import Begun, ProviderSignIn
+from cellgate.principals.principal import Login
+from cellgate.wire.models import SignInBody
+from cellgate_kernels.errors import CellgateError, InvalidInput
+
+MOST_BODY: Final = 32 * 1024
+MOST_FIELDS: Final = 2
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:[0-9]{1,5})?")
+"""A host as policies can name it; addresses of IPv6 they can't."""
+_SEPARATORS: Final = str.maketrans({";": "%3B", ",": "%2C"})
+_HTML: Final = frozenset({"text/html", "text/*", "*/*", "application/xhtml+xml"})
+_LOOKING_AHEAD: Final = ("Sec-Purpose", "Purpose", "X-Moz")
+
+
+def page_policy(files: str) -> str:
+    """The policy of the page. `files`: where its files are.
+
+    Not `'self'`: outputs of sessions are of the same origin, and none of them must be a script of the page.
+    """
+    return (
+        f"default-src 'none'; script-src {files}; style-src {files}; img-src 'self' blob: data:;"
+        f" font-src {files}; connect-src 'self'; frame-src {files}; form-action 'self'; base-uri 'none';"
+        " frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def frame_policy(files: str) -> str:
+    """The policy of the page of an output: scripts run, but have no origin and can reach nothing."""
+    return (
+        f"sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' {files};"
+        f" style-src 'unsafe-inline' {files}; img-src data: blob:; media-src data: blob:; font-src data:;"
+        " connect-src 'none'; frame-src 'none'; worker-src blob:; form-action 'none'; base-uri 'none';"
+        " frame-ancestors 'self'"
+    )
+
+
+def frame_connections(files: str) -> str:
+    """Where an output may connect to, for what policies do not rule: WebRTC, names looked up in advance.
+
+    Chromium 152 and later know this field. No browser has `webrtc` of policies.
+    """
+    allowed = "response-origin" if files == "'self'" else f'"{files}*"'
+    return f"({allowed}); webrtc=block"
+
+
+class AssetHandler(BaseHandler):
+    """A handler that sends files of the console. Whoever asks need not be signed in."""
+
+    public = True
+
+    async def send(self, asset: Asset) -> None:
+        """Send the file, or that the browser has it."""
+        self.set_header("Etag", asset.tag)
+        by_origin = ["Origin"] if self.services.access.allowed_origins else []
+        by_kind = ["Accept"] if asset.name == PAGE else []
+        self.set_header("Vary", ", ".join([*by_origin, *by_kind, "Accept-Encoding"]))
+        self.set_header(
+            "Cache-Control", "public, max-age=31536000, immutable" if asset.is_fixed else "no-cache"
+        )
+        self.set_header(
+            "Cross-Origin-Resource-Policy", "cross-origin" if asset.is_for_frames else "same-origin"
+        )
+        if asset.kind.startswith("text/html"):
+            policy = frame_policy if asset.name == FRAME else page_policy
+            self.set_header("Content-Security-Policy", policy(self._files()))
+            self.set_header("X-DNS-Prefetch-Control", "off")
+            self.set_header("Referrer-Policy", "no-referrer" if asset.name == FRAME else "same-origin")
+            if asset.name == PAGE:
+                self.set_header("Cross-Origin-Opener-Policy", "same-origin")
+            if asset.name == FRAME:
+                self.set_header("Connection-Allowlist", frame_connections(self._files()))
+        if self.check_etag_header():
+            self.set_status(HTTPStatus.NOT_MODIFIED)
+            return
+        body = asset.body
+        self.set_header("Content-Type", asset.kind)
+        if asset.zipped is not None and _takes_gzip(self.request.headers.get("Accept-Encoding", "")):
+            self.set_header("Content-Encoding", "gzip")
+            body = asset.zipped
+        if self.request.method == "HEAD":
+            self.set_header("Content-Length", len(body))
+            self.finish()
+        else:
+            await self.finish_parts([body])
+
+    def _files(self) -> str:
+        """Where the console's files are, as a policy names it."""
+        host = self.request.host
+        if not _HOST.fullmatch(host):
+            return "'self'"
+        base = self.services.base_url.translate(_SEPARATORS)
+        return f"{self.request.protocol}://{host}{base}/console/"
+
+    def compute_etag(self) -> None:
+        """None: tornado would hash the body each time."""
+        return
+
+
+def _takes_gzip(accepted: str) -> bool:
+    for part in accepted.split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip().lower() in {"gzip", "*"}:
+            return not re.fullmatch(r"\s*q\s*=\s*0(\.0*)?\s*", weight)
+    return False
+
+
+class ConsoleFileHandler(AssetHandler):
+    """The page's files."""
+
+    def _check_sender(self) -> None:
+        """As for any request, but frames of outputs have no origin, and browsers may say so: it is "null".
+
+        That lets nobody read a file: for what pages of other origins may load there is the resource policy.
+        """
+        if self.request.headers.get("Origin") == "null":
+            self.services.access.check_host(self.request.headers.get("Host", ""))
+        else:
+            super()._check_sender()
+
+    @requires()
+    async def get(self, name: str) -> None:
+        """A file of the table of those that there are; the page itself is at `/`."""
+        self.check()
+        if name == PAGE:
+            raise NotFound("The console has no such file: its page is one folder up")
+        if name == FRAME and self.request.headers.get("Sec-Fetch-Dest", "iframe") != "iframe":
+            raise Forbidden("This page is for outputs in the console alone", cause="frame")
+        await self.send(await self.services.assets.get(name))
+
+    head = get
+
+
+class _Entrance(BaseHandler):
+    """A handler that lets a browser in."""
+
+    async def login_of(self, token: str) -> Login:
+        """The login of a token, or the only one there is. Raises what `Authentication.login` raises."""
+        found = self.services.access.authenticate(f"Bearer {token}", None)
+        if isinstance(found, Login):
+            return found
+        self._check_attempts()
+        return await found()
+
+    async def refuse(self, error: NotAuthenticated) -> CellgateError:
+        """The refusal of a wrong token or ticket; it may have to wait, as anywhere else."""
+        refusal = self._counted(error)
+        if isinstance(refusal, TooManyAttempts):
+            await self.services.attempts.hold()
+        return refusal
+
+    def check_other(self, login: Login) -> None:
+        """Check that nobody else is signed in: what they do now would happen as `login`. Raises Forbidden."""
+        found = self.services.sign_ins.find(self.secrets())
+        name = None if found is None else found[1].principal.name
+        if name not in {None, login.principal.name} and self.services.access.authentication.is_shared:
+            raise Forbidden(
+                f"This browser is signed in as {name}, and this would sign in {login.principal.name}:"
+                " sign out first, in the console",
+                cause="sign_in",
+            )
+
+    def let_in(self, login: Login, secret: str) -> None:
+        """Give the browser its cookie, in place of a former one. Raises PrincipalQuotaExceeded."""
+        self.login = login
+        self._count_request()
+        self.services.sign_ins.sign_out(self.secrets())
+        self.set_header("Set-Cookie", self.cookie_place.field(secret))
+
+
+class _VisitHandler(_Entrance):
+    """A handler of addresses that browsers visit."""
+
+    public = True
+
+    @property
+    def _takes_html(self) -> bool:
+        accepted = self.request.headers.get("Accept", "*/*")
+        return any(part.partition(";")[0].strip().lower() in _HTML for part in accepted.split(","))
+
+    def lead(self, location: str) -> None:
+        """Send the browser on, so that nobody learns of the address that it was at."""
+        self.set_header("Referrer-Policy", "no-referrer")
+        self.set_header("Location", location)
+        self.set_status(HTTPStatus.SEE_OTHER)
+
+    @property
+    def page(self) -> str:
+        """Where the console is."""
+        return f"{self.services.base_url}/"
+
+    def check_visit(self) -> None:
+        """Check that somebody opens this address. Raises Forbidden."""
+        headers = self.request.headers
+        ahead = any("prefetch" in headers.get(name, "").lower() for name in _LOOKING_AHEAD)
+        if ahead or headers.get("Sec-Fetch-Dest", "document") != "document":
+            raise Forbidden("This address signs in whoever opens it, and nobody does", cause="sign_in")
+
+    def check_link(self, *allowed: str) -> None:
+        """Check where a link to here comes from, as far as the browser says. Raises Forbidden.
+
+        `allowed`: values of `Sec-Fetch-Site`. Nobody else can be meant on a gateway that is not shared.
+        """
+        site = self.request.headers.get("Sec-Fetch-Site")
+        if site is None or site in allowed or not self.services.access.authentication.is_shared:
+            return
+        # Somebody could have made the link to sign another in as themselves, and see what they do.
+        raise Forbidden(
+            "A link on a page has led here. If you want to sign in with this address, paste it into the"
+            " address bar.",
+            cause="sign_in",
+        )
+
+    def problem_body(self, error: CellgateError) -> tuple[str, bytes]:
+        """A page for a browser."""
+        if not self._takes_html:
+            return super().problem_body(error)
+        status = status_of(error)
+        self.set_header("Content-Security-Policy", POLICY)
+        self.set_header("Referrer-Policy", "no-referrer")
+        page = plain_page(
+            f"{status.value} {status.phrase}", error.message, link=(self.page, "Cellgate's console")
+        )
+        return "text/html; charset=utf-8", page
+
+
+class ConsoleHandler(AssetHandler, _VisitHandler):
+    """The page. A client that takes no HTML finds nothing here, as at any other path without a resource."""
+
+    max_body = MOST_BODY
+    reads_body = True
+
+    @property
+    def _needs_token(self) -> bool:
+        return not self._takes_html and self.request.method != "OPTIONS"
+
+    @requires()
+    async def get(self) -> None:
+        """The page; with a ticket or a token, sign in first."""
+        self.check()
+        if not self._takes_html:
+            raise NotFound("There is nothing at this path but a page")
+        ticket = self.get_query_argument("ticket", None)
+        token = self.get_query_argument("token", None)
+        if self.request.method == "HEAD" or not (ticket or token):
+            await self.send(await self.services.assets.get(PAGE))
+            return
+        self.check_visit()
+        self.check_link("none")
+        await self._sign_in(ticket or "", token or "", confirmed=not self._could_be_led)
+
+    head = get
+
+    @requires()
+    async def post(self) -> None:
+        """Sign in: somebody has seen whom the address signs in, and agreed."""
+        self.check()
+        if not is_own_page(self.request.headers, self.request.protocol, reads=False):
+            raise Forbidden("Only the gateway's own page may ask for this", cause="origin")
+        try:
+            given = parse_qs(self.raw_body().decode(errors="replace"), max_num_fields=MOST_FIELDS)
+        except ValueError:
+            raise InvalidInput(f"The form has more than {MOST_FIELDS} fields") from None
+        ticket, token = (given.get(name, [""])[0] for name in ("ticket", "token"))
+        await self._sign_in(ticket, token, confirmed=True)
+
+    async def _sign_in(self, ticket: str, token: str, *, confirmed: bool) -> None:
+        sign_ins = self.services.sign_ins
+        try:
+            login = self._peek(ticket) if ticket else await self.login_of(token)
+            self.check_other(login)
+            if not confirmed:
+                self._ask(login, {"ticket": ticket} if ticket else {"token": token})
+                return
+            redeemed = sign_ins.redeem(ticket) if ticket else (sign_ins.sign_in(login), login)
+            if redeemed is None:
+                raise _used_up()
+        except NotAuthenticated as error:
+            raise await self.refuse(error) from None
+        self.let_in(login, redeemed[0])
+        self.lead(self.page)
+
+    def _peek(self, ticket: str) -> Login:
+        login = self.services.sign_ins.peek(ticket) if len(ticket) <= MOST_LENGTH else None
+        if login is None:
+            raise _used_up()
+        return login
+
+    @property
+    def _could_be_led(self) -> bool:
+        """Whether a link may have led here and the browser does not say so, as without TLS."""
+        return "Sec-Fetch-Site" not in self.request.headers and self.services.access.authentication.is_shared
+
+    def _ask(self, login: Login, fields: dict[str, str]) -> None:
+        """Ask whoever sees the page whether they want to be signed in."""
+        self.set_header("Content-Type", "text/html; charset=utf-8")
+        self.set_header("Content-Security-Policy", f"{POLICY}; form-action 'self'; base-uri 'none'")
+        self.set_header("Referrer-Policy", "same-origin")
+        name = login.principal.name
+        self.finish(
+            plain_page(
+                "Cellgate",
+                f"This address signs you in as {name}. If you did not ask for it, close this page: whoever"
+                " sent you here could see what you do.",
+                form=Form(self.page, fields, f"Sign in as {name}"),
+            )
+        )
+
+
+def _used_up() -> NotAuthenticated:
+    return NotAuthenticated(
+        "This address works once, within a minute. Get a new one with `cellgate open`.", cause="ticket"
+    )
+
+
+class ProviderHandler(_VisitHandler):
+    """To the identity provider, to be signed in there."""
+
+    @property
+    def provider(self) -> ProviderSignIn:
+        """Where users sign in. Raises NotFound."""
+        if self.services.provider is None:
+            raise NotFound("Nobody signs in at an identity provider here: --oidc-client-id allows that")
+        return self.services.provider
+
+    @property
+    def back(self) -> str:
+        """Where the provider sends the browser back to, as it is registered there."""
+        if not _HOST.fullmatch(self.request.host):
+            raise InvalidInput("The identity provider can't send a browser back to this Host")
+        return f"{self.request.protocol}://{self.request.host}{self.page}console/oidc/callback"
+
+    @property
+    def asking_place(self) -> CookiePlace:
+        """Where the browser keeps its side of the question."""
+        return replace(self.cookie_place, asking=True)
+
+    @requires()
+    async def get(self) -> None:
+        """Ask the provider, and give the browser what it will have to show with the answer."""
+        self.check()
+        self.check_visit()
+        self.check_link("none", "same-origin")
+        begun = Begun.new()
+        question = await self.provider.question(begun, self.back)
+        self.set_header("Set-Cookie", self.asking_place.field(begun.text))
+        self.lead(question)
+
+
+class ProviderAnswerHandler(ProviderHandler):
+    """Back from the identity provider."""
+
+    @requires()
+    async def get(self) -> None:
+        """Sign in the user whom the provider names, if this browser has asked for that."""
+        self.check()
+        self.check_visit()
+        try:
+            login = await self._login()
+        except NotAuthenticated as error:
+            raise await self.refuse(error) from None
+        self.check_other(login)
+        self.let_in(login, self.services.sign_ins.sign_in(login))
+        self.add_header("Set-Cookie", self.asking_place.field(""))
+        self.lead(self.page)
+
+    async def _login(self) -> Login:
+        provider = self.provider
+        state = self.get_query_argument("state", "")
+        issuer = self.get_query_argument("iss", None)
+        code = self.get_query_argument("code", "")
+        asked = self.asking_place.secrets(self.request.headers.get_list("Cookie"))
+        begun = Begun.read(asked[0]) if len(asked) == 1 else None
+        # With more than one, a neighbour's page may have added its own.
+        if begun is None or not provider.is_answer(begun, state, issuer):
+            raise NotAuthenticated(
+                "This browser has not asked the identity provider to be signed in here, or not lately:"
+                " begin again",
+                cause="oidc",
+            )
+        if not code:
+            raise NotAuthenticated("The identity provider has signed nobody in: begin again", cause="oidc")
+        self._check_attempts()
+        login = await provider.login(begun, code, self.back)
+        return self.services.access.authentication.admitted(login)
+
+
+class _FormHandler(_Entrance):
+    """A handler of the page's own requests, signed in or not."""
+
+    public = True
+    max_body = MOST_BODY
+
+    def _check_body(self) -> None:
+        super()._check_body()
+        headers, protocol = self.request.headers, self.request.protocol
+        if self.request.method == "POST" and not is_own_page(headers, protocol, reads=False):
+            raise Forbidden("Only the console's own page may ask for this", cause="origin")
+
+
+class SignInHandler(_FormHandler):
+    """The form for a token."""
+
+    reads_body = True
+
+    @requires()
+    async def get(self) -> None:
+        """How somebody can sign in: for the page, before anybody has."""
+        self.check()
+        self.answer({"provider": self.services.provider is not None})
+
+    @requires()
+    async def post(self) -> None:
+        """Sign in with a token."""
+        self.check()
+        given = await self.body(SignInBody)
+        if not given.token.isascii() or not given.token.isprintable():
+            raise InvalidInput("token must be printable ASCII")
+        try:
+            login = await self.login_of(given.token)
+        except NotAuthenticated as error:
+            raise await self.refuse(error) from None
+        self.let_in(login, self.services.sign_ins.sign_in(login))
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class SignOutHandler(_FormHandler):
+    """The end of a sign-in."""
+
+    @requires()
+    async def post(self) -> None:
+        """End the browser's sign-in, and whatever connections it has opened. 204 in any case."""
+        self.check()
+        self.set_header("Set-Cookie", self.cookie_place.field(""))
+        self.set_status(HTTPStatus.NO_CONTENT)
+        await self.finish()
+        self.services.sign_ins.sign_out(self.secrets())

@@ -1,0 +1,31 @@
+"""POST /v1/console: an address at which a browser is signed in to the console."""
+
+from __future__ import annotations
+
+from cellgate.errors import Forbidden
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, Answer, operation
+from cellgate.principals.tickets import TICKET_SECONDS
+from cellgate.wire.answers import ConsoleUrl
+
+
+class ConsoleUrlHandler(BaseHandler):
+    """The console, for whoever asks."""
+
+    @operation(
+        "Open the console in a browser",
+        Answer(200, "A URL that works once, within a minute.", {JSON: ConsoleUrl}),
+        description=(
+            "The browser that opens it may do there what the token of this request may do, for a day at most,"
+            " as long as that is valid."
+        ),
+    )
+    async def post(self) -> None:
+        """Answer with a URL that has a ticket, at the address by which the asker has reached the gateway."""
+        self.check()
+        if self.signed_in is not None:
+            # It would outlive the sign-in that asks, whose user could sign out and be none the wiser.
+            raise Forbidden("A browser that is signed in signs in no other: send a token", cause="sign_in")
+        at = f"{self.request.protocol}://{self.request.host}{self.services.base_url}"
+        url = f"{at}/?ticket={self.services.sign_ins.ticket(self.login)}"
+        self.answer(ConsoleUrl(url=url, expires_in=TICKET_SECONDS))

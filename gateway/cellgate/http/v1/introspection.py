@@ -1,0 +1,90 @@
+"""/v1/sessions/{s}/complete, /inspect and /variables: what a session's idle kernel knows, without a cell.
+
+``sessions.introspection`` asks; these handlers only say what is wanted.
+"""
+
+from __future__ import annotations
+
+from cellgate.errors import Conflict, ShuttingDown
+from cellgate.execution.checks import check_session_key
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, Answer, operation
+from cellgate.principals.principal import Permission
+from cellgate.sessions.introspection import completion, inspection, variables
+from cellgate.sessions.session import Session
+from cellgate.wire.answers import Completion, Inspection, VariableList
+from cellgate.wire.models import CompleteBody, InspectBody
+from cellgate.wire.queries import SessionQuery
+from cellgate_kernels.errors import KernelBusy, KernelDied
+
+ASKS = (*READS, ShuttingDown, KernelBusy, KernelDied)
+"""Errors of asking a kernel."""
+
+
+class _SessionHandler(BaseHandler):
+    def _session(self, key: str) -> Session:
+        return self.services.manager.live(self.owner, check_session_key(key))
+
+
+class CompleteHandler(_SessionHandler):
+    """Completions of code."""
+
+    @operation(
+        "Complete code",
+        Answer(200, "What may stand at the cursor.", {JSON: Completion}),
+        description=(
+            "Asks the session's kernel, which must be idle: 409 `busy` while a cell runs or waits. Nothing is"
+            " recorded, and no cell is counted."
+        ),
+        body={JSON: CompleteBody},
+        errors=ASKS,
+        query=SessionQuery,
+        needs=Permission.RUN,
+    )
+    async def post(self, key: str) -> None:
+        """The matches; none from a kernel that can't complete."""
+        self.check()
+        body = await self.body(CompleteBody)
+        self.answer(await completion(self._session(key), body))
+
+
+class InspectHandler(_SessionHandler):
+    """What is known of a name."""
+
+    @operation(
+        "Look up a name in code",
+        Answer(200, "What the kernel knows of the name at the cursor.", {JSON: Inspection}),
+        description=(
+            "Asks the session's kernel, which must be idle: 409 `busy` while a cell runs or waits. Nothing is"
+            " recorded, and no cell is counted."
+        ),
+        body={JSON: InspectBody},
+        errors=ASKS,
+        query=SessionQuery,
+        needs=Permission.RUN,
+    )
+    async def post(self, key: str) -> None:
+        """Signature, documentation and, on request, source."""
+        self.check()
+        body = await self.body(InspectBody)
+        self.answer(await inspection(self._session(key), body))
+
+
+class VariablesHandler(_SessionHandler):
+    """A kernel's variables."""
+
+    @operation(
+        "List a session's variables",
+        Answer(200, "Names, types and short summaries.", {JSON: VariableList}),
+        description=(
+            "Asks the session's kernel, which must be one of Python and idle: 409 `busy` while a cell runs or"
+            " waits. Nothing is recorded, and no cell is counted. It counts as a use of the session."
+        ),
+        errors=(*ASKS, Conflict),
+        query=SessionQuery,
+        needs=Permission.RUN,
+    )
+    async def get(self, key: str) -> None:
+        """Those that a person has defined, the last ones if there are very many."""
+        self.check()
+        self.answer(await variables(self._session(key)))

@@ -1,0 +1,57 @@
+"""/v1/sessions/{s}/ports/{port}: a URL at which a browser finds what a program shows on a port."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+from weakref import ref
+
+from cellgate.errors import Forbidden, NotFound
+from cellgate.execution.checks import check_session_key
+from cellgate.http.base import BaseHandler
+from cellgate.http.operation import JSON, READS, Answer, operation
+from cellgate.ports.origin import check_port
+from cellgate.ports.tickets import PortGrant
+from cellgate.principals.principal import DEFAULT, Permission
+from cellgate.principals.tickets import TICKET_SECONDS
+from cellgate.wire.answers import PortUrl
+from cellgate.wire.queries import SessionQuery
+
+
+class PortHandler(BaseHandler):
+    """A port of a session."""
+
+    @operation(
+        "Open a port in a browser",
+        Answer(200, "A URL that works once, within a minute.", {JSON: PortUrl}),
+        description=(
+            "What a program in the session shows on this port, by HTTP or WebSocket, at an origin that is not"
+            " the gateway's. Programs with a token need no such URL: they send it with each request. 404 if"
+            " the gateway serves no ports (`--ports-port`)."
+        ),
+        query=SessionQuery,
+        errors=READS,
+        needs=Permission.RUN,
+    )
+    async def post(self, key: str, port: str) -> None:
+        """Answer with a URL that has a ticket; whether anybody listens is seen when it is opened."""
+        self.check()
+        number = check_port(port)
+        session = self.services.manager.live(self.owner, check_session_key(key))
+        ports = self.services.ports
+        if ports is None:
+            raise NotFound("This gateway serves no ports: its operator starts it with --ports-port")
+        if not ports.origin.wild and {self.principal.name, self.owner} != {DEFAULT.principal.name}:
+            # All pages share an origin: one user's program could read what a browser has open of another's,
+            # also in the browser of an administrator who looks at both.
+            raise Forbidden(
+                "On a gateway with users, a browser needs an origin for each port: its operator starts it"
+                " with --ports-url and a name for all, such as https://*.ports.example.org",
+                cause="ports_origin",
+            )
+        place = ports.origin.place(self.owner, session.row.key, number)
+        grant = PortGrant(
+            self.login, self.owner, session.row.key, number, place, ref(session.ports), self.signed_in
+        )
+        reached_at = urlsplit(f"//{self.request.host}").hostname or ""
+        url = f"{ports.origin.url(place, reached_at)}?ticket={ports.tickets.issue(grant)}"
+        self.answer(PortUrl(session=session.row.key, port=number, url=url, expires_in=TICKET_SECONDS))

@@ -1,0 +1,151 @@
+"""One request to a program inside a session, and its answer, as HTTP/1.1.
+
+h11 writes and parses; what the program sends is limited here, in size and in time, before anybody believes
+it. A connection has one request: what is wrong with an answer hurts no other. After a switch to WebSocket the
+bytes are the program's and the browser's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+
+import h11
+
+from cellgate.errors import BadProgramAnswer
+from cellgate.ports.headers import Fields
+from cellgate.ports.table import PortConnection
+from cellgate_kernels.errors import InvalidInput
+
+MOST_HEAD: Final = 64 * 1024
+MOST_FIELDS: Final = 100
+MOST_EARLY: Final = 16
+"""Interim answers (100, 103) before the one that counts."""
+ANSWER_SECONDS: Final = 300.0
+"""For the first byte of an answer, and between any two of its body."""
+HEAD_SECONDS: Final = 30.0
+"""For a whole head, from its first byte."""
+SWITCHING: Final = 101
+NO_CONTENT: Final = 204
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+"""The value of a field; h11 takes other control characters, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramAnswer:
+    """The head of an answer. `switches`: what follows is no body, but whatever the two sides agreed on."""
+
+    status: int
+    reason: str
+    fields: Fields
+    switches: bool = False
+
+
+class Exchange:
+    """A request and its answer over a connection, which the caller closes."""
+
+    def __init__(self, connection: PortConnection) -> None:
+        self._connection = connection
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEAD)
+        self._head_until: float | None = None
+
+    # The request
+
+    async def begin(self, method: str, target: str, fields: Fields) -> None:
+        """Send the head. Raises InvalidInput for one that is not HTTP/1.1, OSError when the program left."""
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+        try:
+            head = h11.Request(method=method, target=target.encode("latin-1"), headers=encoded)
+            data = self._http.send(head)
+        except (h11.LocalProtocolError, UnicodeEncodeError) as error:
+            raise InvalidInput(f"The request can't be passed on: {error}") from None
+        await self._write(data)
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the body. Raises OSError when the program has left."""
+        await self._write(self._http.send(h11.Data(data=data)))
+
+    async def finish(self) -> None:
+        """Send the end of the body. Raises OSError when the program has left."""
+        await self._write(self._http.send(h11.EndOfMessage()))
+
+    async def _write(self, data: bytes | None) -> None:
+        if data:
+            await self._connection.write(data)
+
+    # The answer
+
+    async def answer(self) -> ProgramAnswer:
+        """The head of the answer. Raises BadProgramAnswer."""
+        for _ in range(MOST_EARLY):
+            event = await self._next()
+            if isinstance(event, h11.Response):
+                return _answer_of(event)
+            if isinstance(event, h11.InformationalResponse) and event.status_code == SWITCHING:
+                return _answer_of(event, switches=True)
+        raise BadProgramAnswer("The program sends interim answers only")
+
+    async def body(self) -> AsyncGenerator[bytes]:
+        """The answer's body, as it comes. Raises BadProgramAnswer when it is not whole."""
+        while isinstance(event := await self._next(), h11.Data):
+            yield bytes(event.data)
+        if not isinstance(event, h11.EndOfMessage):
+            raise BadProgramAnswer("The program's answer is not whole")
+
+    def rest(self) -> bytes:
+        """What came behind the head of an answer that switches."""
+        return bytes(self._http.trailing_data[0])
+
+    async def _next(self) -> object:
+        """The next event. Raises BadProgramAnswer."""
+        try:
+            while True:
+                event = self._http.next_event()
+                if event is not h11.NEED_DATA:
+                    return event
+                data = await self._read()
+                if not data and self._in_head:
+                    raise BadProgramAnswer("The program closed the connection without an answer")
+                self._http.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            raise BadProgramAnswer(f"The program's answer is not HTTP/1.1: {error}") from None
+        except TimeoutError:
+            raise BadProgramAnswer("The program does not answer in time") from None
+        except OSError:
+            raise BadProgramAnswer("The program closed the connection") from None
+
+    @property
+    def _in_head(self) -> bool:
+        return self._http.their_state is h11.SEND_RESPONSE
+
+    async def _read(self) -> bytes:
+        if self._in_head and self._head_until is not None:
+            async with asyncio.timeout_at(self._head_until):
+                return await self._connection.read()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            data = await self._connection.read()
+        if self._head_until is None:
+            self._head_until = asyncio.get_running_loop().time() + HEAD_SECONDS
+        return data
+
+
+def _answer_of(event: h11.Response | h11.InformationalResponse, *, switches: bool = False) -> ProgramAnswer:
+    """Its values. Raises BadProgramAnswer for a head that two readers might take for different ones."""
+    fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers.raw_items()]
+    if len(fields) > MOST_FIELDS:
+        raise BadProgramAnswer(f"The program's answer has more than {MOST_FIELDS} header fields")
+    if not all(_VALUE.fullmatch(value) for _, value in fields):
+        raise BadProgramAnswer("The program's answer has control characters in a header field")
+    names = {name.lower() for name, _ in fields}
+    if {"content-length", "transfer-encoding"} <= names:
+        raise BadProgramAnswer("The program's answer has both Content-Length and Transfer-Encoding")
+    if switches or event.status_code == NO_CONTENT:
+        # There is no body, so its length would be believed by those only who don't know that.
+        fields = [(name, value) for name, value in fields if name.lower() != "content-length"]
+    reason = event.reason.decode("latin-1")
+    return ProgramAnswer(
+        event.status_code, reason if reason.isascii() and reason.isprintable() else "", fields, switches
+    )

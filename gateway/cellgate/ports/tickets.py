@@ -1,0 +1,45 @@
+"""What a browser's ticket and cookie for a port are for: one port of one session.
+
+``principals.tickets`` keeps both. No session is kept in memory because of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cellgate.ports.origin import PortPlace
+from cellgate.ports.table import SessionPorts
+from cellgate.principals.principal import Login
+from cellgate.principals.tickets import Tickets
+
+
+@dataclass(frozen=True, slots=True)
+class PortGrant:
+    """What was permitted: `login` may reach `port` of a session at `place`, as long as its ports are open.
+
+    `ports` gives these, or None once the session is gone: a weak reference, as a grant outlives its session.
+    `signed_in`: whether the sign-in still holds by which a browser asked for it; None if a token did.
+    """
+
+    login: Login
+    owner: str
+    session: str
+    port: int
+    place: PortPlace
+    ports: Callable[[], SessionPorts | None]
+    signed_in: Callable[[], bool] | None = None
+
+    @property
+    def open_ports(self) -> SessionPorts | None:
+        """The session's ports; None once it is over."""
+        ports = self.ports()
+        return None if ports is None or ports.closed else ports
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session is not over, and nobody has signed out."""
+        return self.open_ports is not None and (self.signed_in is None or self.signed_in())
+
+
+PortTickets = Tickets[PortGrant]

@@ -1,0 +1,95 @@
+"""Unfinished copies of records: each in a private folder beside its target, locked as long as it is made.
+
+A process that is killed leaves its folder behind, and nobody holds the lock of that: the next copy that is
+made beside it removes it. A file in the folder is locked and not the folder itself, because network file
+systems lock files; where no file can be locked either, drafts are left alone. ``backup`` makes the copies;
+this knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_ATTEMPTS = 10
+_NAME = re.compile(r"\.cellgate-copy-[0-9a-f]{16}")
+_LOCK = "lock"
+_NO_LOCKS = frozenset({errno.EINVAL, errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP})
+
+
+@contextmanager
+def draft_folder(parent: Path) -> Iterator[Path]:
+    """A new folder for a copy that gets its name in `parent`; removed at the end.
+
+    What cannot be removed at the end is left for the next one. Raises OSError when none can be made.
+    """
+    for abandoned in _drafts(parent):
+        with suppress(OSError), _locked(abandoned):
+            shutil.rmtree(abandoned, ignore_errors=True)
+    folder, lock = _make(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _drafts(parent: Path) -> list[Path]:
+    """The drafts in a folder that are this user's."""
+    with suppress(OSError):
+        found = [Path(entry) for entry in os.scandir(parent) if _NAME.fullmatch(entry.name)]
+        return [path for path in found if path.lstat().st_uid == os.geteuid()]
+    return []
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """With the lock of a folder. Raises OSError when somebody has it, or it can't be had."""
+    descriptor = _lock(folder)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(folder: Path) -> int:
+    """Take the lock of a folder; returns its descriptor. Raises OSError as `_locked` does."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(folder / _LOCK, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _make(parent: Path) -> tuple[Path, int | None]:
+    """A new folder and the descriptor of its lock, if it can have one.
+
+    Until it is locked, another copy may take it for an abandoned one.
+    """
+    for _ in range(_ATTEMPTS):
+        folder = parent / f".cellgate-copy-{secrets.token_hex(8)}"
+        folder.mkdir(mode=0o700)
+        try:
+            lock = _lock(folder)
+        except (FileNotFoundError, BlockingIOError):
+            continue
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                return folder, None
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(lock), os.stat(folder / _LOCK)):  # noqa: PTH116 - as fstat
+                return folder, lock
+        os.close(lock)
+    raise FileNotFoundError(f"Folders in {parent} keep being removed")

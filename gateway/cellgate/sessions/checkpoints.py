@@ -1,0 +1,321 @@
+"""The checkpoints of one session: what its kernel and its files were at some moments, to go back to.
+
+Each is a held fork and a snapshot of the files, made while no cell runs. They follow one another: going back
+to one ends those after it, which belong to what is undone. One that was asked for stays until somebody ends
+it, or until its sandbox ends; of those made after each cell the newest stay, and of older ones fewer and
+fewer, as far as the memory for them goes.
+
+It keeps no record and knows no cells but their number; the session lets none begin in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+from cellgate.errors import Conflict, NotFound, StorageError
+from cellgate.files.snapshots import Method, SnapshotId, Snapshots
+from cellgate.record.events import now
+from cellgate_kernels.branching import BranchSpec, BranchWorkspace
+from cellgate_kernels.checkpoints import HeldFork
+from cellgate_kernels.errors import InvalidInput, KernelDied
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.provisioners.folders import patiently
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+MOST_NAMED = 16
+"""Checkpoints of one session that were asked for."""
+DENSE = 8
+"""This many of the newest automatic checkpoints stay; of those before, one for each doubling of the age."""
+AUTOMATIC = "auto-"
+"""What the names of automatic checkpoints begin with; the number of cells before it follows."""
+MEASURED_WITHIN = 2.0
+"""Seconds in which a held fork says how much memory it keeps."""
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+class Forks(Protocol):
+    """Holds forks and makes kernels of them: ``KernelPool``."""
+
+    async def checkpoint(self, kernel: Kernel, *, anyway: bool = False) -> HeldFork:
+        """See ``KernelPool.checkpoint``."""
+
+    async def restore(self, held: HeldFork, spec: BranchSpec, *, instead_of: Kernel | None = None) -> Kernel:
+        """See ``KernelPool.restore``."""
+
+    def release(self, kernel: Kernel, *, spared: Collection[Path] = ()) -> None:
+        """See ``KernelPool.release``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A moment of a session.
+
+    `seq`: its last event; `head`: the chain's then, in hexadecimal; `cells`: how many had begun and are not
+    undone.
+    """
+
+    seq: int
+    cells: int
+    head: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """What can be gone back to. `memory`: bytes that it kept when it was looked at last.
+
+    `method`: how the data of files that had changed since the one before was kept.
+    """
+
+    name: str
+    at: Position
+    created_at: str
+    automatic: bool
+    held: HeldFork
+    snapshot: SnapshotId
+    memory: int
+    method: Method = Method.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """The new kernel, what it was made of, and how many cells that undid."""
+
+    kernel: Kernel
+    checkpoint: Checkpoint
+    undone: int
+
+
+def check_name(name: str) -> str:
+    """The name of a checkpoint that was asked for. Raises InvalidInput."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            "A checkpoint's name has 1 to 64 letters, digits, dots, hyphens and underscores, and begins with"
+            " none of the dots and hyphens"
+        )
+    if name.startswith(AUTOMATIC):
+        raise InvalidInput(f"Names that begin with {AUTOMATIC!r} are those of automatic checkpoints")
+    return name
+
+
+def automatic_name(at: Position) -> str:
+    """The name of an automatic checkpoint."""
+    return f"{AUTOMATIC}{at.cells}"
+
+
+def surplus(found: Sequence[Checkpoint], most_bytes: int) -> list[Checkpoint]:
+    """Those to end: automatic ones that are too close to each other for their age, and what is too much.
+
+    `found`: all, oldest first. Those that were asked for take from the memory for the others, and stay unless
+    they alone keep twice as much, oldest first: without a limit for a whole sandbox, nothing else stops them.
+    """
+    automatic = [each for each in found if each.automatic]
+    kept: dict[int, Checkpoint] = {}
+    if automatic:
+        newest = automatic[-1].at.cells
+        for each in automatic:
+            age = newest - each.at.cells
+            # The oldest of each doubling stays: it ages into the next one.
+            kept.setdefault(age if age < DENSE else DENSE + age.bit_length(), each)
+    named = [each for each in found if not each.automatic]
+    while sum(each.memory for each in named) > 2 * most_bytes:
+        named.pop(0)
+    stay = list(kept.values())
+    total = sum(each.memory for each in (*named, *stay))
+    while stay and total > most_bytes:
+        total -= stay.pop(0).memory
+    return [each for each in found if each not in stay and each not in named]
+
+
+class SessionCheckpoints:
+    """Makes, lists and ends checkpoints, and goes back to them. `close` it before the session's files go.
+
+    Call one at a time; `make` and `roll_back` while no cell begins. `most_bytes`: what all of them may keep
+    in memory.
+    """
+
+    def __init__(self, forks: Forks, snapshots: Snapshots, most_bytes: int) -> None:
+        self._forks = forks
+        self._snapshots = snapshots
+        self._most_bytes = most_bytes
+        self._points: list[Checkpoint] = []
+        self._tasks = Supervisor()
+
+    @property
+    def alive(self) -> list[Checkpoint]:
+        """Those that can be gone back to, oldest first."""
+        return [each for each in self._points if each.held.alive]
+
+    def find(self, name: str | None = None) -> Checkpoint:
+        """The checkpoint of this name, by default the newest. Raises NotFound."""
+        for each in reversed(self.alive):
+            if name in {None, each.name}:
+                return each
+        raise NotFound(
+            "The session has no checkpoint" if name is None else f"There is no checkpoint {name[:64]!r}"
+        )
+
+    def before_last_cell(self, cells: int) -> Checkpoint:
+        """The newest one from before the last of so many cells. Raises NotFound."""
+        for each in reversed(self.alive):
+            if each.at.cells < cells:
+                return each
+        raise NotFound("There is no checkpoint from before the last cell")
+
+    async def make(
+        self, kernel: Kernel, at: Position, name: str, *, automatic: bool = False, anyway: bool = False
+    ) -> Checkpoint:
+        """Keep the kernel and its files as they are now.
+
+        Raises Conflict for a name that is taken or when there are too many, as ``KernelPool.checkpoint`` and
+        ``Snapshots.take`` do; then nothing has changed.
+        """
+        await self.forget_ended()
+        if any(each.name == name for each in self._points):
+            raise Conflict(f"There is a checkpoint {name!r}; end it first, or choose another name")
+        named = sum(not each.automatic for each in self._points)
+        if not automatic and named >= MOST_NAMED:
+            raise Conflict(f"The session has {named} checkpoints; end one of them first")
+        held = await self._forks.checkpoint(kernel, anyway=anyway)
+        try:
+            taken = await self._work(self._snapshots.take, kernel.workspace)
+        except BaseException:
+            held.close()
+            raise
+        made = Checkpoint(name, at, now(), automatic, held, taken.snapshot, 0, taken.method)
+        self._points.append(made)
+        return made
+
+    async def thin(self) -> bool:
+        """End what is too much, off the way of any answer; returns whether one was asked for."""
+        measured = await asyncio.gather(*[self._measured(each) for each in self.alive])
+        found = {each.held.id: each for each in measured}
+        self._points = [found.get(each.held.id, each) for each in self._points]
+        ending = surplus(self.alive, self._most_bytes)
+        for each in ending:
+            await self._end(each)
+        await self.forget_ended()
+        return any(not each.automatic for each in ending)
+
+    @staticmethod
+    async def _measured(point: Checkpoint) -> Checkpoint:
+        try:
+            async with asyncio.timeout(MEASURED_WITHIN):
+                return replace(point, memory=await point.held.memory())
+        except KernelDied:
+            return replace(point, memory=0)
+        except TimeoutError:
+            # A cell may have stopped it.
+            return point
+
+    async def roll_back(
+        self, point: Checkpoint, cells: int, kernel: Kernel, end_kernel: Callable[[], Awaitable[object]]
+    ) -> RolledBack:
+        """A kernel made of the checkpoint instead of this one, with the files as they were.
+
+        `end_kernel` ends the other, which must not write to the files any more; it is called when there is a
+        kernel to take its place. Raises as ``KernelPool.restore``, and then nothing has changed; and as
+        ``Snapshots.restore``, and then the session has no kernel.
+        """
+        await self._work(self._snapshots.check, point.snapshot, kernel.workspace)
+        spec = BranchSpec(BranchWorkspace.SHARED, anyway=True)
+        made = await self._forks.restore(point.held, spec, instead_of=kernel)
+        try:
+            await end_kernel()
+            await self._work(self._snapshots.restore, point.snapshot, made.workspace)
+        except BaseException:
+            self._forks.release(made, spared={made.workspace})
+            raise
+        undone = [each for each in self._points if each.at.seq > point.at.seq]
+        for each in undone:
+            self._let_go(each)
+        # What was taken out of the workspace may be much, and nobody waits for it to be removed.
+        self._tasks.start(self._tidy([each.snapshot for each in undone]), "removal of undone files")
+        return RolledBack(made, point, cells - point.at.cells)
+
+    async def end(self, name: str) -> None:
+        """End the checkpoint of this name. Raises NotFound, StorageError."""
+        await self._end(self.find(name))
+
+    async def end_all(self) -> None:
+        """End all of them; new ones may follow. Raises StorageError."""
+        for each in tuple(self._points):
+            await self._end(each)
+
+    async def end_oldest_automatic(self) -> bool:
+        """Make room for a new one, but not at the cost of the newest; returns whether one was ended.
+
+        Raises StorageError.
+        """
+        automatic = [each for each in self._points if each.automatic]
+        if len(automatic) > 1:
+            await self._end(automatic[0])
+        return len(automatic) > 1
+
+    async def forget(self, point: Checkpoint) -> None:
+        """End this one, if it has not ended. Raises StorageError."""
+        await self._end(point)
+
+    def move(self, point: Checkpoint, at: Position) -> None:
+        """What it was made of is told in the record only up to here."""
+        self._points = [replace(each, at=at) if each.held is point.held else each for each in self._points]
+
+    async def complete(self, workspace: Path) -> None:
+        """Bring back the rest of the files, if an earlier roll-back failed at that. Raises as that did."""
+        await self._work(self._snapshots.recover, workspace)
+
+    def end_forks(self) -> None:
+        """End all of them, whatever else is going on; `close` removes their files."""
+        for each in self._points:
+            each.held.close()
+
+    async def close(self, workspace: Path | None) -> None:
+        """End all of them, and remove their files.
+
+        If a rollback could not bring back all files, they are completed first in this `workspace`, unless it
+        is to be removed too (None). Raises StorageError; what could not be completed waits for a start.
+        """
+        self.end_forks()
+        self._points = []
+        if workspace is not None:
+            await self.complete(workspace)
+        await self._work(self._snapshots.remove)
+        await self._tasks.finished()
+
+    async def forget_ended(self) -> None:
+        """Remove the files of those that have ended with their kernel. Raises StorageError."""
+        unfinished = await self._work(lambda: self._snapshots.unfinished)
+        for each in [each for each in self._points if not each.held.alive and each.snapshot != unfinished]:
+            await self._end(each)
+
+    async def _end(self, point: Checkpoint) -> None:
+        self._let_go(point)
+        await self._work(self._snapshots.drop, point.snapshot)
+
+    def _let_go(self, point: Checkpoint) -> None:
+        """End a checkpoint, but for its files."""
+        point.held.close()
+        self._points = [each for each in self._points if each.held is not point.held]
+
+    async def _tidy(self, dropped: Sequence[SnapshotId]) -> None:
+        """Remove what a rollback took out of the workspace, and these snapshots."""
+        try:
+            for snapshot in dropped:
+                await self._work(self._snapshots.drop, snapshot)
+            await self._work(self._snapshots.tidy)
+        except StorageError as error:
+            logger.warning("Files that a rollback undid are removed later: %s", error.message)
+
+    async def _work(self, work: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
+        """Do work on files in a thread, to completion, even if the caller is cancelled."""
+        return await self._tasks.complete(patiently(work, *arguments, **options), "snapshots")

@@ -1,0 +1,76 @@
+"""The record of a cell that ran in a branch, told again in that of the session that goes on as the branch.
+
+The events are the same, with the session's own numbers and the time at which they are told, and the first of
+them names the branch, whose record has them as they happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from msgspec import structs
+
+from cellgate.errors import StorageError, StorageFull
+from cellgate.record.events import EventLog
+from cellgate.record.rows import EventRow, ExecutionRow
+from cellgate_kernels.decoding import json_decoder
+
+_OWN = ("seq", "session", "execution", "type", "at")
+_decode = json_decoder(dict[str, Any]).decode
+
+
+async def copied(
+    source: EventLog, row: ExecutionRow, target: EventLog, take_number: Callable[[], int]
+) -> dict[str, Any]:
+    """Record the events of an ended execution in another log, as its execution of the number that is taken.
+
+    `row`: the execution's in the record of its branch, but with the id of the session that it is told in. As
+    of a cell that runs, output for which there is no room is left out, and the end says so. Returns the event
+    `finished`. Raises StorageError when the branch's record can't be read, LogClosed.
+    """
+    finished: dict[str, Any] | None = None
+    told: ExecutionRow | None = None
+    left_out = False
+    async for each in _events_of(source, row):
+        fields = {name: value for name, value in _decode(each.body).items() if name not in _OWN}
+        if each.type == "queued":
+            fields.pop("idempotency", None)
+            fields["ran_in"] = source.key
+        elif each.type == "finished":
+            fields["truncated"] = fields.get("truncated", False) or left_out
+        try:
+            event = target.append(each.type, row.id, fields, size=len(each.body))
+        except StorageFull:
+            if told is None:
+                raise
+            left_out = True
+            continue
+        if told is None:
+            # In the same turn as the event: the rows of executions are in the order of these.
+            told = structs.replace(
+                row,
+                number=take_number(),
+                first_seq=event["seq"],
+                status=None,
+                created_at=event["at"],
+                idempotency_key=None,
+                request_hash=None,
+            )
+        if each.type == "finished":
+            finished = event
+        status = None if finished is None else finished["status"]
+        told = structs.replace(told, last_seq=event["seq"], status=status)
+        target.save_execution(told)
+    if finished is None:
+        raise StorageError("The end of the alternative is no longer in the record of its branch")
+    return finished
+
+
+async def _events_of(source: EventLog, row: ExecutionRow) -> AsyncIterator[EventRow]:
+    after = row.first_seq - 1
+    while rows := await source.read(after):
+        after = rows[-1].seq
+        for each in rows:
+            if each.execution == row.id:
+                yield each

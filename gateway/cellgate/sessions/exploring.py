@@ -1,0 +1,376 @@
+"""Explorations: alternatives to a session's next cell, each in a branch of the session, side by side.
+
+The session rests while it is explored: what comes in waits. As many alternatives run at once as there are
+places and quotas for; the others follow in turn, each in a branch of the same moment. A branch is a session
+like any other, with a record of its own, which stays. It ends with its cell unless it is to be kept.
+
+An exploration is a task of its own: a client that leaves changes nothing, unless it asked for a stop. This
+module knows the manager of sessions; it knows nothing of HTTP, and reads no results.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections import deque
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cellgate.errors import Conflict, PrincipalQuotaExceeded, ShuttingDown
+from cellgate.execution.request import ExecuteRequest
+from cellgate.execution.run import ExecutionRun
+from cellgate.record.journal import Journal
+from cellgate.record.rows import SessionRow
+from cellgate.sessions.registry import SessionManager
+from cellgate.sessions.session import Session
+from cellgate.sessions.state import SessionState
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.errors import CellgateError, GatewayFault, PoolExhausted
+from cellgate_kernels.execution import Status
+from cellgate_kernels.tasks import Supervisor, outcome
+
+MOST_KEY = 128
+"""Characters of a session's key."""
+_PATIENCE = 30.0
+"""Seconds that an alternative waits for a place while none of the others holds one."""
+_MOST_DIGITS = 10
+"""Of the part of a branch's key that all alternatives of one exploration have in common."""
+
+EXPLORED = "explored"
+"""The cause of the end of a branch whose cell has ended."""
+
+
+class Keep(StrEnum):
+    """Which branches stay. `FIRST_OK`: the session goes on as the first, in their order, that ends well."""
+
+    NONE = "none"
+    FIRST_OK = "first_ok"
+    ALL = "all"
+
+
+class Fate(StrEnum):
+    """What has become of an alternative's branch.
+
+    `CHOSEN`: the session goes on as it did. `KEPT`: it stays. `ENDED`: its record stays. `REFUSED`: it could
+    not be made, or its cell was not accepted. `SKIPPED`: the exploration was over or stopped before.
+    """
+
+    CHOSEN = "chosen"
+    KEPT = "kept"
+    ENDED = "ended"
+    REFUSED = "refused"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be explored: checked cells and, in the same order, the keys of their branches.
+
+    `anyway`: branch in spite of obstacles. `idempotency`: a key and a hash of the request; a key that was
+    used before stands for the exploration that it was used for.
+    """
+
+    cells: tuple[ExecuteRequest, ...]
+    branches: tuple[str, ...]
+    keep: Keep = Keep.NONE
+    anyway: bool = False
+    idempotency: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """What came of one alternative. `branch`, `execution`: where its result is; None if it has none.
+
+    `refusal`: why it has none, or why its end could not be recorded.
+    """
+
+    fate: Fate
+    branch: str | None = None
+    execution: str | None = None
+    refusal: CellgateError | None = None
+
+
+def branch_keys(principal: str, session: str, count: int, idempotency_key: str | None) -> tuple[str, ...]:
+    """The keys of an exploration's branches: the session's with a suffix; the same for the same request."""
+    if idempotency_key is None:
+        common = uuid.uuid4().hex[:_MOST_DIGITS]
+    else:
+        asked = f"{principal}\0{session}\0{idempotency_key}"
+        common = hashlib.sha256(asked.encode()).hexdigest()[:_MOST_DIGITS]
+    suffixes = [f"-{common}-{number}" for number in range(1, count + 1)]
+    return tuple(session[: MOST_KEY - len(suffix)] + suffix for suffix in suffixes)
+
+
+@dataclass(slots=True, eq=False)
+class _Alternative:
+    """A cell and, once there is one, its branch.
+
+    `refusal`: what went wrong with it, if not its cell. `chosen`: the session has gone on as its branch.
+    `kept`: it does not end with the exploration.
+    """
+
+    key: str
+    request: ExecuteRequest
+    session: Session | None = None
+    run: ExecutionRun | None = None
+    refusal: CellgateError | None = None
+    chosen: bool = False
+    kept: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """Whether it has a branch that is not about to end."""
+        return self.session is not None and not self.session.ending
+
+    def explored(self) -> Explored:
+        """What came of it, once nothing more will."""
+        if self.run is None:
+            return Explored(Fate.SKIPPED if self.refusal is None else Fate.REFUSED, refusal=self.refusal)
+        fate = Fate.CHOSEN if self.chosen else Fate.KEPT if self.stays else Fate.ENDED
+        return Explored(fate, self.key, self.run.id, self.refusal)
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether its cell has ended `ok` in a branch that is still there."""
+        if self.run is None or not self.stays or self.refusal is not None:
+            return False
+        return self.run.done.done() and self.run.machine.outcome().status is Status.OK
+
+
+class Exploration:
+    """One exploration. Made by `Explorer.begin`; `ended` waits for it."""
+
+    def __init__(self, manager: SessionManager, parent: Session, plan: Plan, tasks: Supervisor) -> None:
+        self.plan = plan
+        self._manager = manager
+        self._parent = parent
+        self._alternatives = [
+            _Alternative(key, cell) for key, cell in zip(plan.branches, plan.cells, strict=True)
+        ]
+        self._waiting = deque(self._alternatives)
+        self._running: dict[asyncio.Task[None], _Alternative] = {}
+        self._begun = False
+        self._stopped = False
+        self._tasks = tasks
+        self._now = asyncio.get_running_loop().time
+        self.task = tasks.share(self._run(), f"exploration of {parent.row.key}", session=parent.row.key)
+
+    async def ended(self) -> list[Explored]:
+        """What came of each alternative, in the order given.
+
+        Raises what `SessionManager.branch` and `Session.submit` do if not even one cell was accepted.
+        """
+        return await outcome(self.task, lambda: ShuttingDown("The gateway is shutting down"))
+
+    def stop(self, cause: str) -> None:
+        """End the branches whose cells run, with this cause, and begin no more."""
+        self._stopped = True
+        self._waiting.clear()
+        for each in self._running.values():
+            self._end(each, cause)
+
+    async def _run(self) -> list[Explored]:
+        with self._parent.explored(self.stop):
+            try:
+                await self._parent.keep_if_due()
+                await self._begin_more()
+                while self._running:
+                    await self._one_ended()
+                    self._leave_out_the_needless()
+                    await self._begin_more()
+                await self._choose()
+            finally:
+                await self._end_rest()
+        return [each.explored() for each in self._alternatives]
+
+    # Choosing
+
+    @property
+    def _best(self) -> _Alternative | None:
+        """Of those that have ended well, the first in the order given."""
+        return next((each for each in self._alternatives if each.ended_well), None)
+
+    def _leave_out_the_needless(self) -> None:
+        """Those after one that has ended well can't be the first any more."""
+        if self.plan.keep is not Keep.FIRST_OK or (best := self._best) is None:
+            return
+        self._waiting.clear()
+        for each in self._alternatives[self._alternatives.index(best) + 1 :]:
+            self._end(each, EXPLORED)
+
+    async def _choose(self) -> None:
+        """Let the session go on as the best one; if that fails, its branch stays, and says why."""
+        best = self._best
+        if self.plan.keep is not Keep.FIRST_OK or self._stopped or best is None:
+            return
+        assert best.session is not None
+        assert best.run is not None
+        try:
+            await self._parent.take_over(best.session, best.run, anyway=self.plan.anyway)
+        except CellgateError as refusal:
+            best.refusal = refusal
+            best.kept = True
+        else:
+            best.chosen = True
+            self._end(best, Fate.CHOSEN)
+
+    # Beginning
+
+    async def _begin_more(self) -> None:
+        """Begin as many as there is room for; what refuses one while none runs refuses those after it."""
+        while self._waiting and self._has_turn:
+            each = self._waiting.popleft()
+            try:
+                await self._begin(each)
+            except CellgateError as refusal:
+                if self._running and self._frees(refusal) and not self._stopped:
+                    self._waiting.appendleft(each)
+                    return
+                if not self._begun:
+                    raise
+                for refused in (each, *self._waiting):
+                    refused.refusal = refusal
+                self._waiting.clear()
+
+    @property
+    def _has_turn(self) -> bool:
+        """Whether one more cell may run: those above the quota would only wait, as their timeouts pass."""
+        most = self._parent.account.quotas.running
+        return most is None or len(self._running) < max(1, most)
+
+    def _frees(self, refusal: CellgateError) -> bool:
+        """Whether there may be room for another branch once one of those that run has ended."""
+        frees = self.plan.keep is not Keep.ALL
+        return frees and isinstance(refusal, (PoolExhausted, PrincipalQuotaExceeded))
+
+    async def _begin(self, each: _Alternative) -> None:
+        each.session = session = await self._branch(each)
+        if self._stopped:
+            self._end(each, EXPLORED)
+            return
+        session.transient = self.plan.keep is not Keep.ALL
+        try:
+            each.run = session.submit(each.request, idempotency=self.plan.idempotency)
+        except CellgateError:
+            self._end(each, EXPLORED)
+            raise
+        self._begun = True
+        following = self._tasks.start(self._follow(each, session, each.run), f"alternative {each.key}")
+        self._running[following] = each
+
+    async def _branch(self, each: _Alternative) -> Session:
+        """Its branch. Waits for a place while the only ones that could free it are those just ended."""
+        row = self._parent.row
+        spec = BranchSpec(anyway=self.plan.anyway)
+        until = self._now() + _PATIENCE
+        while True:
+            try:
+                return await self._manager.branch(row.principal, row.key, each.key, spec, explored=True)
+            except PoolExhausted as refusal:
+                patience = until - self._now()
+                if self._running or not self._begun or not self._frees(refusal) or patience <= 0:
+                    raise
+                await self._manager.room_for_branch(patience)
+
+    # Ending
+
+    async def _follow(self, each: _Alternative, session: Session, run: ExecutionRun) -> None:
+        """Return when its cell has ended and, unless it may stay, its branch too."""
+        try:
+            await run.wait()
+        except CellgateError as error:
+            each.refusal = error
+        if self.plan.keep is Keep.NONE or (self.plan.keep is Keep.FIRST_OK and not each.ended_well):
+            self._end(each, EXPLORED)
+        if session.ending:
+            await asyncio.wait([session.over])
+
+    async def _one_ended(self) -> None:
+        done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for following in done:
+            each = self._running.pop(following)
+            if following.cancelled() or following.exception() is not None:
+                each.refusal = GatewayFault()
+                self._end(each, GatewayFault.reason)
+
+    def _end(self, each: _Alternative, cause: str) -> None:
+        if each.session is not None and each.stays:
+            self._manager.end_later(each.session, cause)
+
+    async def _end_rest(self) -> None:
+        """End what is not to stay, and wait until it is gone: its places are free then."""
+        if self.plan.keep is not Keep.ALL:
+            for each in self._alternatives:
+                if not each.kept:
+                    self._end(each, EXPLORED)
+        sessions = [each.session for each in self._alternatives if each.session is not None]
+        if ending := [session.over for session in sessions if session.ending]:
+            await asyncio.wait(ending)
+
+
+class Explorer:
+    """Explores sessions. `close` it after the manager of sessions."""
+
+    def __init__(self, manager: SessionManager, journal: Journal) -> None:
+        self._manager = manager
+        self._journal = journal
+        self._tasks = Supervisor()
+        self._named: dict[tuple[str, str, str], Exploration] = {}
+
+    async def close(self) -> None:
+        """Return when no exploration is left; each ends with its session."""
+        await self._tasks.finished()
+
+    async def begin(self, principal: str, session: str, plan: Plan) -> Exploration | list[Explored]:
+        """Begin to explore a live session; for an idempotency key that was used before, what came of that.
+
+        Raises NotFound, and Conflict for a key that was used with another request.
+        """
+        if plan.idempotency is None:
+            return self._begin(principal, session, plan)
+        key, request_hash = plan.idempotency
+        named = (principal, session, key)
+        known = None if named in self._named else await self._recorded(principal, plan)
+        if known is not None:
+            return known
+        going = self._named.get(named)
+        if going is not None:
+            _check_same(going.plan.idempotency, request_hash)
+            return going
+        # Should it have begun and ended just now, the keys of its branches are taken: a conflict.
+        going = self._named[named] = self._begin(principal, session, plan)
+        going.task.add_done_callback(lambda _: self._named.pop(named, None))
+        return going
+
+    def _begin(self, principal: str, session: str, plan: Plan) -> Exploration:
+        return Exploration(self._manager, self._manager.live(principal, session), plan, self._tasks)
+
+    async def _recorded(self, principal: str, plan: Plan) -> list[Explored] | None:
+        """What the record says of the exploration with this idempotency key; None if there was none."""
+        assert plan.idempotency is not None
+        key, request_hash = plan.idempotency
+        await self._journal.commit()
+        rows = [await self._journal.session(principal, branch) for branch in plan.branches]
+        if not any(rows):
+            return None
+        found = []
+        for branch, row in zip(plan.branches, rows, strict=True):
+            cell = None if row is None else await self._journal.execution_by_key(row.id, key)
+            if row is None or cell is None:
+                found.append(Explored(Fate.SKIPPED))
+                continue
+            _check_same((key, cell.request_hash or ""), request_hash)
+            found.append(Explored(_fate_of(row), branch, cell.id))
+        return found
+
+
+def _check_same(known: tuple[str, str] | None, request_hash: str) -> None:
+    if known is None or known[1] != request_hash:
+        raise Conflict("This Idempotency-Key was used with another request; choose a new one")
+
+
+def _fate_of(row: SessionRow) -> Fate:
+    if row.state != SessionState.ENDED:
+        return Fate.KEPT
+    return Fate.CHOSEN if row.cause == Fate.CHOSEN else Fate.ENDED

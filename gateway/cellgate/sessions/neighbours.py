@@ -1,0 +1,44 @@
+"""Which session has which kernel, for sessions whose kernels share a sandbox because of branches.
+
+A kernel knows the ids of the others in its sandbox; this knows whose they are. The folder with the socket of
+a way to a network belongs to the sandbox, so one session's proxy serves all of them, and when that session
+leaves, another one's takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cellgate_kernels.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A session that has a kernel.
+
+    `serve`: serve the sandbox's way to a network from now on; returns whether that was possible.
+    """
+
+    session: str
+    serve: Callable[[], bool]
+
+
+class Neighbours:
+    """The sessions of all kernels in use, by the kernel's id."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Neighbour] = {}
+
+    def arrive(self, kernel: Kernel, neighbour: Neighbour) -> None:
+        """A session has got this kernel."""
+        self._found[kernel.id] = neighbour
+
+    def leave(self, kernel: Kernel) -> None:
+        """A session has this kernel no longer."""
+        self._found.pop(kernel.id, None)
+
+    def of(self, kernel: Kernel) -> list[Neighbour]:
+        """The sessions whose kernels share its sandbox."""
+        found = (self._found.get(each) for each in kernel.shares_sandbox_with)
+        return [neighbour for neighbour in found if neighbour is not None]

@@ -1,0 +1,282 @@
+"""What a session does with checkpoints: when they are made, what they may take, and where an undo goes.
+
+``checkpoints`` makes them and goes back to them; this decides, and keeps the count of cells by which they are
+ordered. A session has none, and nothing of this costs it anything, until the first one is asked for, or made
+after its cells because it was created so. It knows no cells and no record: ``session`` tells it of both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cellgate.errors import Conflict, NotFound, SnapshotsFull
+from cellgate.files.snapshots import Snapshots
+from cellgate.principals.usage import Account, Reservation
+from cellgate.sessions.checkpoints import (
+    Checkpoint,
+    Forks,
+    Position,
+    RolledBack,
+    SessionCheckpoints,
+    automatic_name,
+    check_name,
+)
+from cellgate.wire.answers import CheckpointModel
+from cellgate_kernels.errors import CellgateError
+from cellgate_kernels.kernel import Kernel
+from cellgate_kernels.limits import ResourceLimits
+from cellgate_kernels.tasks import Supervisor
+
+logger = logging.getLogger(__name__)
+
+MEMORY_SHARE = 2
+"""All checkpoints of a session may keep the session's limit of memory divided by this."""
+_TOO_LARGE = "Those that were asked for kept more memory than the session may have, and the oldest were ended"
+_ENDS = (
+    "They end when the kernel is restarted or replaced, and the oldest first when they take too much memory"
+    " or disk"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UndoParts:
+    """What a session's checkpoints are made with.
+
+    `open_snapshots`: its folder of snapshots, which may take so many bytes. `automatic`: whether one is made
+    after each cell.
+    """
+
+    forks: Forks
+    open_snapshots: Callable[[int], Awaitable[Snapshots]]
+    account: Account
+    limits: ResourceLimits
+    automatic: bool = False
+
+
+class SessionUndo:
+    """The checkpoints of one session. `close` it before the session's files go.
+
+    `cells`: how many have begun and are not undone. `due`: the next automatic one is to be made before
+    another cell begins.
+    """
+
+    def __init__(self, parts: UndoParts) -> None:
+        self.automatic = parts.automatic
+        self.cells = 0
+        self.due = False
+        self._parts = parts
+        self._points: SessionCheckpoints | None = None
+        self._reserved: Reservation | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks = Supervisor()
+        self._closed = False
+        self._thinning = False
+        # Why there is no newer automatic one.
+        self._why_not = ""
+
+    @property
+    def alive(self) -> list[Checkpoint]:
+        """Those that can be gone back to, oldest first."""
+        return [] if self._points is None else self._points.alive
+
+    def models(self) -> list[CheckpointModel]:
+        """The same on the wire."""
+        return [model_of(each) for each in self.alive]
+
+    # When
+
+    def attached(self) -> None:
+        """The session has a kernel now."""
+        self.due = self.automatic
+
+    def cell_ended(self, *, began: bool) -> None:
+        """A cell has ended; `began`: a kernel was asked to run it."""
+        if not began:
+            return
+        self.cells += 1
+        self.due = self.automatic
+        if self._points is not None and not self.due:
+            # What they keep is what the kernel has changed since.
+            self._thin_soon(self._points)
+
+    # Making
+
+    async def make(self, kernel: Kernel, at: Position, name: str, *, anyway: bool) -> Checkpoint:
+        """Keep the kernel and its files as they are now, until somebody ends the checkpoint.
+
+        Raises as `SessionCheckpoints.make`, and PrincipalQuotaExceeded if there is no room for its files.
+        """
+        check_name(name)
+        async with self._one_at_a_time:
+            return await (await self._open()).make(kernel, at, name, anyway=anyway)
+
+    async def make_of_branch(self, kernel: Kernel, at: Position, *, anyway: bool) -> Checkpoint:
+        """Keep a branch and its files, for the session to go on as they are. `at`: as the session's own then.
+
+        Raises as `make`.
+        """
+        async with self._one_at_a_time:
+            points = await self._open()
+            return await points.make(kernel, at, automatic_name(at), automatic=True, anyway=anyway)
+
+    async def make_automatic(self, kernel: Kernel, at: Position) -> None:
+        """Keep it as it is after a cell. What stands in the way is told to whoever wants to go back to it."""
+        self.due = False
+        async with self._one_at_a_time:
+            try:
+                points = await self._open()
+                while True:
+                    try:
+                        await points.make(kernel, at, automatic_name(at), automatic=True)
+                    except SnapshotsFull:
+                        if not await points.end_oldest_automatic():
+                            raise
+                    else:
+                        break
+            except CellgateError as error:
+                self._why_not = error.message
+                return
+        self._why_not = ""
+        self._thin_soon(points)
+
+    def _thin_soon(self, points: SessionCheckpoints) -> None:
+        """One at a time: each looks at the memory of all."""
+        if not self._thinning:
+            self._thinning = True
+            self._tasks.start(self._thin(points), "thinning of checkpoints")
+
+    async def _thin(self, points: SessionCheckpoints) -> None:
+        try:
+            async with self._one_at_a_time:
+                if not self._closed and await points.thin():
+                    self._why_not = _TOO_LARGE
+        except CellgateError as error:
+            logger.warning("Old checkpoints could not be ended: %s", error.message)
+        finally:
+            self._thinning = False
+
+    async def _open(self) -> SessionCheckpoints:
+        if self._closed:
+            raise Conflict("The session is ending, and keeps no more checkpoints")
+        if self._points is None:
+            parts = self._parts
+            reserved = parts.account.reserve_disk(parts.limits.disk)
+            try:
+                snapshots = await parts.open_snapshots(parts.limits.disk)
+            except BaseException:
+                reserved.release()
+                raise
+            self._reserved = reserved
+            self._points = SessionCheckpoints(parts.forks, snapshots, parts.limits.memory // MEMORY_SHARE)
+        return self._points
+
+    # Going back
+
+    def find(self, name: str | None) -> Checkpoint:
+        """The checkpoint of this name, by default the newest. Raises NotFound."""
+        if self._points is None or not self.alive:
+            raise NotFound(self._none())
+        return self._points.find(name)
+
+    def before_last_cell(self, running: int) -> Checkpoint:
+        """The newest one from before the last cell; `running`: how many run now. Raises NotFound."""
+        if self._points is None or not self.alive:
+            raise NotFound(self._none())
+        try:
+            return self._points.before_last_cell(self.cells + running)
+        except NotFound as error:
+            why = self._why_not or (_ENDS if self.automatic and self.cells + running else "")
+            raise NotFound(f"{error.message}. {why}".removesuffix(". ")) from None
+
+    def _none(self) -> str:
+        if not self.automatic and not self._why_not:
+            return (
+                "The session has no checkpoint: make one, or create the session with `checkpoint` `auto`,"
+                " which makes one after each cell"
+            )
+        return f"The session has no checkpoint to go back to. {self._why_not or _ENDS}"
+
+    async def roll_back(
+        self, point: Checkpoint, kernel: Kernel, end_kernel: Callable[[], Awaitable[object]]
+    ) -> RolledBack:
+        """See `SessionCheckpoints.roll_back`. Raises NotFound too, if the checkpoint has ended."""
+        async with self._one_at_a_time:
+            if self._points is None or not point.held.alive:
+                raise NotFound(f"The checkpoint {point.name!r} has ended")
+            found = await self._points.roll_back(point, self.cells, kernel, end_kernel)
+            self.cells = point.at.cells
+            # There is one of just this moment.
+            self.due = False
+            return found
+
+    # Ending
+
+    async def end(self, name: str) -> None:
+        """End the checkpoint of this name. The last one frees the disk. Raises NotFound, StorageError."""
+        async with self._one_at_a_time:
+            if self._points is None:
+                raise NotFound(f"There is no checkpoint {name[:64]!r}")
+            await self._points.end(name)
+            if not self.alive:
+                await self._close(None)
+
+    async def forget(self, point: Checkpoint) -> None:
+        """End a checkpoint, if it has not ended. Raises StorageError."""
+        async with self._one_at_a_time:
+            if self._points is not None:
+                await self._points.forget(point)
+
+    def move(self, point: Checkpoint, at: Position) -> None:
+        """What it was made of is told in the record only up to here."""
+        if self._points is not None:
+            self._points.move(point, at)
+
+    async def kernel_replaced(self, workspace: Path) -> None:
+        """The kernel is gone for good, and its checkpoints are of no use; its files are in this folder.
+
+        They are ended here, because they live on if branches are in their sandbox. If an earlier rollback
+        could not bring back all files, they are completed first. Raises StorageError.
+        """
+        if self._points is None:
+            return
+        async with self._one_at_a_time:
+            await self._points.complete(workspace)
+            await self._points.end_all()
+
+    async def close(self, workspace: Path | None) -> None:
+        """End all of them, and remove their files; see `SessionCheckpoints.close`. Raises StorageError."""
+        self._closed = True
+        if self._points is not None:
+            # Before anything is waited for: whoever asks a fork that was stopped has its answer now.
+            self._points.end_forks()
+        async with self._one_at_a_time:
+            await self._close(workspace)
+        await self._tasks.finished()
+
+    async def _close(self, workspace: Path | None) -> None:
+        points, self._points = self._points, None
+        reserved, self._reserved = self._reserved, None
+        try:
+            if points is not None:
+                await points.close(workspace)
+        finally:
+            if reserved is not None:
+                reserved.release()
+
+
+def model_of(point: Checkpoint) -> CheckpointModel:
+    """The wire's model of a checkpoint."""
+    return CheckpointModel(
+        name=point.name,
+        seq=point.at.seq,
+        head=point.at.head,
+        cells=point.at.cells,
+        created_at=point.created_at,
+        automatic=point.automatic,
+        memory=point.memory,
+        files=point.method.value,
+    )

@@ -1,0 +1,139 @@
+"""Whether everybody can use the page: axe-core's checks of each view, light and dark, phone and desktop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import cells, ended, expect, run, show, tab
+from tests.support.browser import CLIENTS, DESKTOP, PHONE, link, opened
+from tests.support.requirements import require
+from tests.support.server import GatewayProcess
+
+AXE = CLIENTS / "node_modules" / "axe-core" / "axe.min.js"
+LOOKS = [("light", "desktop"), ("dark", "desktop"), ("light", "phone"), ("dark", "phone")]
+SIZES = {"desktop": DESKTOP, "phone": PHONE}
+CELLS = (
+    "# A comment, a number and a text\nimport pandas\ntable = pandas.DataFrame({'a': [1, 2]})\ntable",
+    "print('plain', '\\x1b[31mred\\x1b[0m', '\\x1b[1;34mblue\\x1b[0m')",
+    "import sys\nprint('to stderr', file=sys.stderr)\n1/0",
+    "{'a': [1, 2, {'b': None}]}",
+)
+
+
+@pytest.fixture(scope="module")
+def filled(console: GatewayProcess) -> str:
+    """The key of a session that has some of everything."""
+    console.post("/v1/sessions", {"session": "accessible", "checkpoint": "auto"})
+    for code in CELLS:
+        console.execute("accessible", code)
+    console.post("/v1/sessions/accessible/branch", {"session": "accessible-branch"})
+    console.request("PUT", "/v1/sessions/accessible/files/data.csv", b"1,2\n")
+    return "accessible"
+
+
+@pytest.fixture(params=LOOKS, ids=["-".join(look) for look in LOOKS])
+def looked_at(request: pytest.FixtureRequest, console: GatewayProcess, browser: Any) -> Iterator[Any]:
+    """The page in one of the looks."""
+    if not AXE.exists():
+        require("clients", "axe-core is not installed; run: make clients")
+    scheme, size = request.param
+    with opened(browser, color_scheme=scheme, viewport=SIZES[size], reduced_motion="reduce") as page:
+        page.goto(link(console))
+        expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+        page.evaluate(AXE.read_text())
+        yield page
+
+
+def check(page: Any, what: str) -> None:
+    """Fail with what axe-core finds."""
+    page.evaluate("document.fonts.ready")
+    found = page.evaluate("axe.run(document, {iframes: false})")
+    wrong = [
+        f"{each['id']}: {each['help']}: {[node['html'][:200] for node in each['nodes'][:3]]}"
+        for each in found["violations"]
+    ]
+    assert wrong == [], what
+    # No content is wider than the screen.
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), what
+
+
+def test_sessions(looked_at: Any, filled: str) -> None:
+    expect(looked_at.get_by_role("link", name=filled, exact=True)).to_be_visible()
+    check(looked_at, "list")
+    looked_at.get_by_role("button", name=f"Actions for {filled}", exact=True).click()
+    check(looked_at, "menu")
+    looked_at.get_by_role("menuitem", name="End").click()
+    expect(looked_at.get_by_role("dialog")).to_be_visible()
+    check(looked_at, "question")
+    looked_at.keyboard.press("Escape")
+    looked_at.get_by_role("button", name="New session").click()
+    check(looked_at, "new session")
+
+
+def test_a_session(looked_at: Any, filled: str) -> None:
+    page = looked_at
+    show(page, filled)
+    expect(cells(page)).to_have_count(len(CELLS))
+    expect(page.locator(".skeleton")).to_have_count(0)
+    check(page, "cells")
+    if page.get_by_role("tabpanel").count() == 0:
+        page.get_by_role("button", name="Show the panel").click()
+    for name in ("Files", "Variables", "Packages", "Tree", "Record"):
+        panel = tab(page, name)
+        expect(panel.locator(".spinner")).to_have_count(0)
+        check(page, name)
+
+
+def test_a_cell_that_asks(looked_at: Any, console: GatewayProcess) -> None:
+    page = looked_at
+    console.post("/v1/sessions", {"session": "asks-accessibly"})
+    show(page, "asks-accessibly")
+    cell = run(page, "input('A question? ')")
+    field = cell.get_by_label("A question?")
+    expect(field).to_be_visible()
+    check(page, "question")
+    field.fill("answer")
+    field.press("Enter")
+    ended(cell)
+
+
+def test_keys_and_messages(looked_at: Any, filled: str) -> None:
+    page = looked_at
+    page.get_by_role("button", name="Keys", exact=True).click()
+    check(page, "keys")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Colours").click()
+    check(page, "colours")
+    page.keyboard.press("Escape")
+    page.evaluate("location.hash = '#/sessions/nowhere'")
+    expect(page.get_by_role("alert")).to_be_visible()
+    check(page, "no such session")
+
+
+def test_the_gateway(looked_at: Any) -> None:
+    looked_at.evaluate("location.hash = '#/gateway'")
+    expect(looked_at.get_by_role("heading", name="Gateway")).to_be_visible()
+    check(looked_at, "gateway")
+
+
+def test_signing_in(looked_at: Any) -> None:
+    looked_at.get_by_role("button", name="Sign out").click()
+    expect(looked_at.get_by_label("Token")).to_be_visible()
+    check(looked_at, "sign-in")
+
+
+def test_comparing(looked_at: Any, filled: str, console: GatewayProcess) -> None:
+    page = looked_at
+    show(page, f"{filled}-branch")
+    act_compare(page, filled)
+    expect(page.get_by_role("dialog").get_by_role("region").first).to_be_visible()
+    check(page, "comparison")
+
+
+def act_compare(page: Any, other: str) -> None:
+    if page.get_by_role("tabpanel").count() == 0:
+        page.get_by_role("button", name="Show the panel").click()
+    tab(page, "Tree").get_by_role("button", name=f"Compare with {other}", exact=True).click()

@@ -1,0 +1,117 @@
+"""The panel of files: by drag and drop, by its buttons, and by what cells write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import answer, cells, ended, expect, run, show, tab
+from tests.support.server import GatewayProcess
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+DROP = """
+(element, files) => {
+  const dropped = new DataTransfer();
+  for (const [name, text] of files) dropped.items.add(new File([text], name));
+  for (const type of ["dragenter", "dragover", "drop"])
+    element.dispatchEvent(new DragEvent(type, {dataTransfer: dropped, bubbles: true, cancelable: true}));
+}
+"""
+
+
+def entry(page: Any, name: str) -> Any:
+    return page.get_by_role("listitem").filter(has=page.locator(".name", has_text=name))
+
+
+def drop(page: Any, *files: tuple[str, str]) -> None:
+    page.locator(".files").evaluate(DROP, list(files))
+
+
+def choose(page: Any, name: str, action: str) -> None:
+    page.get_by_role("button", name=f"Actions for {name}").click()
+    page.get_by_role("menuitem", name=action).click()
+
+
+def test_files_are_dropped_and_read_by_a_cell(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "dropped"})
+    show(page, "dropped")
+    tab(page, "Files")
+    expect(page.get_by_text("No files yet")).to_be_visible()
+    drop(page, ("a b.csv", "x,y\n1,2\n"), ("ü#?.txt", "second"))
+    expect(entry(page, "a b.csv")).to_be_visible()
+    expect(entry(page, "ü#?.txt")).to_be_visible()
+    cell = run(page, "print(open('a b.csv').read(), open('ü#?.txt').read())")
+    ended(cell)
+    expect(cell).to_contain_text("second")
+
+
+def test_a_file_that_is_there_is_replaced_after_a_question(page: Any, console: GatewayProcess) -> None:
+    console.request("PUT", "/v1/sessions/replaces/files/data.txt", b"old")
+    show(page, "replaces")
+    tab(page, "Files")
+    expect(entry(page, "data.txt")).to_be_visible()
+    drop(page, ("data.txt", "new"))
+    expect(page.get_by_role("dialog")).to_contain_text("Replace data.txt?")
+    answer(page, "Cancel")
+    assert console.get("/v1/sessions/replaces/files/data.txt").body == b"old"
+    drop(page, ("data.txt", "new"))
+    answer(page, "Replace")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("list", name="Uploads")).to_have_count(0)
+    assert console.get("/v1/sessions/replaces/files/data.txt").body == b"new"
+
+
+def test_files_are_renamed_downloaded_and_deleted(page: Any, console: GatewayProcess) -> None:
+    console.request("PUT", "/v1/sessions/kept/files/one.txt", b"1")
+    show(page, "kept")
+    tab(page, "Files")
+    choose(page, "one.txt", "Rename")
+    answer(page, "Rename", New_path="sub/two.txt")
+    entry(page, "sub").get_by_role("button", name="sub", exact=True).click()
+    with page.expect_download() as download:
+        entry(page, "two.txt").get_by_role("link", name="two.txt").click()
+    assert download.value.path().read_bytes() == b"1"
+    choose(page, "two.txt", "Delete")
+    expect(page.get_by_role("dialog")).to_contain_text("Delete two.txt?")
+    answer(page, "Delete")
+    expect(page.get_by_text("This folder is empty")).to_be_visible()
+    assert console.get("/v1/sessions/kept/files/sub/two.txt").status == 404
+
+
+def test_folders_are_made_and_uploaded_into(page: Any, console: GatewayProcess, tmp_path: Path) -> None:
+    console.post("/v1/sessions", {"session": "folders"})
+    show(page, "folders")
+    tab(page, "Files")
+    page.get_by_role("button", name="New folder").click()
+    answer(page, "Make", Name="made")
+    entry(page, "made").get_by_role("button", name="made", exact=True).click()
+    (tmp_path / "chosen.txt").write_text("chosen")
+    page.locator("input[type=file]").set_input_files(tmp_path / "chosen.txt")
+    expect(entry(page, "chosen.txt")).to_be_visible()
+    expect(page.get_by_role("list", name="Uploads")).to_have_count(0)
+    assert console.get("/v1/sessions/folders/files/made/chosen.txt").body == b"chosen"
+
+
+def test_what_a_cell_writes_is_listed(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "writes"})
+    show(page, "writes")
+    tab(page, "Files")
+    expect(page.get_by_text("No files yet")).to_be_visible()
+    cell = run(page, "open('made.txt', 'w').write('by a cell')")
+    expect(entry(page, "made.txt")).to_be_visible()
+    expect(cells(page).first).to_contain_text("made.txt")
+    ended(cell)
+
+
+def test_an_upload_that_is_too_large_is_told(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
+    console.post("/v1/sessions", {"session": "full", "limits": {"disk": "1m"}})
+    show(page, "full")
+    tab(page, "Files")
+    drop(page, ("large.bin", "x" * 1_500_000))
+    expect(page.get_by_role("alert")).to_be_visible()
+    assert console.get("/v1/sessions/full/files/large.bin").status == 404
+    assert {"413" in each for each in quiet} == {True}
+    quiet.clear()

@@ -1,0 +1,181 @@
+"""A session of 10,000 cells: what is in the document, and whether everything can be reached.
+
+Times are not asserted; ``pytest -s`` shows them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import cells, expect, run, show, tab
+from tests.support.server import GatewayProcess, until
+
+pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(600)]
+
+COUNT = 10_000
+AT_ONCE = 60
+MOST_DRAWN = 80
+"""Cells in the document, of any session and on any screen of a test."""
+
+WATCH = """
+() => {
+  window.frames = [];
+  window.drawn = 0;
+  let last = performance.now();
+  const frame = (now) => {
+    window.frames.push(now - last);
+    window.drawn = Math.max(window.drawn, document.querySelectorAll("article").length);
+    last = now;
+    window.watching = requestAnimationFrame(frame);
+  };
+  window.watching = requestAnimationFrame(frame);
+}
+"""
+TOLD = """
+() => {
+  cancelAnimationFrame(window.watching);
+  const frames = window.frames.slice(1).sort((one, other) => one - other);
+  const at = (part) => Math.round(frames[Math.floor(part * (frames.length - 1))]);
+  const heap = performance.memory ? Math.round(performance.memory.usedJSHeapSize / 2 ** 20) : 0;
+  return {frames: frames.length, p50: at(0.5), p99: at(0.99), longest: at(1), heap, drawn: window.drawn};
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def long(console: GatewayProcess) -> str:
+    """The key of a session of so many cells."""
+    for start in range(0, COUNT, AT_ONCE):
+        numbers = range(start, min(COUNT, start + AT_ONCE))
+        blocks = [{"language": "python", "code": f"# {n}\nprint({n} * 2)"} for n in numbers]
+        answer = console.post("/v1/sessions/long/execute-blocks", {"blocks": blocks}, timeout=120)
+        assert answer.status == 200, answer.body
+        assert answer.json()["exit_code"] == 0
+    return "long"
+
+
+SCROLLED = """
+async (box, part) => {
+  box.scrollTop = part * (box.scrollHeight - box.clientHeight);
+  for (let frames = 0; frames < 3; frames += 1) await new Promise(requestAnimationFrame);
+}
+"""
+ON_SCREEN = """
+box => {
+  const around = box.getBoundingClientRect();
+  const shown = [...box.querySelectorAll("article")].filter((each) => {
+    const {top, bottom} = each.getBoundingClientRect();
+    return bottom > around.top && top < around.bottom;
+  });
+  return shown.map((each) => each.querySelector(".source")?.innerText ?? null);
+}
+"""
+
+
+def scroll(page: Any, part: float) -> None:
+    """Move the list's scroll bar."""
+    page.locator(".feed-box").evaluate(SCROLLED, part)
+
+
+def visible(page: Any) -> list[str]:
+    """What the cells on the screen show, once all of them have been read."""
+
+    def read() -> list[str] | None:
+        shown: list[str] = page.locator(".feed-box").evaluate(ON_SCREEN)
+        return shown if shown and None not in shown else None
+
+    return until(read, "cells are not read")
+
+
+def test_any_part_of_it_is_a_moment_away(page: Any, long: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show(page, long)
+    expect(page.locator(".session-head")).to_contain_text(f"{COUNT:,} cells")
+    expect(page.get_by_text(f"print({COUNT - 1} * 2)")).to_be_visible()
+    page.evaluate(WATCH)
+    for part in (0.5, 0.0, 0.25, 0.9, 0.33, 1.0, 0.66):
+        scroll(page, part)
+        shown = visible(page)
+        numbers = [int(each.split("\n")[0].removeprefix("# ")) for each in shown]
+        assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+        assert len(numbers) > 2
+        assert abs(numbers[0] / COUNT - part) < 0.1
+    page.locator(".feed-box").hover()
+    for _ in range(60):
+        page.mouse.wheel(0, 900)
+        page.wait_for_timeout(16)
+    assert visible(page)
+    told = page.evaluate(TOLD)
+    with capsys.disabled():
+        print(f"\n10,000 cells, jumps and wheel: {told}")
+    assert told["drawn"] < MOST_DRAWN
+
+
+def test_its_first_cell_is_found_by_its_link(page: Any, long: str, console: GatewayProcess) -> None:
+    first = console.get(f"/v1/sessions/{long}/executions?limit=1").json()["executions"][0]["execution"]
+    show(page, long, first)
+    cell = page.locator(f"#cell-{first}")
+    expect(cell).to_be_in_viewport()
+    expect(cell).to_contain_text("print(0 * 2)")
+    expect(cell).to_have_attribute("aria-posinset", "1")
+    expect(cell).to_have_attribute("aria-setsize", str(COUNT))
+
+
+def test_a_new_cell_is_seen_at_its_end(page: Any, long: str) -> None:
+    show(page, long)
+    expect(page.get_by_text(f"print({COUNT - 1} * 2)")).to_be_visible()
+    tab(page, "Files")
+    scroll(page, 0.5)
+    visible(page)
+    page.locator(".cm-content").focus()
+    page.keyboard.insert_text("print('the newest')")
+    page.keyboard.press("Shift+Enter")
+    expect(page.get_by_text("the newest", exact=True)).to_be_in_viewport()
+    assert cells(page).count() < MOST_DRAWN
+
+
+def test_a_flood_of_output_leaves_the_page_alive(
+    page: Any, console: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What 200,000 lines leave in the document is a window of them."""
+    console.post("/v1/sessions", {"session": "flood"})
+    show(page, "flood")
+    page.evaluate(WATCH)
+    cell = run(page, "for number in range(200_000): print('line', number, 'x' * 40)")
+    expect(cell.locator(".cell-status")).to_have_text("done")
+    told = page.evaluate(TOLD)
+    with capsys.disabled():
+        print(f"\n200,000 lines: {told}")
+    assert page.evaluate("document.querySelectorAll('*').length") < 20_000
+
+
+SEEN = """
+() => {
+  window.delays = new Map();
+  const look = () => {
+    const now = Date.now() / 1000;
+    for (const found of document.querySelector("article").textContent.matchAll(/t=([0-9.]+);/g))
+      if (!window.delays.has(found[1])) window.delays.set(found[1], 1000 * (now - Number(found[1])));
+  };
+  new MutationObserver(() => requestAnimationFrame(look)).observe(document.body, {
+    subtree: true, childList: true, characterData: true,
+  });
+}
+"""
+
+
+def test_every_line_is_seen_as_it_is_printed(
+    page: Any, console: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """60 lines, a moment apart; it is told how long each took from the kernel to the frame that shows it."""
+    console.post("/v1/sessions", {"session": "prompt"})
+    show(page, "prompt")
+    page.evaluate(SEEN)
+    line = "print(f't={time.time()};', flush=True)"
+    cell = run(page, f"import time\nfor _ in range(60):\n    {line}\n    time.sleep(0.05)")
+    expect(cell.locator(".cell-status")).to_have_text("done")
+    page.wait_for_function("window.delays.size === 60")
+    delays = sorted(page.evaluate("[...window.delays.values()]"))
+    with capsys.disabled():
+        print(f"\nfrom kernel to pixels, in ms: p50 {delays[30]:.0f}, p95 {delays[57]:.0f}")

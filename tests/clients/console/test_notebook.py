@@ -1,0 +1,341 @@
+"""One session as a live notebook: what runs is seen as it runs, and as it ran."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import act, answer, cells, editor, ended, expect, run, show, tab, write
+from tests.support.browser import link, opened
+from tests.support.server import GatewayProcess, until
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+STEP = "import time, pathlib\nwhile not pathlib.Path({0!r}).exists(): time.sleep(0.02)\n"
+
+
+def waiting(name: str, then: str) -> str:
+    """Code that waits for a file before it goes on."""
+    return STEP.format(name) + then + "\n"
+
+
+def let_on(gateway: GatewayProcess, session: str, name: str) -> None:
+    """Have code that waits for a file go on."""
+    (gateway.workspace(session) / name).touch()
+
+
+# ---- running ----------------------------------------------------------------------------------------------
+
+
+def test_output_is_seen_as_it_comes(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "stream"})
+    show(page, "stream")
+    code = "print('one', flush=True)\n" + waiting("go", "print('two', flush=True)") + waiting("end", "")
+    cell = run(page, code)
+    expect(cell).to_contain_text("one")
+    expect(cell.locator(".cell-status")).to_have_text("running")
+    expect(page.locator(".session-head .state")).to_have_text("busy")
+    let_on(console, "stream", "go")
+    expect(cell).to_contain_text("two")
+    expect(cell.locator(".cell-status")).to_have_text("running")
+    let_on(console, "stream", "end")
+    ended(cell)
+    expect(editor(page).locator(".cm-placeholder")).to_be_visible()
+
+
+def test_what_others_run_is_seen_too(page: Any, console: GatewayProcess) -> None:
+    console.execute("shared", "print('before')")
+    show(page, "shared")
+    expect(cells(page).nth(0)).to_contain_text("before")
+    console.execute("shared", "print('after')")
+    expect(cells(page).nth(1)).to_contain_text("after")
+    expect(cells(page).nth(1).locator(".source")).to_have_text("print('after')")
+
+
+def test_a_question_is_answered_in_its_cell(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "asks"})
+    show(page, "asks")
+    cell = run(page, "name = input('Your name? ')\nprint('Hello', name)")
+    field = cell.get_by_label("Your name?")
+    expect(field).to_be_focused()
+    page.keyboard.type("Ada")
+    page.keyboard.press("Enter")
+    expect(cell).to_contain_text("Hello Ada")
+    ended(cell)
+    expect(field).to_have_count(0)
+
+
+def test_a_password_is_not_shown(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "secretive"})
+    show(page, "secretive")
+    cell = run(page, "from getpass import getpass\nprint(len(getpass('Key: ')))")
+    field = cell.get_by_label("Key:")
+    expect(field).to_have_attribute("type", "password")
+    field.fill("12345")
+    field.press("Enter")
+    expect(cell).to_contain_text("5")
+
+
+def test_a_cell_is_interrupted(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "held"})
+    show(page, "held")
+    cell = run(page, "import time\nprint('begun', flush=True)\ntime.sleep(600)")
+    expect(cell).to_contain_text("begun")
+    cell.get_by_role("button", name="Interrupt").click()
+    ended(cell, "interrupted")
+    expect(cell).to_contain_text("KeyboardInterrupt")
+
+
+def test_a_waiting_cell_is_taken_out_of_the_queue(page: Any, console: GatewayProcess) -> None:
+    execution = console.hold("queueing")
+    show(page, "queueing")
+    cell = run(page, "print('never')")
+    expect(cell.locator(".cell-status")).to_have_text("waiting")
+    expect(page.locator(".session-head")).to_contain_text("1 queued")
+    cell.get_by_role("button", name="Cancel").click()
+    ended(cell, "cancelled")
+    console.answer("queueing", execution)
+
+
+def test_a_deadline_counts_down(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "late", "limits": {"cell_timeout": 500}})
+    show(page, "late")
+    cell = run(page, "import time\ntime.sleep(600)")
+    deadline = cell.locator(".deadline")
+    expect(deadline).to_contain_text("8 min")
+    first = deadline.inner_text()
+    expect(deadline).not_to_have_text(first)
+    cell.get_by_role("button", name="Interrupt").click()
+    ended(cell, "interrupted")
+
+
+def test_an_end_is_told_with_its_cause(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "ends"})
+    show(page, "ends")
+    cell = run(page, "import time\ntime.sleep(600)")
+    expect(cell.locator(".cell-status")).to_have_text("running")
+    act(page, "ends", "Restart")
+    answer(page, "Restart")
+    ended(cell, "interrupted")
+    expect(cell).to_contain_text("the kernel was restarted")
+    expect(run(page, "1")).to_contain_text("earlier variables are gone")
+
+
+def test_an_ended_session_is_read_and_goes_on(page: Any, console: GatewayProcess) -> None:
+    console.execute("former", "print('once')")
+    console.delete("/v1/sessions/former")
+    show(page, "former")
+    expect(cells(page).first).to_contain_text("once")
+    expect(page.get_by_label("New cell")).to_contain_text("This session has ended")
+    cell = run(page, "print('again')")
+    expect(cell).to_contain_text("again")
+    expect(page.locator(".session-head .state")).to_have_text("idle")
+    console.execute("former", "print('and again')")
+    expect(cells(page).nth(2)).to_contain_text("and again")
+
+
+# ---- writing ----------------------------------------------------------------------------------------------
+
+
+def completes(console: GatewayProcess, key: str) -> None:
+    """A kernel's first completion takes seconds of a processor: on a busy machine, too long for an answer."""
+    path = f"/v1/sessions/{key}/complete"
+    until(lambda: console.post(path, {"code": "a"}).status == 200, "the kernel completes nothing")
+
+
+def test_tab_completes_what_the_kernel_knows(page: Any, console: GatewayProcess) -> None:
+    console.execute("knows", "ünïque_name = 41")
+    completes(console, "knows")
+    show(page, "knows")
+    write(page, "'𝄞' and ünïq")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("option", name="ünïque_name")).to_be_visible()
+    page.wait_for_timeout(200)  # the editor takes no answer to what nobody can have read yet
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_have_text("'𝄞' and ünïque_name")
+    page.keyboard.insert_text(" + 1")
+    page.keyboard.press("Shift+Enter")
+    expect(cells(page).nth(1)).to_contain_text("42")
+
+
+def test_names_are_offered_while_somebody_types(page: Any, console: GatewayProcess) -> None:
+    console.execute("offers", "import math")
+    completes(console, "offers")
+    show(page, "offers")
+    editor(page).click()
+    page.keyboard.type("math.sq")
+    expect(page.get_by_role("option", name="sqrt")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("option", name="sqrt")).to_have_count(0)
+    expect(editor(page)).to_be_focused()
+
+
+def test_documentation_comes_up(page: Any, console: GatewayProcess) -> None:
+    console.execute("tells", "def area(r):\n    'The area of a circle.'\n    return r")
+    show(page, "tells")
+    write(page, "area")
+    page.keyboard.press("Shift+Tab")
+    expect(page.get_by_label("Documentation")).to_contain_text("The area of a circle.")
+
+
+def test_old_code_is_put_into_the_editor(page: Any, console: GatewayProcess) -> None:
+    console.execute("reuses", "print('first')")
+    show(page, "reuses")
+    cell = cells(page).first
+    cell.hover()
+    cell.get_by_role("button", name="Put the code into the editor").click()
+    expect(editor(page)).to_be_focused()
+    expect(editor(page)).to_have_text("print('first')")
+    page.keyboard.press("Shift+Enter")
+    expect(cells(page)).to_have_count(2)
+
+
+def test_a_link_leads_to_an_execution(page: Any, console: GatewayProcess) -> None:
+    for number in range(60):
+        console.execute("long-ago", f"print('cell {number}')")
+    pages = console.get("/v1/sessions/long-ago/executions?limit=100").json()["executions"]
+    wanted = pages[9]["execution"]
+    show(page, "long-ago", wanted)
+    cell = page.locator(f"#cell-{wanted}")
+    expect(cell).to_be_in_viewport()
+    expect(cell).to_contain_text("cell 9")
+    expect(cell).to_have_class("cell cell-ok  cell-marked")
+    show(page, "long-ago", pages[40]["execution"])
+    expect(page.locator(f"#cell-{pages[40]['execution']}")).to_be_in_viewport()
+
+
+# ---- a lost connection ------------------------------------------------------------------------------------
+
+
+def test_a_lost_connection_is_caught_up_with(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
+    """What ran meanwhile is there once, in its order, and the running cell goes on where it was."""
+    console.post("/v1/sessions", {"session": "lost"})
+    show(page, "lost")
+    cell = run(page, "print('before', flush=True)\n" + waiting("go", "print('after', flush=True)"))
+    expect(cell).to_contain_text("before")
+    page.context.set_offline(True)
+    expect(page.get_by_text("The connection to the gateway is lost")).to_be_visible()
+    let_on(console, "lost", "go")
+    for number in range(5):
+        console.execute("lost", f"print('missed {number}')")
+    page.context.set_offline(False)
+    expect(page.get_by_text("The connection to the gateway is lost")).to_have_count(0)
+    expect(cells(page)).to_have_count(6)
+    expect(cell).to_contain_text("after")
+    assert cell.locator(".cell-outputs").inner_text().count("before") == 1
+    for number in range(5):
+        expect(cells(page).nth(number + 1)).to_contain_text(f"missed {number}")
+    console.execute("lost", "print('live again')")
+    expect(cells(page).nth(6)).to_contain_text("live again")
+    assert {"net::ERR" in each for each in quiet} == {True}
+    quiet.clear()
+
+
+# ---- going back and branching -----------------------------------------------------------------------------
+
+
+def test_a_cell_is_undone(page: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "undoes", "checkpoint": "auto"})
+    show(page, "undoes")
+    ended(run(page, "x = 1"))
+    spoilt = run(page, "x = 'spoilt'")
+    ended(spoilt)
+    until(lambda: len(checkpoints(console, "undoes")) == 3, "there are no checkpoints")
+    page.get_by_role("button", name="Undo", exact=True).click()
+    expect(spoilt.get_by_text("undone")).to_be_visible()
+    expect(run(page, "x")).to_contain_text("1")
+    page.reload()
+    expect(cells(page).nth(1).get_by_text("undone")).to_be_visible()
+    expect(cells(page).nth(2).get_by_text("undone")).to_have_count(0)
+
+
+def checkpoints(gateway: GatewayProcess, session: str) -> list[str]:
+    answer = gateway.get(f"/v1/sessions/{session}/checkpoints")
+    assert answer.status == 200, answer.body
+    return [each["name"] for each in answer.json()["checkpoints"]]
+
+
+def test_a_checkpoint_is_made_and_gone_back_to(page: Any, console: GatewayProcess) -> None:
+    console.execute("points", "x = 1")
+    show(page, "points")
+    expect(cells(page).first).to_contain_text("x = 1")
+    panel = tab(page, "Tree")
+    panel.get_by_role("button", name="Checkpoint").click()
+    answer(page, "Make", Name="good")
+    expect(panel.get_by_role("listitem").filter(has_text="good")).to_be_visible()
+    ended(run(page, "x = 2"))
+    panel.get_by_role("button", name="Actions for checkpoint good").click()
+    page.get_by_role("menuitem", name="Go back").click()
+    answer(page, "Go back")
+    expect(cells(page).nth(1).get_by_text("undone")).to_be_visible()
+    assert console.execute("points", "x")["text"] == "1"
+
+
+def test_a_branch_is_made_and_compared(page: Any, console: GatewayProcess) -> None:
+    console.execute("stem", "x = 1")
+    show(page, "stem")
+    act(page, "stem", "Branch")
+    answer(page, "Branch", Key="twig")
+    expect(page.get_by_role("heading", name="twig")).to_be_visible()
+    ended(run(page, "print('of the branch', x + 1)"))
+    console.execute("stem", "print('of the stem', x - 1)")
+    panel = tab(page, "Tree")
+    panel.get_by_role("button", name="Compare with stem").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("region", name="twig")).to_contain_text("of the branch 2")
+    stem = dialog.get_by_role("region", name="stem")
+    expect(stem).to_contain_text("of the stem 0")
+    expect(stem).not_to_contain_text("x = 1")
+
+
+# ---- panels -----------------------------------------------------------------------------------------------
+
+
+def test_variables_follow_the_cells(page: Any, console: GatewayProcess) -> None:
+    console.execute("holds", "prices = [1, 2, 3]")
+    show(page, "holds")
+    panel = tab(page, "Variables")
+    variable = panel.get_by_role("listitem").filter(has_text="prices")
+    expect(variable).to_contain_text("list")
+    ended(run(page, "second = 2"))
+    expect(panel.get_by_role("listitem").filter(has_text="second")).to_be_visible()
+    variable.get_by_role("button", name="prices").click()
+    expect(panel.get_by_label("About prices")).to_contain_text("list")
+
+
+def test_the_record_is_verified_in_the_browser(page: Any, console: GatewayProcess) -> None:
+    console.execute("proves", "print('a fact')")
+    show(page, "proves")
+    panel = tab(page, "Record")
+    panel.get_by_role("button", name="Verify").click()
+    expect(panel).to_contain_text("Valid")
+    with page.expect_download() as download:
+        panel.get_by_role("link", name="Notebook", exact=True).click()
+    assert b"a fact" in download.value.path().read_bytes()
+
+
+def test_markup_of_code_and_outputs_stays_text(page: Any, console: GatewayProcess) -> None:
+    hostile = "<img src=x onerror=document.title='taken'>"
+    console.execute("hostile", f"print({hostile!r}) # {hostile}")
+    console.execute(
+        "hostile", f"open({('n' + hostile.replace('/', ''))!r}, 'w').close()\nraise ValueError({hostile!r})"
+    )
+    show(page, "hostile")
+    expect(cells(page).first.locator(".source")).to_contain_text(hostile)
+    expect(cells(page).nth(1)).to_contain_text(hostile)
+    tab(page, "Files")
+    expect(page.get_by_role("tabpanel")).to_contain_text(hostile)
+    expect(page.locator("img[src=x]")).to_have_count(0)
+    assert "taken" not in page.title()
+
+
+def test_two_pages_of_one_session_show_the_same(page: Any, browser: Any, console: GatewayProcess) -> None:
+    console.post("/v1/sessions", {"session": "both"})
+    show(page, "both")
+    with opened(browser) as other:
+        other.goto(link(console, "#/sessions/both"))
+        ended(run(page, "print('from the first')"))
+        expect(cells(other).first).to_contain_text("from the first")
+        ended(run(other, "print('from the second')"))
+        expect(cells(page).nth(1)).to_contain_text("from the second")

@@ -1,0 +1,105 @@
+"""The operator's view: the gateway's metrics as numbers with lines, alerts of the runbook, and quotas."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.clients.console.mounting import show
+from tests.support.server import GatewayProcess
+
+ROOT = Path(__file__).parents[3]
+ALERTS = ROOT / "gateway" / "cellgate" / "console" / "static" / "operator" / "alerts.js"
+
+TROUBLE = """\
+# HELP cellgate_kernels Kernels by state.
+cellgate_kernels{state="warm"} 1.0
+cellgate_kernels{state="in_use"} 7.0
+cellgate_pool_places 8.0
+cellgate_problems{problem="storage"} 1.0
+cellgate_storage_bytes 1000.0
+cellgate_storage_free_bytes 50.0
+cellgate_queued_executions 12.0
+cellgate_kernel_deaths_total{cause="out_of_memory"} %d
+cellgate_kernel_deaths_total{cause="kernel_exit"} 3.0
+this is no sample
+cellgate_broken{state="x 1.0
+"""
+
+
+def gauge(place: Any, label: str) -> Any:
+    return place.locator(".gauge").filter(has=place.page.locator("dt", has_text=re.compile(f"^{label}$")))
+
+
+def test_alerts_have_the_names_of_the_rules_and_the_runbook() -> None:
+    named = set(re.findall(r'^    "(Cellgate\w+)",$', ALERTS.read_text(), re.MULTILINE))
+    rules = yaml.safe_load((ROOT / "deploy" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    runbook = (ROOT / "docs" / "how-to" / "runbook.md").read_text()
+    assert len(named) > 10
+    assert named <= {rule["alert"] for rule in rules}
+    assert {name for name in named if f"\n## {name}\n" not in runbook} == set()
+
+
+def test_the_gateways_own_numbers(page: Any, console: GatewayProcess) -> None:
+    console.execute("operated", "1")
+    place = show(page, "operator/operator.js", "Operator")
+    in_use = gauge(place, "In use, of places").locator("strong")
+    in_use.get_by_text(re.compile(r"^\d+ of \d+$")).wait_for()
+    text = console.get("/metrics").body.decode()
+    places = re.search(r"^cellgate_pool_places (\d+)", text, re.MULTILINE)
+    assert places is not None
+    assert in_use.text_content().endswith(f" of {int(places[1]):,}")
+    assert re.fullmatch(r"[\d.]+ \w+", gauge(place, "Record").locator("strong").text_content())
+    place.get_by_role("table").get_by_text("sessions", exact=True).wait_for()
+
+
+def test_trouble_is_told_with_its_place_in_the_runbook(page: Any) -> None:
+    asked = iter(range(1000))
+
+    def answer(route: Any) -> None:
+        route.fulfill(body=TROUBLE % (2 + 30 * next(asked)), content_type="text/plain")
+
+    page.route("**/metrics", answer)
+    place = show(page, "operator/operator.js", "Operator")
+    alerts = place.get_by_role("region", name="Alerts")
+    alerts.get_by_text("docs/how-to/runbook.md#cellgatedisknearlyfull").wait_for()
+    alerts.get_by_text("docs/how-to/runbook.md#cellgaterecordnotwritable").wait_for()
+    assert gauge(place, "In use, of places").locator("strong").text_content() == "7 of 8"
+    assert gauge(place, "Cells in queues").locator("strong").text_content() == "12"
+    # With the second answer there is something to compare with.
+    place.get_by_text("out of memory").wait_for()
+    alerts.get_by_text("docs/how-to/runbook.md#cellgatelimitsendcells").wait_for()
+    assert place.get_by_text("kernel exit").count() == 0
+    assert gauge(place, "Cells in queues").locator("polyline").get_attribute("points").count(",") >= 2
+
+
+def test_who_may_not_read_metrics_sees_their_quotas(page: Any) -> None:
+    problem = {
+        "type": "about:blank",
+        "title": "Forbidden",
+        "status": 403,
+        "reason": "forbidden",
+        "detail": "No.",
+    }
+    page.route("**/metrics", lambda route: route.fulfill(status=403, json=problem))
+    place = show(page, "operator/operator.js", "Operator")
+    place.get_by_text("may not read the gateway's metrics").wait_for()
+    place.get_by_role("table").get_by_text("sessions", exact=True).wait_for()
+    assert place.locator(".gauge").count() == 0
+
+
+HUGE = """
+async () => {
+  const { parse, sum } = await import(new URL("console/operator/prometheus.js", document.baseURI).href);
+  const line = (number) => `metric{label="${number}"} 1`;
+  const metrics = parse(Array.from({ length: 300_000 }, (_, number) => line(number)).join("\\n"));
+  return { samples: metrics.get("metric").length, sum: sum(metrics, "metric", { label: ["0", "1"] }) };
+}
+"""
+
+
+def test_what_is_read_is_limited(page: Any) -> None:
+    assert page.evaluate(HUGE) == {"samples": 20_000, "sum": 2}

@@ -1,0 +1,252 @@
+"""The list of sessions, and how somebody gets to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.console.using import act, answer, cells, editor, ended, expect, show
+from tests.conftest import serving
+from tests.support.browser import link, opened
+from tests.support.server import TOKEN, GatewayProcess, until
+from tests.support.users import add_user, create_token
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.fixture
+def empty(sandbox: None, tmp_path: Path) -> Iterator[GatewayProcess]:
+    """A gateway that nobody has used yet."""
+    with serving(tmp_path / "data", "sandbox", pool_size=1) as gateway:
+        yield gateway
+
+
+def row(page: Any, session: str) -> Any:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=session, exact=True))
+
+
+def test_a_newcomer_has_a_plot_after_three_actions(page: Any, empty: GatewayProcess) -> None:
+    """Open the link, type, Shift-Enter."""
+    page.goto(link(empty))
+    first = page.locator(".cm-content[aria-label='Code of the first cell']")
+    expect(first).to_be_focused()
+    expect(page.get_by_role("banner")).to_have_count(1)
+    page.keyboard.insert_text("import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()")
+    page.keyboard.press("Shift+Enter")
+    picture = cells(page).first.get_by_role("img")
+    expect(picture).to_be_visible()
+    assert picture.evaluate("image => image.decode().then(() => image.naturalWidth)") > 100
+    assert page.evaluate("location.hash").startswith("#/sessions/s-")
+
+
+def test_nobody_is_let_in_without_a_token(browser: Any, console: GatewayProcess) -> None:
+    with opened(browser) as page:
+        page.goto(console.url)
+        expect(page.get_by_label("Token")).to_be_focused()
+        page.keyboard.type("not-the-token")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("token")
+        page.get_by_label("Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("Token")).to_be_visible()
+        page.reload()
+        expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_a_link_to_a_session_leads_there(browser: Any, console: GatewayProcess) -> None:
+    console.execute("linked", "print('here it is')")
+    with opened(browser) as page:
+        page.goto(link(console, "#/sessions/linked"))
+        expect(cells(page).first).to_contain_text("here it is")
+        assert page.evaluate("location.search") == ""
+
+
+def test_the_list_is_live(page: Any, console: GatewayProcess) -> None:
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    console.execute("lively", "x = 1")
+    expect(row(page, "lively")).to_contain_text("idle")
+    execution = console.hold("lively")
+    expect(row(page, "lively")).to_contain_text("busy")
+    console.answer("lively", execution)
+    expect(row(page, "lively")).to_contain_text("idle")
+    expect(row(page, "lively")).to_contain_text("MiB")
+
+
+def test_sessions_are_searched_and_filtered(page: Any, console: GatewayProcess) -> None:
+    for name in ("needle-1", "needle-2", "hay-1"):
+        console.execute(name, "1")
+    console.delete("/v1/sessions/needle-2")
+    expect(row(page, "needle-1")).to_be_visible()
+    expect(row(page, "needle-2")).to_have_count(0)
+    page.keyboard.press("Escape")
+    page.get_by_role("heading", name="Sessions").click()
+    page.keyboard.press("/")
+    page.keyboard.type("NEEDLE")
+    expect(row(page, "hay-1")).to_have_count(0)
+    expect(row(page, "needle-1")).to_be_visible()
+    page.get_by_label("State").select_option("ended")
+    expect(row(page, "needle-2")).to_be_visible()
+    expect(row(page, "needle-1")).to_have_count(0)
+
+
+def test_the_list_is_sorted_by_its_heads(page: Any, console: GatewayProcess) -> None:
+    for name, count in (("sorted-a", 2), ("sorted-b", 3), ("sorted-c", 1)):
+        for _ in range(count):
+            console.execute(name, "1")
+    page.get_by_label("Search sessions").fill("sorted-")
+    names = page.locator(".session-cell a")
+    page.get_by_role("button", name="Cells").click()
+    expect(names).to_have_text(["sorted-b", "sorted-a", "sorted-c"])
+    page.get_by_role("button", name="Cells").click()
+    expect(names).to_have_text(["sorted-c", "sorted-a", "sorted-b"])
+    expect(page.get_by_role("columnheader", name="Cells")).to_have_attribute("aria-sort", "ascending")
+
+
+def test_a_session_is_ended_after_a_question(page: Any, console: GatewayProcess) -> None:
+    console.execute("ending", "1")
+    act(page, "ending", "End")
+    expect(page.get_by_role("dialog")).to_contain_text("End ending?")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert console.model("ending")["state"] == "idle"
+    act(page, "ending", "End")
+    answer(page, "End session")
+    expect(row(page, "ending")).to_have_count(0)
+    assert console.model("ending")["state"] == "ended"
+
+
+def test_a_purge_has_the_name_typed(page: Any, console: GatewayProcess) -> None:
+    console.execute("purged", "1")
+    act(page, "purged", "Purge")
+    button = page.get_by_role("dialog").get_by_role("button", name="Purge")
+    expect(button).to_be_disabled()
+    page.get_by_label("Type purged to confirm").fill("purge")
+    expect(button).to_be_disabled()
+    page.get_by_label("Type purged to confirm").fill("purged")
+    button.click()
+    expect(row(page, "purged")).to_have_count(0)
+    assert console.get("/v1/sessions/purged").status == 404
+
+
+def test_a_session_is_interrupted_and_restarted_from_the_list(page: Any, console: GatewayProcess) -> None:
+    execution = console.submit("stopped", "import time\ntime.sleep(600)")
+    expect(row(page, "stopped")).to_contain_text("busy")
+    act(page, "stopped", "Interrupt")
+    assert console.ended("stopped", execution)["status"] == "interrupted"
+    before = console.model("stopped")["kernel_id"]
+    act(page, "stopped", "Restart")
+    answer(page, "Restart")
+    until(lambda: console.model("stopped")["kernel_id"] != before, "the kernel was not replaced")
+
+
+def test_a_session_is_made_with_limits(page: Any, console: GatewayProcess) -> None:
+    expect(page.get_by_role("button", name="New session")).to_be_visible()
+    page.get_by_role("heading", name="Sessions").click()
+    page.keyboard.press("n")
+    answer(page, "Start", Key="limited", Memory="300m", Seconds_a_cell_may_run="7")
+    expect(page.get_by_role("heading", name="limited")).to_be_visible()
+    limits = console.model("limited")["limits"]
+    assert (limits["memory"], limits["cell_timeout"]) == (300 * 1024**2, 7)
+
+
+def test_a_refused_session_is_told_and_nothing_is_made(
+    page: Any, console: GatewayProcess, quiet: list[str]
+) -> None:
+    page.get_by_role("button", name="New session").click()
+    answer(page, "Start", Key="refused", Memory="nonsense")
+    expect(page.get_by_role("status").filter(has_text="memory")).to_be_visible()
+    assert console.get("/v1/sessions/refused").status == 404
+    assert len(quiet) == 1
+    assert "400" in quiet.pop()
+
+
+def test_what_is_not_there_is_told(page: Any, console: GatewayProcess, quiet: list[str]) -> None:
+    page.evaluate("location.hash = '#/sessions/never-was'")
+    expect(page.get_by_role("alert")).to_contain_text("no such session")
+    page.get_by_role("link", name="All sessions").click()
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    assert {"404" in each for each in quiet} == {True}
+    quiet.clear()
+
+
+def test_colours_are_chosen_and_kept(page: Any, console: GatewayProcess) -> None:
+    def background() -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page.emulate_media(color_scheme="light")
+    light = background()
+    page.emulate_media(color_scheme="dark")
+    dark = background()
+    assert light != dark
+    page.get_by_role("button", name="Colours").click()
+    page.get_by_role("menuitemradio", name="Light").click()
+    assert background() == light
+    page.reload()
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    assert background() == light
+
+
+def test_an_administrator_sees_whose_sessions_there_are(browser: Any, empty: GatewayProcess) -> None:
+    """And interrupts one of another's; a user sees neither the others nor the choice."""
+    add_user(empty, "ada")
+    _, token = create_token(empty, "ada")
+    made = empty.post("/v1/sessions", {"session": "hers"}, token=token)
+    assert made.status == 201, made.body
+    code = {"code": "print('hello from ada')", "wait": True}
+    assert empty.post("/v1/sessions/hers/execute", code, token=token).status == 200
+    with opened(browser) as page:
+        page.goto(link(empty))
+        expect(row(page, "hers")).to_contain_text("ada")
+        row(page, "hers").get_by_role("link").click()
+        expect(cells(page).first).to_contain_text("hello from ada")
+        assert "principal=ada" in page.evaluate("location.hash")
+        page.go_back()
+        page.get_by_label("Owner").select_option("mine")
+        expect(row(page, "hers")).to_have_count(0)
+    with opened(browser) as page:
+        page.goto(link(empty, token=token))
+        expect(row(page, "hers")).to_be_visible()
+        expect(page.get_by_label("Owner")).to_have_count(0)
+
+
+def test_keys_alone_lead_everywhere(page: Any, console: GatewayProcess) -> None:
+    """From the list into a session, out of its editor, through its cells, and back."""
+    for number in range(3):
+        console.execute("by-keys", f"print('cell {number}')")
+    expect(row(page, "by-keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("heading", name="Sessions").click()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Keys")
+    page.keyboard.press("Escape")
+    row(page, "by-keys").get_by_role("link").focus()
+    page.keyboard.press("Enter")
+    expect(editor(page)).to_be_focused()
+    expect(page.locator(".source")).to_have_count(3)
+    page.keyboard.press("Escape")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert focused.startswith("Cell "), focused
+    page.keyboard.press("e")
+    expect(editor(page)).to_be_focused()
+    expect(editor(page)).to_contain_text("print('cell")
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+
+
+def test_a_session_that_was_shown_goes_on_being_listed(page: Any, console: GatewayProcess) -> None:
+    console.execute("to-and-fro", "print('seen')")
+    show(page, "to-and-fro")
+    ended(cells(page).first)
+    page.go_back()
+    expect(row(page, "to-and-fro")).to_be_visible()
+    page.go_forward()
+    expect(cells(page).first).to_contain_text("seen")

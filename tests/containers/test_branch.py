@@ -1,0 +1,96 @@
+"""Branches of kernels in containers: the tests of the sandbox, and what only a container's limits do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+import zmq
+
+from cellgate_kernels.branching import BranchSpec
+from cellgate_kernels.kernel import Kernel, KernelFolders, KernelLauncher, KernelProfile, SharedBackend
+from cellgate_kernels.limits import MIB, ResourceLimits
+from cellgate_kernels.messages import Channel
+from cellgate_kernels.provisioners.engine import Engine
+from cellgate_kernels.specs.catalog import KernelspecCatalog
+from tests.gateway.kernels.test_branch import (
+    parent,
+    test_a_branch_has_a_copy_of_the_files_or_the_same,
+    test_a_branch_that_does_not_come_up_leaves_its_parent_alone,
+    test_a_busy_kernel_is_not_disturbed,
+    test_a_kill_ends_one,
+    test_an_obstacle_is_named,
+    test_begins_and_ends_together,
+    test_branches_end_with_their_gateway_and_the_first_kernel_does_not,
+    test_each_goes_its_own_way,
+    test_ends_in_any_order,
+    test_files_of_the_parent_outlive_a_branch_that_exits,
+    test_nothing_piles_up,
+    test_processes_of_cells_stay_the_parents,
+    test_random_numbers_go_on_or_are_seeded,
+    test_what_works_in_a_branch,
+    test_which_packages_work_in_a_branch,
+    test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others,
+)
+from tests.gateway.kernels.test_kernel import DEADLINE, folders, printed
+
+__all__ = [
+    "folders",
+    "parent",
+    "test_a_branch_has_a_copy_of_the_files_or_the_same",
+    "test_a_branch_that_does_not_come_up_leaves_its_parent_alone",
+    "test_a_busy_kernel_is_not_disturbed",
+    "test_a_kill_ends_one",
+    "test_an_obstacle_is_named",
+    "test_begins_and_ends_together",
+    "test_branches_end_with_their_gateway_and_the_first_kernel_does_not",
+    "test_each_goes_its_own_way",
+    "test_ends_in_any_order",
+    "test_files_of_the_parent_outlive_a_branch_that_exits",
+    "test_nothing_piles_up",
+    "test_processes_of_cells_stay_the_parents",
+    "test_random_numbers_go_on_or_are_seeded",
+    "test_what_works_in_a_branch",
+    "test_which_packages_work_in_a_branch",
+    "test_who_adopts_the_first_kernel_can_rely_on_the_end_of_the_others",
+]
+
+EATS = "kept = bytearray(600 * 1024 * 1024)"
+
+
+@pytest.fixture(params=["docker"])
+def backend(request: pytest.FixtureRequest) -> str:
+    request.getfixturevalue("docker")
+    return "docker"
+
+
+@pytest.fixture
+def catalog() -> KernelspecCatalog:
+    image = os.environ.get("CELLGATE_IMAGE")
+    return KernelspecCatalog(backend="docker", provisioner_config={} if image is None else {"image": image})
+
+
+@pytest.fixture
+async def launcher(catalog: KernelspecCatalog, folders: KernelFolders) -> AsyncIterator[KernelLauncher]:
+    engine = Engine()
+    await engine.open()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    yield KernelLauncher(catalog, context, folders, shared=SharedBackend(engine=engine))
+    context.destroy(linger=0)
+    await engine.close()
+
+
+@pytest.mark.parametrize("name", ["parent", "branch"])
+async def test_memory_of_all_is_limited_and_one_is_ended(launcher: KernelLauncher, name: str) -> None:
+    first = await launcher.start(KernelProfile("python3", ResourceLimits(memory=512 * MIB)))
+    kernels: dict[str, Kernel] = {"parent": first, "branch": await first.branch(BranchSpec())}
+    eater = kernels.pop(name)
+    (other,) = kernels.values()
+    eater.connection.request(Channel.SHELL, "execute_request", {"code": EATS})
+    ended = await asyncio.wait_for(asyncio.shield(eater.exited), DEADLINE)
+    assert (ended.cause, ended.signal) == ("out_of_memory", signal.SIGKILL)
+    assert await printed(other, "print('alive')") == "alive\n"
+    await asyncio.gather(eater.discard(), other.discard())

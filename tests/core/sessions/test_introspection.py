@@ -1,0 +1,217 @@
+"""A session's kernel is asked between its cells: never beside one, never for longer than it is patient."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cellgate.errors import Conflict, ShuttingDown
+from cellgate.sessions.introspection import completion, inspection, variables
+from cellgate.sessions.session import MOST_QUESTIONS, Session
+from cellgate.wire.answers import Completion, Inspection, VariableList, VariableModel
+from cellgate.wire.models import CompleteBody, InspectBody
+from cellgate_kernels.errors import InvalidInput, KernelBusy, KernelDied
+from cellgate_kernels.questions import ANSWER_TIMEOUT, VARIABLES
+from cellgate_kernels.testing import FakeKernel, virtual_time
+from tests.core.world import PRINCIPAL, World
+
+MATCHES = {"status": "ok", "matches": ["print"], "cursor_start": 0, "cursor_end": 2, "metadata": {}}
+CODE = CompleteBody(code="pr")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with virtual_time() as loop:
+        made = World(loop, tmp_path)
+        made.run(made.open())
+        yield made
+        made.run(made.close())
+        made.check()
+
+
+@pytest.fixture
+def session(world: World) -> Session:
+    return world.run(world.session("s"))
+
+
+@pytest.fixture
+def kernel(session: Session) -> FakeKernel:
+    assert isinstance(session.kernel, FakeKernel)
+    return session.kernel
+
+
+def test_an_idle_kernel_completes(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows["complete_request"] = MATCHES
+    before = session.to_wire()
+    assert world.run(completion(session, CODE)) == Completion(matches=["print"], start=0, end=2)
+    after = session.to_wire()
+    assert (after.seq, after.execution_count, after.state) == (before.seq, before.execution_count, "idle")
+
+
+def test_an_idle_kernel_tells_of_a_name(world: World, session: Session, kernel: FakeKernel) -> None:
+    data = {"text/plain": "\x1b[31mSignature:\x1b[0m f()"}
+    kernel.knows["inspect_request"] = {"status": "ok", "found": True, "data": data}
+    found = world.run(inspection(session, InspectBody(code="f")))
+    assert found == Inspection(found=True, text="Signature: f()", data=data)
+
+
+def test_an_idle_kernel_tells_of_its_variables(world: World, session: Session, kernel: FakeKernel) -> None:
+    told = [{"name": "a", "type": "int", "summary": "1"}, {"name": "b", "type": "bytes", "size": 9}]
+    kernel.knows[VARIABLES] = {"status": "ok", "variables": told, "truncated": True}
+    assert world.run(variables(session)) == VariableList(
+        variables=[
+            VariableModel(name="a", type="int", summary="1"),
+            VariableModel(name="b", type="bytes", size=9),
+        ],
+        truncated=True,
+    )
+
+
+def test_a_kernel_that_tells_of_none_is_not_asked(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.tells_variables = False
+    with pytest.raises(Conflict, match="tell of no variables"):
+        world.run(variables(session))
+    assert VARIABLES not in kernel.requests
+
+
+@pytest.mark.parametrize("reply", [{"status": "error"}, {"status": "ok"}, {}])
+def test_a_kernel_that_can_t_tell_is_no_error(
+    world: World, session: Session, kernel: FakeKernel, reply: dict[str, Any]
+) -> None:
+    kernel.knows = dict.fromkeys(("complete_request", "inspect_request", VARIABLES), reply)
+    assert world.run(completion(session, CODE)) == Completion(start=2, end=2)
+    assert world.run(inspection(session, InspectBody(code="f"))) == Inspection()
+    assert world.run(variables(session)) == VariableList(truncated=True)
+
+
+@pytest.mark.parametrize("body", [CompleteBody(code="pr", cursor=3), CompleteBody(code="a\0")])
+def test_what_can_t_be_asked_is_refused(
+    world: World, session: Session, kernel: FakeKernel, body: CompleteBody
+) -> None:
+    with pytest.raises(InvalidInput):
+        world.run(completion(session, body))
+    assert "complete_request" not in kernel.requests
+
+
+def test_while_a_cell_runs_the_kernel_is_busy_at_once(
+    world: World, session: Session, kernel: FakeKernel
+) -> None:
+    kernel.knows["complete_request"] = MATCHES
+
+    async def ask() -> None:
+        running = world.ask("s", "never")
+        await asyncio.sleep(1)
+        before = world.loop.time()
+        with pytest.raises(KernelBusy):
+            await completion(session, CODE)
+        assert world.loop.time() == before
+        session.interrupt()
+        assert running.task is not None
+        await running.task
+
+    world.run(ask())
+    assert "complete_request" not in kernel.requests
+
+
+def test_a_cell_that_comes_while_it_is_asked_waits_for_the_answer(
+    world: World, session: Session, kernel: FakeKernel
+) -> None:
+    kernel.knows["complete_request"] = None
+
+    async def ask() -> None:
+        asked = asyncio.ensure_future(completion(session, CODE))
+        await asyncio.sleep(1)
+        cell = world.ask("s", "2")
+        await asyncio.sleep(1)
+        assert "execute_request" not in kernel.requests
+        with pytest.raises(KernelBusy, match="not answered within"):
+            await asked
+        assert cell.task is not None
+        await cell.task
+        assert cell.told
+
+    begun = world.loop.time()
+    world.run(ask())
+    assert world.loop.time() - begun >= ANSWER_TIMEOUT
+    asked = kernel.requests.index("complete_request")
+    assert kernel.requests[asked:] == ["complete_request", "interrupt_request", "execute_request"]
+
+
+def test_a_kernel_that_never_begins_to_answer_is_not_interrupted(
+    world: World, session: Session, kernel: FakeKernel
+) -> None:
+    with pytest.raises(KernelBusy):
+        world.run(completion(session, CODE))
+    assert "interrupt_request" not in kernel.requests
+
+
+def test_a_restart_does_not_wait_for_an_answer(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows["complete_request"] = None
+
+    async def ask() -> None:
+        asked = asyncio.ensure_future(completion(session, CODE))
+        await asyncio.sleep(1)
+        await session.restart()
+        with pytest.raises(KernelDied, match="given up"):
+            await asked
+
+    begun = world.loop.time()
+    world.run(ask())
+    assert world.loop.time() - begun < ANSWER_TIMEOUT
+    assert session.kernel is not kernel
+
+
+def test_the_end_of_a_session_does_not_wait_for_an_answer(
+    world: World, session: Session, kernel: FakeKernel
+) -> None:
+    kernel.knows["complete_request"] = None
+
+    async def ask() -> None:
+        asked = asyncio.ensure_future(completion(session, CODE))
+        await asyncio.sleep(1)
+        await world.manager.delete(PRINCIPAL, "s")
+        with pytest.raises(KernelDied):
+            await asked
+        with pytest.raises(ShuttingDown):
+            await completion(session, CODE)
+
+    begun = world.loop.time()
+    world.run(ask())
+    assert world.loop.time() - begun < ANSWER_TIMEOUT
+
+
+def test_a_kernel_that_dies_of_a_question_is_told(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows["complete_request"] = None
+
+    async def ask() -> None:
+        asked = asyncio.ensure_future(completion(session, CODE))
+        await asyncio.sleep(1)
+        kernel.die()
+        with pytest.raises(KernelDied, match="ended while it was asked"):
+            await asked
+        with pytest.raises(KernelDied, match="run a cell"):
+            await completion(session, CODE)
+
+    world.run(ask())
+    assert session.to_wire().state == "dead"
+
+
+def test_only_so_many_questions_wait(world: World, session: Session, kernel: FakeKernel) -> None:
+    kernel.knows["complete_request"] = None
+
+    async def ask() -> list[object]:
+        asked = [asyncio.ensure_future(completion(session, CODE)) for _ in range(MOST_QUESTIONS)]
+        await asyncio.sleep(0)
+        before = world.loop.time()
+        with pytest.raises(KernelBusy, match="Too many"):
+            await completion(session, CODE)
+        assert world.loop.time() == before
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    assert {type(each) for each in world.run(ask())} == {KernelBusy}
+    kernel.knows["complete_request"] = MATCHES
+    assert world.run(completion(session, CODE)).matches == ["print"]

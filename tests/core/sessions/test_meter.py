@@ -1,0 +1,65 @@
+"""What kernels use: looked at for all together, and no more often than it is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from cellgate.sessions.meter import GOOD_FOR, SHARE, KernelMeter
+from cellgate_kernels.provisioners.memory import Use
+from cellgate_kernels.testing import virtual_time
+
+
+class Direct:
+    """A lane that calls in the loop; each call takes so many seconds."""
+
+    seconds = 0.0
+
+    async def run(self, work: Any, *arguments: Any) -> Any:
+        await asyncio.sleep(self.seconds)
+        return work(*arguments)
+
+
+def kernel(process: int | None) -> Any:
+    return SimpleNamespace(process=process)
+
+
+def test_one_look_is_for_all_and_is_good_for_a_while() -> None:
+    looks: list[list[int]] = []
+
+    def look(processes: Sequence[int]) -> list[Use]:
+        looks.append(list(processes))
+        return [Use(process, len(looks)) for process in processes]
+
+    with virtual_time() as loop:
+        lane = Direct()
+        processes = [5, 6]
+
+        async def work() -> None:
+            meter = KernelMeter(lambda: processes, cast(Any, lane), look)
+            assert meter.of(kernel(5)) is None
+            await asyncio.gather(*[meter.look() for _ in range(10)])
+            assert looks == [[5, 6]]
+            assert meter.of(kernel(5)) == Use(5, 1)
+            assert [meter.of(each) for each in (kernel(7), kernel(None), None)] == [None] * 3
+            await asyncio.sleep(GOOD_FOR / 2)
+            await meter.look()
+            assert len(looks) == 1
+            processes.remove(5)
+            await asyncio.sleep(GOOD_FOR)
+            await meter.look()
+            assert looks[1:] == [[6]]
+            assert (meter.of(kernel(5)), meter.of(kernel(6))) == (None, Use(6, 2))
+            lane.seconds = 1.0
+            await asyncio.sleep(GOOD_FOR)
+            await meter.look()
+            await asyncio.sleep(1 / SHARE - 1)
+            await meter.look()
+            assert len(looks) == 3, "a look that takes a second is good for longer"
+            await asyncio.sleep(2)
+            await meter.look()
+            assert len(looks) == 4
+
+        loop.run_until_complete(work())

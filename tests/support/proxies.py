@@ -1,0 +1,84 @@
+"""Caddy and nginx as ordinary processes, with configurations from `deploy/` in which words are replaced."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tests.support.requirements import require
+from tests.support.server import until
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def require_proxy(name: str) -> None:
+    """Skip the test, or fail where nothing may be missing, if the proxy is not installed."""
+    # Debian has nginx in a folder that not every user's PATH has.
+    if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None:
+        require(name, f"{name} is not installed")
+
+
+def replaced(name: str, changes: Mapping[str, str]) -> str:
+    """The example's text; each of the words to replace must be there."""
+    text = (DEPLOY / name).read_text()
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
+
+
+def caddy(folder: Path, text: str) -> list[str]:
+    """Caddy's command for a Caddyfile: without an interface of its own, and without a second port."""
+    (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n\tauto_https disable_redirects\n}}\n{text}")
+    return ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
+
+
+def nginx(folder: Path, text: str) -> list[str]:
+    """nginx's command; the text is included as Debian's nginx.conf does it."""
+    (folder / "cellgate.conf").write_text(text)
+    temporary = "".join(
+        f"{kind}_temp_path {folder}/{kind};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (folder / "main.conf").write_text(
+        f"daemon off;\npid {folder}/pid;\nerror_log stderr;\nuser {_user()};\nevents {{}}\n"
+        f"http {{\naccess_log off;\n{temporary}include {folder}/cellgate.conf;\n}}\n"
+    )
+    return ["nginx", "-p", str(folder), "-e", "stderr", "-c", str(folder / "main.conf")]
+
+
+def _user() -> str:
+    """Its workers run as this process's user: the test's files are nobody else's."""
+    return pwd.getpwuid(os.getuid()).pw_name
+
+
+@contextmanager
+def started(command: list[str], folder: Path, port: int) -> Iterator[None]:
+    """The proxy, once it listens; stopped afterwards."""
+    log = folder / "proxy.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_DATA_HOME": str(folder)},
+        )
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
+        with closing(socket.socket()) as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        until(listens, "the proxy does not listen")
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)

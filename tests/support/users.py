@@ -1,0 +1,28 @@
+"""Users and tokens of a gateway that serves, made by its commands. What they are for is the tests' matter."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.commands import cellgate
+from tests.support.server import GatewayProcess, until
+
+
+def add_user(gateway: GatewayProcess, name: str) -> None:
+    """A new user."""
+    done = cellgate("user", "add", name, "--data-dir", gateway.data_dir)
+    assert done.returncode == 0, done.stderr
+
+
+def create_token(gateway: GatewayProcess, user: str, *options: str) -> tuple[str, str]:
+    """A new token's id, and the token.
+
+    The gateway reads what has changed in turn, so each token that a test uses must be waited for: that
+    it knows one of them says nothing about the next.
+    """
+    made = cellgate("token", "create", "--user", user, *options, "--json", "--data-dir", gateway.data_dir)
+    assert made.returncode == 0, made.stderr
+    found = json.loads(made.stdout)
+    text = str(found["token"])
+    until(lambda: gateway.get("/v1/info", token=text).status == 200, f"a token of {user} is not known")
+    return str(found["id"]), text
