@@ -11,7 +11,7 @@ KERNEL_LISTS := kernels/cellgate_kernels/image
 GATEWAY_LOCK := deploy/requirements.lock
 CLIENTS_LISTS := tests/clients/programs/requirements.txt tests/clients/programs/hub.txt tests/clients/programs/package.json
 
-.PHONY: run setup test test-fast test-all fuzz clients check bench lock vendor reference clean
+.PHONY: run setup test test-fast test-all test-nightly fuzz clients check bench lock vendor reference clean
 
 run: $(STAMP) ## set up if need be, then serve on http://127.0.0.1:8888
 	@exec $(BIN)/cellgate serve $(ARGS)
@@ -68,27 +68,33 @@ bubblewrap: # isolates kernels; the one thing installed outside the checkout, an
 # Most tests wait for a kernel, a process or a clock: more of them run at once than there are processors.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 AT_ONCE ?= $(shell expr 2 '*' $(PROCESSORS))
-PYTEST = $(BIN)/python -m pytest
+# Runs pytest for each part, and failed tests again on a quiet machine.
+RUN = $(BIN)/python -m tests.run --reports $(VENV)/test-reports
 FAST := tests/pure tests/core
 LOCAL := tests/gateway tests/fuzz
 OTHER := tests/containers tests/clients
+# Of random examples a tenth; the nightly run has all.
+FEW_EXAMPLES = CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1}
 # Tests start hundreds of processes; each would compile the gateway anew.
-test test-fast test-all fuzz: export PYTHONDONTWRITEBYTECODE :=
+test test-fast test-all test-nightly fuzz: export PYTHONDONTWRITEBYTECODE :=
 
 test: $(STAMP) ## all tests that need neither a container engine nor Jupyter's clients
-	@$(PYTEST) -n $(AT_ONCE) $(FAST) $(LOCAL) $(ARGS); result=$$?; \
+	@$(FEW_EXAMPLES) $(RUN) "-n $(AT_ONCE) $(FAST) $(LOCAL)" -- $(ARGS); result=$$?; \
 	echo "Left out: $(OTHER). All tests, with a container engine and after make clients: make test-all"; exit $$result
 
-test-fast: $(STAMP) ## tests of values and of parts, without a kernel; of random examples a tenth
-	@CELLGATE_EXAMPLES=$${CELLGATE_EXAMPLES:-0.1} $(PYTEST) -n $(PROCESSORS) $(FAST) $(ARGS)
+test-fast: $(STAMP) ## tests of values and of parts, without a kernel
+	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" -- $(ARGS)
 
-test-all: $(STAMP) ## all tests there are, and the gate of coverage
-	@$(PYTEST) -n $(PROCESSORS) $(FAST) --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage $(ARGS)
-	@$(PYTEST) -n $(AT_ONCE) $(LOCAL) $(OTHER) $(ARGS)
+test-all: $(STAMP) ## all tests there are
+	@$(FEW_EXAMPLES) $(RUN) "-n $(PROCESSORS) $(FAST)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
+
+COVERAGE = --cov=cellgate --cov=cellgate_kernels --cov-report=html:$(VENV)/coverage
+test-nightly: $(STAMP) ## all tests with all random examples, and the gate of coverage
+	@$(RUN) "-n $(PROCESSORS) $(FAST) $(COVERAGE)" "-n $(AT_ONCE) $(LOCAL) $(OTHER)" -- $(ARGS)
 
 FUZZ_SECONDS ?= 60
 fuzz: $(STAMP) ## hostile input for FUZZ_SECONDS per target: frames, messages, journal files, notebooks, paths, requests
-	@$(BIN)/python -m pytest tests/fuzz --fuzz-seconds $(FUZZ_SECONDS) $(ARGS)
+	@$(RUN) "-n $(PROCESSORS) tests/fuzz --fuzz-seconds $(FUZZ_SECONDS)" -- $(ARGS)
 
 clients: $(CLIENTS)/.setup-done ## Jupyter's clients for the tests of them; needs node, npm and chromium
 

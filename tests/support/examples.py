@@ -1,7 +1,8 @@
 """How many examples hypothesis tries: as many as a test asks for, or a share of them for a quick look.
 
-CELLGATE_EXAMPLES is that share: ``make test-fast`` sets a small one, and 10 makes a long night of it. Tests
-that try each of many cases in turn, such as a change of each byte, try the same share of them.
+CELLGATE_EXAMPLES is that share: ``make test`` and ``make test-all`` set a small one, ``make test-nightly``
+does not, and 10 makes a long night of it. Tests that try each of many cases in turn, such as a change of
+each byte, try the same share of them.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from tests.support.server import GatewayProcess, until
 pytestmark = [pytest.mark.usefixtures("quiet"), pytest.mark.timeout(600)]
 
 COUNT = 10_000
+"""Cells of the session at first; a test adds one of the same form, whenever its turn is."""
 AT_ONCE = 60
 MOST_DRAWN = 80
 """Cells in the document, of any session and on any screen of a test."""
@@ -44,12 +45,23 @@ TOLD = """
 """
 
 
+def code(number: int) -> str:
+    """The code of the cell of this number; its output is another than any number's code."""
+    return f"# {number}\nprint({number} * 2)"
+
+
+def count(console: GatewayProcess) -> int:
+    """How many cells the session has now."""
+    counted: int = console.get("/v1/sessions/long?usage=true").json()["executions"]
+    return counted
+
+
 @pytest.fixture(scope="module")
 def long(console: GatewayProcess) -> str:
     """The key of a session of so many cells."""
     for start in range(0, COUNT, AT_ONCE):
         numbers = range(start, min(COUNT, start + AT_ONCE))
-        blocks = [{"language": "python", "code": f"# {n}\nprint({n} * 2)"} for n in numbers]
+        blocks = [{"language": "python", "code": code(n)} for n in numbers]
         answer = console.post("/v1/sessions/long/execute-blocks", {"blocks": blocks}, timeout=120)
         assert answer.status == 200, answer.body
         assert answer.json()["exit_code"] == 0
@@ -89,10 +101,13 @@ def visible(page: Any) -> list[str]:
     return until(read, "cells are not read")
 
 
-def test_any_part_of_it_is_a_moment_away(page: Any, long: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_part_of_it_is_a_moment_away(
+    page: Any, long: str, console: GatewayProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    total = count(console)
     show(page, long)
-    expect(page.locator(".session-head")).to_contain_text(f"{COUNT:,} cells")
-    expect(page.get_by_text(f"print({COUNT - 1} * 2)")).to_be_visible()
+    expect(page.locator(".session-head")).to_contain_text(f"{total:,} cells")
+    expect(page.get_by_text(f"print({total - 1} * 2)")).to_be_visible()
     page.evaluate(WATCH)
     for part in (0.5, 0.0, 0.25, 0.9, 0.33, 1.0, 0.66):
         scroll(page, part)
@@ -100,7 +115,7 @@ def test_any_part_of_it_is_a_moment_away(page: Any, long: str, capsys: pytest.Ca
         numbers = [int(each.split("\n")[0].removeprefix("# ")) for each in shown]
         assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
         assert len(numbers) > 2
-        assert abs(numbers[0] / COUNT - part) < 0.1
+        assert abs(numbers[0] / total - part) < 0.1
     page.locator(".feed-box").hover()
     for _ in range(60):
         page.mouse.wheel(0, 900)
@@ -119,19 +134,20 @@ def test_its_first_cell_is_found_by_its_link(page: Any, long: str, console: Gate
     expect(cell).to_be_in_viewport()
     expect(cell).to_contain_text("print(0 * 2)")
     expect(cell).to_have_attribute("aria-posinset", "1")
-    expect(cell).to_have_attribute("aria-setsize", str(COUNT))
+    expect(cell).to_have_attribute("aria-setsize", str(count(console)))
 
 
-def test_a_new_cell_is_seen_at_its_end(page: Any, long: str) -> None:
+def test_a_new_cell_is_seen_at_its_end(page: Any, long: str, console: GatewayProcess) -> None:
+    total = count(console)
     show(page, long)
-    expect(page.get_by_text(f"print({COUNT - 1} * 2)")).to_be_visible()
+    expect(page.get_by_text(f"print({total - 1} * 2)")).to_be_visible()
     tab(page, "Files")
     scroll(page, 0.5)
     visible(page)
     page.locator(".cm-content").focus()
-    page.keyboard.insert_text("print('the newest')")
+    page.keyboard.insert_text(code(total))
     page.keyboard.press("Shift+Enter")
-    expect(page.get_by_text("the newest", exact=True)).to_be_in_viewport()
+    expect(page.get_by_text(str(total * 2), exact=True)).to_be_in_viewport()
     assert cells(page).count() < MOST_DRAWN
 
 

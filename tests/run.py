@@ -1,0 +1,168 @@
+"""The run of a suite: pytest once for each part, then again for the tests that failed, on a quiet machine.
+
+    python -m tests.run --reports FOLDER "-n 2 tests/pure" "-n 4 tests/gateway" -- -k journal
+
+Each argument before ``--`` is a part, as pytest's arguments; what follows goes to each. Parts run in turn,
+and a part that has failed is the last. Failed tests run again when their part is over, one at a time with
+nothing beside them, twice at most. One that passes then is listed as ``RERUN``, with the first failure in
+a file; more than ten such tests fail the run. pytest-rerunfailures repeats a test at once, among the others
+that made it fail: not what is wanted here.
+
+It starts pytest and reads what the plugin ``tests/support/outcomes.py`` writes. It imports nothing of
+Cellgate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.outcomes import PASSED, SKIPPED, Outcomes, read
+
+TRIES = 3
+MOST_TRIED_AGAIN = 10
+"""Of all parts; with more of them something is wrong with the machine or the code."""
+SLOWEST = 40
+NOTHING_COLLECTED = 5
+"""The exit code of pytest when no test fits the arguments: no fault of a part, but one of the whole."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What is known of the whole run so far."""
+
+    reports: Path
+    arguments: list[str]
+    """Of each part."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """How each test ended at last, by node id."""
+    passed_later: list[str] = field(default_factory=list)
+    still_failing: list[str] = field(default_factory=list)
+    first_failures: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def first_failures_file(self) -> Path:
+        """Where the tracebacks of all first failures are written."""
+        return self.reports / "first-failures.txt"
+
+
+def run_part(run: Run, number: int, part: list[str]) -> int:
+    """Run one part, and its failed tests again. The exit code is pytest's; 0 if all passed at last.
+
+    Not again, if pytest did not come to its last test: of those that did not run nothing is known.
+    """
+    name = f"part-{number}"
+    shown = [f"--durations={SLOWEST}", f"--junit-xml={run.reports / name}.xml"]
+    code, first = _pytest(run, name, [*part, *shown, *run.arguments])
+    run.ended |= first.tests
+    run.first_failures |= first.not_collected | first.failures
+    _write_first_failures(run)
+    if code != 1 or first.stopped or first.not_collected or not first.failed:
+        run.still_failing += [*first.not_collected, *first.failed]
+        return code
+    if len(run.first_failures) > MOST_TRIED_AGAIN:
+        run.still_failing += first.failed
+        _say(f"{len(run.first_failures)} tests failed; more than {MOST_TRIED_AGAIN} are not tried again")
+        return code
+    return _try_again(run, name, part, first)
+
+
+def _try_again(run: Run, name: str, part: list[str], first: Outcomes) -> int:
+    """Run the failed tests of a part alone, until they have passed or were run `TRIES` times in all."""
+    seed = [] if first.seed is None else [f"--randomly-seed={first.seed}"]
+    named = run.reports / f"{name}-failed.txt"
+    failing = first.failed
+    for number in range(2, TRIES + 1):
+        _say(f"try {number} of {TRIES}, one at a time, of tests that failed: {len(failing)}")
+        named.write_text("\n".join(failing))
+        # Not measured, not ended by the first failure, in one process: whatever the part's arguments say.
+        alone = ["-n0", "--maxfail=0", "--no-cov", f"--named-in={named}", *seed]
+        code, again = _pytest(run, f"{name}-try-{number}", [*part, *run.arguments, *alone])
+        for each in failing:
+            if again.tests.get(each) == PASSED:
+                run.passed_later.append(each)
+                run.ended[each] = PASSED
+        failing = [each for each in failing if each not in run.passed_later]
+        if not failing or code not in (0, 1):
+            break
+    run.still_failing += failing
+    return 1 if failing else 0
+
+
+def _pytest(run: Run, name: str, arguments: list[str]) -> tuple[int, Outcomes]:
+    """Call pytest; what it did not live to tell is empty."""
+    path = run.reports / f"{name}.json"
+    plugin = ["-p", "tests.support.outcomes", f"--outcomes={path}"]
+    # The interrupt of a terminal reaches pytest, too: it ends, and so do we.
+    usual = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        code = subprocess.run([sys.executable, "-m", "pytest", *arguments, *plugin], check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    return code, read(path) or Outcomes()
+
+
+def _write_first_failures(run: Run) -> None:
+    parts = [f"{'=' * 20} {name}\n{text}\n" for name, text in run.first_failures.items()]
+    run.first_failures_file.write_text("\n".join(parts))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"\n== {line}\n")
+    sys.stdout.flush()
+
+
+def tell(run: Run, code: int, seconds: float) -> None:
+    """Print how the whole run ended, each test counted once."""
+    if run.passed_later:
+        _say(
+            f"passed on another try: {len(run.passed_later)} (the first failures: {run.first_failures_file})"
+        )
+        sys.stdout.writelines(f"RERUN {name}\n" for name in run.passed_later)
+    if run.still_failing:
+        _say(f"failed: {len(run.still_failing)} (the first failures: {run.first_failures_file})")
+        sys.stdout.writelines(f"FAILED {name}\n" for name in run.still_failing)
+        one = shlex.quote(run.still_failing[0])
+        sys.stdout.write(f"Run one alone: {sys.executable} -m pytest {one}\n")
+    elif code:
+        _say(f"no test failed, and pytest ended with {code}: see above")
+    counted = Counter(run.ended.values())
+    numbers = {
+        "failed": len(run.still_failing),
+        "passed": counted[PASSED] - len(run.passed_later),
+        "passed on another try": len(run.passed_later),
+        "skipped": counted[SKIPPED],
+    }
+    told = ", ".join(f"{number} {what}" for what, number in numbers.items() if number or what == "passed")
+    _say(f"{told} in {int(seconds) // 60}:{int(seconds) % 60:02}")
+
+
+def main(arguments: list[str]) -> int:
+    """Run all parts. The exit code is 0, that of the part that failed, or pytest's 5 when no test ran."""
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    parser = argparse.ArgumentParser(prog="python -m tests.run", description=__doc__.splitlines()[0])
+    parser.add_argument("--reports", type=Path, required=True, help="the folder of reports, made anew")
+    parser.add_argument("parts", nargs="+", metavar="PART", help="arguments of one call of pytest")
+    asked = parser.parse_args(arguments[:split])
+    shutil.rmtree(asked.reports, ignore_errors=True)
+    asked.reports.mkdir(parents=True)
+    run, begun, code = Run(asked.reports.resolve(), arguments[split + 1 :]), time.monotonic(), 0
+    for number, part in enumerate(asked.parts, 1):
+        code = run_part(run, number, shlex.split(part))
+        if code not in (0, NOTHING_COLLECTED):
+            break
+    code = 0 if code == NOTHING_COLLECTED and run.ended else code
+    tell(run, code, time.monotonic() - begun)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
