@@ -101,7 +101,7 @@ def odd_things(root: Path) -> None:
     """Whatever a name can stand for, under whatever a name can be."""
     (root / "file").write_text("x")
     os.mkfifo(root / "fifo")
-    # Not by `bind`: it takes short paths, and a relative one leads through folders that may not be this user's.
+    # `bind` takes short paths only, and a relative one leads through folders that may not be this user's.
     os.mknod(root / "socket", stat.S_IFSOCK | 0o600)
     (root / "loop").symlink_to("loop")
     (root / "out").symlink_to("/etc")

@@ -180,10 +180,13 @@ def read(client: socket.socket) -> int:
     return received
 
 
-async def settle() -> None:
-    """Let the gateway do all that it can do at the moment."""
-    for _ in range(20):
+async def settle(served: Served) -> None:
+    """Let the gateway do all that it can do at the moment: nothing has changed for twenty looks in a row."""
+    equal, before = 0, None
+    while equal < 20:
         await asyncio.sleep(0.02)
+        now = served.listener.memory.held, dict(served.closed)
+        equal, before = (equal + 1 if now == before else 0), now
 
 
 @pytest.mark.parametrize("path", ["/whole", "/page", "/events", "/socket"])
@@ -195,7 +198,7 @@ async def test_slow_readers_hold_no_more_than_the_memory_for_clients(
     try:
         before, _ = tracemalloc.get_traced_memory()
         clients = [ask(served, path, stack) for _ in range(READERS)]
-        await settle()
+        await settle(served)
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -205,7 +208,7 @@ async def test_slow_readers_hold_no_more_than_the_memory_for_clients(
     received = [await asyncio.to_thread(read, client) for client in clients]
     assert received.count(-1) == served.closed["unread"]
     assert min(count for count in received if count >= 0) >= SIZE
-    await settle()
+    await settle(served)
     assert served.listener.memory.held == 0, "what was taken does not count"
     caplog.clear()
 
@@ -216,17 +219,17 @@ async def test_what_one_slow_reader_holds_is_counted_to_its_end(
 ) -> None:
     """A large part stays in memory as a whole until its last byte was taken."""
     client = ask(served, path, stack)
-    await settle()
+    await settle(served)
     first = served.listener.memory.held
     assert SIZE // 2 < first <= SIZE + MIB
     client.settimeout(0.5)
     taken = 0
     while taken < SIZE // 4:
         taken += len(await asyncio.to_thread(client.recv, 64 * KIB))
-    await settle()
+    await settle(served)
     assert served.listener.memory.held >= SIZE // 2
     client.close()
-    await settle()
+    await settle(served)
     assert served.listener.memory.held == 0
 
 
@@ -238,7 +241,7 @@ async def test_no_body_is_kept_of_those_who_show_no_token(
     client = stack.enter_context(closing(socket.create_connection(("127.0.0.1", served.port), timeout=60)))
     head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {SIZE}\r\n\r\n"
     await asyncio.to_thread(client.sendall, head.encode() + bytes(SIZE - 1))
-    await settle()
+    await settle(served)
     assert served.listener.memory.held == 0
     client.sendall(b"x")
     answer = await asyncio.to_thread(client.recv, 4096)
@@ -257,11 +260,11 @@ def send_body(served: Served, size: int, stack: ExitStack) -> socket.socket:
 async def test_a_body_counts_until_it_is_answered(served: Served, stack: ExitStack) -> None:
     """Its handler has it in memory all the while."""
     client = await asyncio.to_thread(send_body, served, SIZE, stack)
-    await settle()
+    await settle(served)
     assert served.listener.memory.held == SIZE
     served.answer.set()
     assert f'"kept": {SIZE}'.encode() in await asyncio.to_thread(client.recv, 4096)
-    await settle()
+    await settle(served)
     assert served.listener.memory.held == 0
 
 
@@ -271,7 +274,7 @@ async def test_bodies_that_are_being_answered_have_a_limit_together(
     """The connection that holds most is closed."""
     sizes = [SIZE - 3 * MIB, SIZE, *[SIZE - 3 * MIB] * 3]
     clients = [await asyncio.to_thread(send_body, served, size, stack) for size in sizes]
-    await settle()
+    await settle(served)
     assert served.closed == {"unanswered": 1}
     assert served.listener.memory.held == sum(sizes) - SIZE
     assert await asyncio.to_thread(clients.pop(1).recv, 4096) == b""

@@ -109,17 +109,17 @@ def test_a_cell_whose_reply_or_idle_is_lost_is_over_all_the_same(
 
 
 def test_time_in_the_queue_does_not_count(gateway: GatewayProcess, session: str) -> None:
-    held = gateway.hold(session, "import time; input(); time.sleep(0.6)")
-    waiting = gateway.submit(session, "'ran'", timeout=0.5)
+    held = gateway.hold(session, "import time; input(); time.sleep(3.1)")
+    waiting = gateway.submit(session, "'ran'", timeout=3)
     gateway.answer(session, held)
     result = gateway.ended(session, waiting)
     assert (result["status"], result["text"]) == ("ok", "'ran'")
-    assert result["queue_ms"] >= 500
+    assert result["queue_ms"] >= 3000
 
 
 def test_a_question_that_nobody_answers_ends_at_the_deadline(gateway: GatewayProcess, session: str) -> None:
     gateway.execute(session, "x = 1")
-    body = {"code": "print('before'); input('? ')", "timeout": 1}
+    body = {"code": "print('before'); input('? ')", "timeout": 3}
     events = list(gateway.events("POST", f"/v1/sessions/{session}/execute", body))
     assert "input_request" in {event["type"] for event in events}
     assert (events[-1]["status"], events[-1]["cause"]) == ("timeout", "cell_timeout")
@@ -139,7 +139,7 @@ def test_a_sessions_cell_timeout_is_the_default_of_its_cells(gateway: GatewayPro
 
 def test_a_deadline_with_an_environment_leaves_none_of_it(gateway: GatewayProcess, session: str) -> None:
     endless = "import os, time\nprint(os.environ['A'])\nwhile True: time.sleep(0.01)"
-    result = gateway.execute(session, endless, timeout=1, env={"A": "b"})
+    result = gateway.execute(session, endless, timeout=3, env={"A": "b"})
     assert (result["status"], result["stdout"]) == ("timeout", "b\n")
     assert gateway.execute(session, "print(os.environ.get('A'))")["stdout"] == "None\n"
 
@@ -185,7 +185,8 @@ def test_an_idle_session_ends_and_can_be_gone_on_with(strict: GatewayProcess, st
     shown = strict.execute(strict_session, "print('x' in globals(), open('file.txt').read())")
     assert shown["stdout"] == "False kept\n"
     sessions = [e for e in strict.recorded(strict_session) if e["type"] == "session"]
-    assert [(e["state"], e["cause"]) for e in sessions] == [
+    # It may have ended once more since.
+    assert [(e["state"], e["cause"]) for e in sessions[:3]] == [
         ("idle", "created"),
         ("ended", "idle_timeout"),
         ("idle", "resumed"),

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import StartGateway, serving
+from tests.conftest import NO_ENGINE, StartGateway, serving
+from tests.support.commands import INSTALLED
 from tests.support.server import TOKEN, GatewayProcess, Response, until
 
 MIB = 1024 * 1024
@@ -39,6 +40,14 @@ def state_of(gateway: GatewayProcess, key: str) -> tuple[Any, ...]:
     pool = gateway.get("/v1/info").json()["pool"]
     events = gateway.get(f"/v1/sessions/{key}/events").body
     return sessions_of(gateway), pool["in_use"], pool["waiting"], events
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """A gateway for these tests alone: what others do would look like a change."""
+    data = tmp_path_factory.mktemp("bad-input") / "data"
+    with serving(data, "auto", command=INSTALLED, docker_url=NO_ENGINE, pool_size=1) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -247,11 +247,11 @@ def test_a_body_without_progress_is_cut_off(start_gateway: StartGateway, *, chun
 
 
 def test_a_slow_body_that_makes_progress_comes_in(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(body_timeout=2, body_rate=100)
+    gateway = start_gateway(body_timeout=4, body_rate=100)
     with clients(gateway) as client:
         head = b"PUT /v1/sessions/a/files/f HTTP/1.1\r\n" + AUTHORIZED + b"Connection: close\r\n"
-        connection = client.connect(head + b"Content-Length: 900\r\n\r\n")
-        for _ in range(9):
+        connection = client.connect(head + b"Content-Length: 1200\r\n\r\n")
+        for _ in range(12):
             connection.sendall(bytes(100))
             time.sleep(0.4)
         assert b" 201 " in ended(connection)[:20]

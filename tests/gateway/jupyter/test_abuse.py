@@ -194,11 +194,16 @@ async def test_hundreds_of_connections_leave_nothing(start_gateway: Callable[...
     async with channels(gateway, kernel) as client:
         assert text(await client.run("print('well')")) == "well\n"
     until(lambda: connections_of(gateway, kernel) == 0, "still connected")
-    before = gauges(gateway)
-    await connect(500)
-    until(lambda: gauges(gateway)["process_open_fds"] <= before["process_open_fds"] + 2, "files stay open")
-    until(lambda: gauges(gateway)["cellgate_tasks"] <= before["cellgate_tasks"] + 2, "tasks are left")
-    grown = "process_resident_memory_bytes"
-    assert gauges(gateway)[grown] - before[grown] < 8_000_000
+    before, grown = gauges(gateway), []
+    files, tasks = before["process_open_fds"] + 2, before["cellgate_tasks"] + 2
+    while len(grown) < 3:  # what is left behind grows in each round; what the allocator keeps does not
+        resident = gauges(gateway)["process_resident_memory_bytes"]
+        await connect(500)
+        until(lambda: gauges(gateway)["process_open_fds"] <= files, "files stay open")
+        until(lambda: gauges(gateway)["cellgate_tasks"] <= tasks, "tasks are left")
+        grown.append(gauges(gateway)["process_resident_memory_bytes"] - resident)
+        if grown[-1] < 8_000_000:
+            break
+    assert min(grown) < 8_000_000, grown
     async with channels(gateway, kernel) as client:
         assert text(await client.run("print('well')")) == "well\n"
