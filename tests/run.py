@@ -15,6 +15,7 @@ Cellgate.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import signal
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,10 +106,20 @@ def _pytest(run: Run, name: str, arguments: list[str]) -> tuple[int, Outcomes]:
     # The interrupt of a terminal reaches pytest, too: it ends, and so do we.
     usual = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        code = subprocess.run([sys.executable, "-m", "pytest", *arguments, *plugin], check=False).returncode
+        command = [sys.executable, "-m", "pytest", *arguments, *plugin]
+        code = subprocess.run(command, env=_without_make(os.environ), check=False).returncode
     finally:
         signal.signal(signal.SIGINT, usual)
     return code, read(path) or Outcomes()
+
+
+def _without_make(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables without those that make hands to a make below it, as tests that call make must not
+    get the arguments of this run.
+    """
+    given = {word.partition("=")[0] for word in shlex.split(environment.get("MAKEFLAGS", "")) if "=" in word}
+    own = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL"}
+    return {name: value for name, value in environment.items() if name not in given | own}
 
 
 def _write_first_failures(run: Run) -> None:

@@ -27,6 +27,14 @@ def passes_at(number, name):
 '''
 
 
+FROM_MAKE = {
+    "MAKEFLAGS": r" -- ARGS=--fuzz-seconds\ 3 AT_ONCE=2",
+    "ARGS": "--fuzz-seconds 3",
+    "MAKELEVEL": "1",
+}
+"""What make sets for ``make test ARGS="--fuzz-seconds 3" AT_ONCE=2``."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     code: int
@@ -70,7 +78,7 @@ def suite(tmp_path: Path) -> Suite:
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **FROM_MAKE},
             capture_output=True,
             text=True,
             timeout=120,
@@ -176,6 +184,12 @@ def test_a_part_without_tests_is_none_s_fault_and_a_run_without_is(suite: Suite)
     parts = function("one", 1), function("two", 1)
     assert suite(*parts, arguments=("-k", "one")).code == 0
     assert suite(*parts, arguments=("-k", "nothing")).code == 5
+
+
+def test_a_make_that_a_test_calls_gets_nothing_of_this_run(suite: Suite) -> None:
+    told = "\ndef test_it(): assert not {'ARGS', 'MAKEFLAGS', 'MAKELEVEL'} & set(os.environ)\n"
+    ran = suite(told)
+    assert ran.code == 0, ran.text
 
 
 def test_it_makes_its_folder_anew_and_leaves_reports_for_programs(suite: Suite, tmp_path: Path) -> None:
