@@ -24,6 +24,10 @@ MOST_HEAD: Final = 64 * 1024
 MOST_FIELDS: Final = 100
 MOST_EARLY: Final = 16
 """Interim answers (100, 103) before the one that counts."""
+PIECES_AT_ONCE: Final = 32
+"""Pieces of a body that are parsed before others have their turn: a program may send each byte as one, and
+parsing that costs as much as parsing a large one.
+"""
 ANSWER_SECONDS: Final = 300.0
 """For the first byte of an answer, and between any two of its body."""
 HEAD_SECONDS: Final = 30.0
@@ -89,9 +93,20 @@ class Exchange:
         raise BadProgramAnswer("The program sends interim answers only")
 
     async def body(self) -> AsyncGenerator[bytes]:
-        """The answer's body, as it comes. Raises BadProgramAnswer when it is not whole."""
-        while isinstance(event := await self._next(), h11.Data):
-            yield bytes(event.data)
+        """The answer's body, as it comes: pieces that came together are one, and a turn of the loop apart.
+
+        Raises BadProgramAnswer when it is not whole.
+        """
+        event = await self._next()
+        while isinstance(event, h11.Data):
+            pieces: list[bytes] = []
+            while isinstance(event, h11.Data) and len(pieces) < PIECES_AT_ONCE:
+                pieces.append(bytes(event.data))
+                event = self._parsed()
+            yield b"".join(pieces)
+            await asyncio.sleep(0)
+            if event is h11.NEED_DATA:
+                event = await self._next()
         if not isinstance(event, h11.EndOfMessage):
             raise BadProgramAnswer("The program's answer is not whole")
 
@@ -103,19 +118,24 @@ class Exchange:
         """The next event. Raises BadProgramAnswer."""
         try:
             while True:
-                event = self._http.next_event()
+                event = self._parsed()
                 if event is not h11.NEED_DATA:
                     return event
                 data = await self._read()
                 if not data and self._in_head:
                     raise BadProgramAnswer("The program closed the connection without an answer")
                 self._http.receive_data(data)
-        except h11.RemoteProtocolError as error:
-            raise BadProgramAnswer(f"The program's answer is not HTTP/1.1: {error}") from None
         except TimeoutError:
             raise BadProgramAnswer("The program does not answer in time") from None
         except OSError:
             raise BadProgramAnswer("The program closed the connection") from None
+
+    def _parsed(self) -> object:
+        """The next event of what was read, or h11's NEED_DATA. Raises BadProgramAnswer."""
+        try:
+            return self._http.next_event()
+        except h11.RemoteProtocolError as error:
+            raise BadProgramAnswer(f"The program's answer is not HTTP/1.1: {error}") from None
 
     @property
     def _in_head(self) -> bool:

@@ -64,6 +64,28 @@ async def test_a_body_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatc
     assert b"".join([piece async for piece in made.body()]) == b"x" * 10
 
 
+async def test_a_body_of_single_bytes_lets_others_have_their_turns() -> None:
+    """They come in one read, so that nothing but this could give them up."""
+    count = 10_000
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    made = await asked(Program([head, b"1\r\nx\r\n" * count + b"0\r\n\r\n"]))
+    await made.answer()
+    turns = 0
+
+    async def bystander() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(bystander())
+    pieces = [piece async for piece in made.body()]
+    other.cancel()
+    assert b"".join(pieces) == b"x" * count
+    assert max(map(len, pieces)) == exchange.PIECES_AT_ONCE
+    assert turns >= count // exchange.PIECES_AT_ONCE
+
+
 async def test_an_early_answer_is_not_the_answer() -> None:
     made = await asked(Program([b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 Gone\r\n\r\n"]))
     answer = await made.answer()
